@@ -75,7 +75,7 @@ def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat")
 
-    assert result.stdout.startswith(f"{empty}: AP305 error: nothing is said\n")
+    assert result.stdout.startswith(f"{empty}: AP305 error: the conversation is empty\n")
 
 
 def test_findings_as_json_are_a_list(broken: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_annotation_of_the_whole_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat", "--format", "github")
 
-    assert "title=AP305::nothing is said. OpenAI Chat Completions refuses it. Let" in result.stdout
+    assert "title=AP305::the conversation is empty. OpenAI Chat Completions refuses it. Add" in result.stdout
 
 
 EVIL = [

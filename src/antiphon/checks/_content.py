@@ -1,4 +1,4 @@
-"""AP3xx: what is said. Empty texts, messages that say nothing, lists that must not be empty, arguments that are cut."""
+"""AP3xx: content. Empty texts, empty messages, lists that must not be empty, incomplete arguments."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ SaidT = TypeVar("SaidT", bound=Message | TextPart | MediaPart | ReasoningPart | 
 
 def is_left_out(said: Message | Part) -> bool:
     """Whether a message, or a part of one, is kept out of what dialects write."""
-    # What has no metadata is told without looking at it: every message is asked, and most parts.
+    # Fast path for empty metadata: this runs for every message and most parts.
     return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(said, "metadata").get(NAMESPACE, ())
 
 

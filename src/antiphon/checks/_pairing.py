@@ -1,4 +1,4 @@
-"""AP1xx: calls and results. Each call has one result, each result a call, and the results stand where they are looked for."""
+"""AP1xx: calls and results. Each call has one result, each result a call, and results are where the target expects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AP5xx: reasoning and its proofs. Providers want theirs back unchanged, where it stood, with what came of it."""
+"""AP5xx: reasoning and signatures. Providers require theirs unchanged, at the same position, with the output it led to."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _unreasoned_items(view: View) -> Iterator[Trouble]:
 
 
 def _needs(view: View, message: Message) -> list[str]:
-    """Return the ids of the reasoning that an item came of: as noted, or as the turn is called by the item it began with."""
+    """Return the ids of the reasoning that led to an item: as noted, or from the turn's id, which names its first item."""
     noted = wire_value(message, view.accepted.name, "needs")
     if noted is not ABSENT:
         return [str(each) for each in items_of(noted)]
@@ -186,7 +186,7 @@ def _is_signed(view: View, message: Message) -> bool:
 
 
 def _unbound_thinking(view: View) -> Iterator[Trouble]:
-    """Look for signed thinking behind a place that was mended: the signature is bound to all that stands before it."""
+    """Find signed thinking after a repaired message: the signature covers everything before it."""
     is_mended = False
     for position, message in enumerate(view.messages):
         is_mended = is_mended or is_marked(message)

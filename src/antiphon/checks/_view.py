@@ -233,7 +233,7 @@ class View:
 
     @cached_property
     def _turns(self) -> dict[int, list[list[int]]]:
-        """The utterances that stand in a row with each, by its first message."""
+        """The consecutive utterances of each utterance, by its first message."""
         rows: list[list[list[int]]] = []
         for utterance in self.utterances:
             is_next = rows and self.after(rows[-1][-1][-1]) == utterance[0]

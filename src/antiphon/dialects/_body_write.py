@@ -30,7 +30,7 @@ def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, object]
 
 
 def talk(messages: Iterable[Message]) -> list[Message]:
-    """Return what is said to a model."""
+    """Return the messages that a model sees."""
     return [message for message in messages if message.__dict__["lane"] == "talk"]
 
 

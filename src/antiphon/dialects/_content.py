@@ -161,7 +161,7 @@ def outcome_text(outcome: OptionResultPayload) -> str:
 
 _DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
 _PATH = re.compile(r"[^:/?#]+:(?://[^/?#]*)?([^?#]*)")
-"""The path of a URL, as RFC 3986 (appendix B) finds it in whatever stands there; `urlsplit` refuses some."""
+"""The path of a URL, by the regular expression of RFC 3986 (appendix B); `urlsplit` refuses some URLs."""
 
 _MIMES = {
     "gif": "image/gif",

@@ -253,7 +253,7 @@ class Reading:
     once: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the next message gets besides, and no other."""
     beside: Mapping[str, object] = field(default_factory=dict[str, Any])
-    """What stands beside the unit and says more about it."""
+    """Further data about the unit."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the dialect remembers of what it has read so far."""
     names: GoodNames = field(default_factory=GoodNames)
@@ -287,9 +287,9 @@ class Unit:
         """Where the list, or the unit that stands alone, is in the whole."""
         self._made_id: str | None = None
         self.id = id
-        """Its id, where that does not stand in the unit or is known already."""
+        """Its id, if it is not in the unit or is already known."""
         self.is_slot = is_slot
-        """Whether it stands in the format's own place for instructions."""
+        """Whether it is in the format's field for instructions."""
         self.is_small = _is_small(value, reading.limits)
         """Whether nothing in it can be beyond a limit of one message."""
         self.has_aliases = False

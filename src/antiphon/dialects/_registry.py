@@ -39,7 +39,7 @@ class Detected:
     name: str | None
     """The dialect; None if none fits, or several do."""
     reason: str
-    """Why, or between which it cannot be told."""
+    """The reason, or the dialects that it may be."""
     candidates: tuple[str, ...]
     """All that fit."""
 

@@ -148,7 +148,7 @@ class UnitDialect:
         return Writing(said, frozenset(group[0].id for group in groups), as_policy)
 
     def _units(self, said: Conversation, as_policy: str | None) -> list[object]:
-        """Write what is said, with the residue of what was read put back."""
+        """Write the messages, with the residue restored."""
         groups = self._groups(said)
         writing = self._writing(said, groups, as_policy)
         return [self._restored(group, self.write(group, writing)) for group in groups]

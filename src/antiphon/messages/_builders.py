@@ -1,6 +1,6 @@
 """Builders: the short way to well-formed messages.
 
-Who speaks, unless told otherwise:
+The default speaker:
 
 | made by | policy | role_hint_for_llm |
 |---|---|---|

@@ -197,7 +197,7 @@ def _model(named: object) -> str | None:
 
 
 def _add_unknown(block: dict[str, object], delta: dict[str, object]) -> None:
-    """Keep what a delta says that we have no word for: text is added to text, the rest replaces."""
+    """Keep unknown fields of a delta: text is appended to text, other values replace."""
     for key, value in delta.items():
         if key == "type":
             continue

@@ -257,7 +257,7 @@ def _closed_request(body: Body) -> dict[str, object]:
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and isinstance(found.get("contents"), list | dict):
         is_request = bool(found["contents"]) and _are_contents(found["contents"])

@@ -1,8 +1,8 @@
 """Assembles a streamed chat completion from chunks, whose choices contain the additions to each message.
 
-Calls have no end of their own: they are whole when their choice has a finish reason. Fragments of one call are known by
-`index`. Servers that put Chat Completions in front of another format are known to give all calls the index 0, so another
-id at the same index is another call. The id and the name are said once, or, by some servers, again with every fragment.
+No event ends a call: calls are complete when their choice has a finish reason. Fragments of one call share an `index`. Some
+proxies give all calls the index 0, so another id at the same index is another call. The id and the name are sent once, or, by
+some servers, with every fragment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAID: dict[str, DeltaKind] = {
     "reasoning": "reasoning",
 }
 _ONCE = frozenset({"id", "type", "name", "role", "index", "format", "signature", "thought_signature"})
-"""Texts that are not said piece by piece; some servers repeat them with every fragment."""
+"""Texts that are not sent in pieces; some servers repeat them with every fragment."""
 
 
 class _Slot(TypedDict):
@@ -50,7 +50,7 @@ class _Slot(TypedDict):
 
 
 class _Choice(TypedDict):
-    """A choice so far: its `message` and `calls` are kept apart until the body is asked for."""
+    """A choice so far: its `message` and `calls` are joined when the body is built."""
 
     choice: dict[str, Any]
     message: dict[str, Any]
@@ -62,7 +62,7 @@ class ChatAssembler(AssemblerBase):
     """A chat completion so far."""
 
     top: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What is said of the answer as a whole."""
+    """The fields of the answer as a whole."""
     choices: dict[str, _Choice] = field(default_factory=dict[str, _Choice])
     """The choices, by index."""
     places: dict[str, dict[object, int]] = field(default_factory=dict[str, dict[object, int]], metadata=DERIVED)
@@ -143,7 +143,7 @@ class ChatAssembler(AssemblerBase):
         return place, slots[place]["call"]
 
     def _add_parts(self, parts: list[Any], added: Any, choice: str) -> Iterator[Delta]:
-        """Add to content of parts, as Mistral streams what a model thinks; a text goes on with the text before it."""
+        """Add to content in parts, as Mistral streams reasoning; text is appended to the text before it."""
         given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
         for part in given:
             last: dict[str, Any] = parts[-1] if parts else {}
@@ -180,7 +180,7 @@ class ChatAssembler(AssemblerBase):
     def _add_inner(
         self, inner: dict[str, object], fragment: dict[str, object], call_id: object, piece: str
     ) -> Iterator[Delta]:
-        """Add to what a call is of: the name is told as soon as it is there, and then the arguments as they come."""
+        """Add to the function of a call: report its name as soon as it is known, then the arguments as they arrive."""
         was_told, added = piece in self.pieces, ""
         for key, value in fragment.items():
             if key in ("arguments", "input") and isinstance(value, str):
@@ -203,7 +203,7 @@ class ChatAssembler(AssemblerBase):
         return (*opened, *self.half_characters())
 
     def _is_whole(self, held: _Choice, call: dict[str, Any]) -> bool:
-        """Whether a call is whole. Where a stream just ends, without a reason, its arguments must be whole JSON."""
+        """Whether a call is complete. If the stream ends without a finish reason, its arguments must be complete JSON."""
         if _has_reason(held):
             return True
         return self.ended and json_object(said(call.get("function", call), "arguments")) is not None
@@ -235,12 +235,12 @@ def _begun(index: int) -> _Choice:
 
 
 def _has_reason(held: _Choice) -> bool:
-    """Whether a choice says why it finished; some servers say an empty text until then."""
+    """Whether a choice has a finish reason; some servers send an empty text until then."""
     return bool(held["choice"].get("finish_reason"))
 
 
 def _key(index: object) -> object:
-    """Return an index as something that has a hash; nearly always it is a number."""
+    """Return an index as a hashable value; it is nearly always a number."""
     return index if isinstance(index, int | float | str | None) else repr(index)
 
 
@@ -257,7 +257,7 @@ def _calls(held: _Choice) -> list[dict[str, object]]:
 
 
 def _legacy(held: _Choice) -> dict[str, object] | None:
-    """Return the function call of a message, which was all there was before there were tool calls."""
+    """Return the legacy `function_call` of a message."""
     return as_object(held["message"].get("function_call"))
 
 
@@ -266,7 +266,7 @@ def _name(call: dict[str, Any]) -> str:
 
 
 def _merge(holder: dict[str, object], key: str, value: object) -> None:
-    """Add something that the format's own types do not have, or not piece by piece, as servers are likely to mean it.
+    """Add a field that the format does not define, or does not send in pieces, by the most likely meaning.
 
     Text is added to text, unless it is said once; objects are merged; elements of a list are known by `index` or are new.
     """
@@ -295,7 +295,7 @@ def _merge_list(held: list[Any], added: list[Any]) -> None:
 
 
 def _known(held: list[object], added: object) -> dict[str, object] | None:
-    """Return the element that another goes on with, if they say so by `index`."""
+    """Return the element that another one continues, by `index`."""
     index = cast("dict[str, Any]", added).get("index") if isinstance(added, dict) else None
     if index is None:
         return None

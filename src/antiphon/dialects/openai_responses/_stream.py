@@ -180,7 +180,7 @@ class ResponsesAssembler(AssemblerBase):
         return index, self.items[index]
 
     def _place(self, owner: str, position: int, parts: list[object]) -> int:
-        """Return where a part stands in its list, counted from the position of the first."""
+        """Return the index of a part in its list, counted from the first."""
         if position and not parts:
             self.begins[owner] = position
         return position - self.begins.get(owner, 0)
@@ -235,7 +235,7 @@ ASSEMBLER = ResponsesAssembler
 
 
 def _texts(index: str, item: dict[str, object]) -> Iterator[tuple[str, dict[str, object], _Place]]:
-    """Yield each text of an item that is told: the piece it is, what holds it, and where."""
+    """Yield each text of an item that deltas report: its piece, its container, and its place."""
     place = _PLACES.get(str(item.get("type")))
     if place is not None and not place.parts:
         yield index, item, place

@@ -105,7 +105,7 @@ def _request(found: dict[str, Any]) -> Body:
 
 
 def _response(found: dict[str, Any]) -> Body:
-    """Take a response apart; its instructions and tools are those of the request, told again."""
+    """Split a response; its instructions and tools repeat those of the request."""
     rest = {key: value for key, value in found.items() if key != "output"}
     body = Body("response", found["output"], ("output",), rest=rest, usage=_usage(found.get("usage")))
     body.fields = {"created_at": unix_time(found.get("created_at"))}
@@ -189,7 +189,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, object]:
 
 
 def recognise(data: Any) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is None or "type" in found:
         return _recognise_items(data)

@@ -89,7 +89,7 @@ class PydanticAssembler(AssemblerBase):
         yield from self._tell_new(index, "", part)
 
     def _end(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
-        """Take the part as it is said at its end."""
+        """Replace the part by its final form."""
         key, _ = _SAID.get(str(part.get("part_kind")), ("", None))
         told = said(self.parts.get(index, {}), key)
         self.parts[index] = part
