@@ -474,8 +474,8 @@ def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) ->
 def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
     """Return the reward of each transition: the sum over its messages, and those after it that are of no other.
 
-    A message belongs to a transition if it is a call, a result, or in the same turn as a call. Later messages, such as the final
-    answer, belong to the latest transition. Messages before the first transition belong to none.
+    A message belongs to a transition if it is a call, a result, or in the same turn as a call. Later messages, such as the
+    final answer, belong to the latest transition. Messages before the first transition belong to none.
     """
     places: dict[str, int] = {}
     turns: dict[str | None, int] = {}

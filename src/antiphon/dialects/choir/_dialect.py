@@ -1,4 +1,4 @@
-"""The Choir dialect: a request is a call, a response its result, MESSAGE is talk, the rest are notices; one unit per message."""
+"""The Choir dialect: a request is a call, a response its result, MESSAGE is talk, the rest are notices."""
 
 from __future__ import annotations
 
