@@ -222,7 +222,7 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
 
     assert check(decode(written, "anthropic-messages"), "anthropic-messages") == []
     assert "anthropic-messages cannot say everything" in result.stderr
-    assert "written as" not in result.stderr
+    assert "; --to" not in result.stderr
 
 
 def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broken: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broke
 
     assert other.stderr.splitlines().count(line) == 1
     for own in ((), ("--for", "openai-chat")):
-        assert "written as" not in run("repair", broken, "--from", "openai-chat", *own).stderr
+        assert "; --to" not in run("repair", broken, "--from", "openai-chat", *own).stderr
 
 
 def test_in_the_house_format_the_marks_are_kept(broken: Path) -> None:
