@@ -132,7 +132,7 @@ FIGURES = {
     "private imports across packages": (None, 39),
     "repeated public class names": (None, 0),
     "files of the runtime in a journaled ask": (None, 9),
-    "`Any` per 1,000 code lines": (None, 36),
+    "`Any` per 1,000 code lines": (None, 35),
 }
 """By figure of `tools/figures.py`, the least and the most. Within them, a figure may change without a word in the docs."""
 

@@ -71,7 +71,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _begun(ledger: MemoryLedger, *names: str) -> Journal:
-    journal = Journal(ledger, Budget())
+    journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
     await journal.write(THREAD, [intent(name) for name in names])
     return journal
 
