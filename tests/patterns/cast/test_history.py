@@ -24,7 +24,7 @@ from antiphon.ledger import Ledger, is_not_executed
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, DataPart, MediaPart, Message, PartsPayload
 from antiphon.messages import TextPart as Words
-from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, TaskInput
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, TaskInput
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain
@@ -101,8 +101,8 @@ class Payments(list[str]):
 
 def an_executor(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
     options = Options(toolkit)
-    options.add_agent(Cast(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK), "helper")
-    return Executor(ledger, options)
+    options.add_agent(HELPER)
+    return Executor(ledger, options, model=model, toolkit=toolkit, patience=QUICK)
 
 
 def some_peers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
@@ -110,11 +110,11 @@ def some_peers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
 
 
 def a_team(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
-    return Team(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+    return Team(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK)
 
 
 def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
-    return Workers(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+    return Workers(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK)
 
 
 def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:

@@ -29,6 +29,7 @@ from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypedDict
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
+from antiphon.agents.extending import BudgetLimits
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
@@ -85,7 +86,9 @@ Hear: TypeAlias = Callable[[str], None]
 """Is called with words while they arrive."""
 
 _shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
-"""What patterns have put into toolkits, by name."""
+"""The tools that patterns have added to toolkits, by name."""
+_builtin: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
+"""The built-in tools that casts have added to toolkits, each with the ledger that it reads."""
 
 
 class CastOptions(TypedDict, total=False):
@@ -159,7 +162,10 @@ class Cast:
         self.toolkit = toolkit or Toolkit()
         self.patience = patience
         self._given, self._make_model, self._gate = model, make_model, gate
-        self._durability: dict[str, Any] = {"budget": budget, "thread_budget": thread_budget, "live": live}
+        self.live = live
+        """Whether models stream their answers."""
+        self.budgets = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
+        """The budgets of a run, and of a thread."""
         self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
         self._models: dict[str | None, HeldModel] = {}
@@ -232,9 +238,13 @@ class Cast:
         if name not in BUILTIN_TOOLS or name in self._added:
             return  # of the toolkit: servers say only when they are asked what they have
         self._added.add(name)
+        there = _builtin.setdefault(self.toolkit, {})
+        if there.get(name) is self.ledger:
+            return  # another cast with this toolkit has added it
         try:
             (tool,) = builtin_tools([name], ledger=self.ledger)
             self.toolkit.add(tool)
+            there[name] = self.ledger
         except ValueError as exc:
             raise CastError(str(exc)) from exc
 
@@ -309,7 +319,13 @@ class Cast:
         key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
         if key not in self._agents:
             handler = _tell_words if is_heard else None
-            durability = LedgerDurability[object](self.ledger, event_stream_handler=handler, **self._durability)
+            durability = LedgerDurability[object](
+                self.ledger,
+                budget=self.budgets.run,
+                thread_budget=self.budgets.thread,
+                live=self.live,
+                event_stream_handler=handler,
+            )
             tools = self.tools_of(spec)
             self._agents[key] = Agent(
                 self.model(model),

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.agents import LedgerRun, current_run
+from antiphon.agents.extending import Bounds, ThreadTalk
 from antiphon.errors import BudgetExceededError, DecodeError, RefusedError
 from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps, loads
@@ -54,7 +55,7 @@ class Loop:
             while True:
                 observed = self._hash.hexdigest()[:32]
                 decision = DecisionEffect(
-                    self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
+                    self._setup, self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
                 )
                 said = await decision.make()
                 calls = Conversation(said).open_calls()
@@ -104,6 +105,7 @@ class ExecutorActor(Actor):
         policy = self._setup.options.find(request.policy)
         async with handling(context, PATTERN) as here:
             run = here.run
+            self._limit(run)
             past = await Past.read(run, self._setup.limits)
             given, closed = await _hear(run, request.observations, outside=True)
             asked: list[Message] = []
@@ -120,6 +122,7 @@ class ExecutorActor(Actor):
         """Complete the calls of a conversation."""
         async with handling(context, PATTERN) as here:
             run = here.run
+            self._limit(run)
             past = await Past.read(run, self._setup.limits)
             given, _ = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
             calls = Conversation([*past.before, *given]).open_calls()
@@ -129,6 +132,11 @@ class ExecutorActor(Actor):
             beyond = past.goes_beyond(len(calls))
             results = await complete(self._setup, run, calls, self._setup.rule, beyond=beyond)
         return CallsCompleted(results=tuple(result.id for result in results))
+
+    def _limit(self, run: LedgerRun) -> None:
+        """Apply the budgets of the cast to a run, before the thread is read: only then its requests are counted."""
+        ThreadTalk.of(run).spending.deciding_agents = frozenset(spec.name for spec in self._setup.options.agents)
+        run.opened.share(Bounds).add(self._setup.cast.budgets)
 
 
 async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> tuple[list[Message], list[Message]]:

@@ -20,6 +20,7 @@ from antiphon.messages import (
     OptionResultPayload,
     thaw,
 )
+from antiphon.patterns.cast import Cast
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._protocol import ExecutorLimits
 from antiphon.patterns.options._rules import Rule, run_stage, stages
@@ -72,6 +73,7 @@ class ExecutorSetup:
     options: Options
     limits: ExecutorLimits
     rule: Rule
+    cast: Cast
 
 
 class _Why(NamedTuple):

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents import LedgerRun
-from antiphon.agents.extending import run_scope
+from antiphon.agents.extending import ThreadTalk, run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
@@ -39,7 +39,8 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.patterns.decisions import ThreadTop
-from antiphon.patterns.options._options import Choices, Policy
+from antiphon.patterns.options._calls import ExecutorSetup
+from antiphon.patterns.options._options import Choices, Policy, decide_by_model
 from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
 from antiphon.runtime.extending import Effect
@@ -246,6 +247,7 @@ class DecisionEffect(Effect):
 
     def __init__(
         self,
+        setup: ExecutorSetup,
         run: LedgerRun,
         policy: Policy,
         observations: Conversation,
@@ -256,6 +258,7 @@ class DecisionEffect(Effect):
         tools: Mapping[str, ToolkitTool],
     ) -> None:
         """Make it; `observed` stands for the observations in the journal, `tools` are all options there are."""
+        self._setup = setup
         self._run_of = run
         self._policy = policy
         self._observations = observations
@@ -295,11 +298,13 @@ class DecisionEffect(Effect):
     async def begin(self) -> Message:
         self._past.begin_step()
         await self.journal.check_budget(self.thread_id, self.course.to)
+        if self._policy.agent is not None:
+            await ThreadTalk.of(self._run_of).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
         return await super().begin()
 
     async def _decide(self, key: str) -> Json:
         with run_scope(self._run_of.part(key)):  # what the policy does in turn is numbered for itself
-            chosen = self._policy.decide(self._observations, self._choices)
+            chosen = self._ask_policy()
             if isawaitable(chosen):
                 chosen = await chosen
             returned = read_decision(chosen, self._policy.name)  # it may be a generator, which does it only now
@@ -311,6 +316,13 @@ class DecisionEffect(Effect):
         beyond = self._past.goes_beyond(sum(message.kind == "option_call" for message in self._said))
         outcome: dict[str, Json] = {"messages": len(self._said)}
         return outcome if beyond is None else {**outcome, "beyond": beyond}
+
+    def _ask_policy(self) -> Any:
+        policy = self._policy
+        if policy.decide is not None:
+            return policy.decide(self._observations, self._choices)
+        assert policy.agent is not None  # noqa: S101 (a policy is a function or an agent)
+        return decide_by_model(self._setup.cast, policy.agent, self._observations, self._choices)
 
     def _row(self, message: Message, step: int) -> Message:
         """Return what a policy says as it stands in the thread: under its own name, in its turn, in the step it says."""

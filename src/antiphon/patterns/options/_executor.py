@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
@@ -14,9 +14,12 @@ from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port, dumps, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
+    Cast,
+    CastOptions,
     MessageHistory,
     Outcome,
     Pattern,
+    PatternOptions,
     Task,
     as_messages,
     failed,
@@ -29,11 +32,7 @@ from antiphon.patterns.options._decision import top_of
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._protocol import CompleteCalls, ExecutorLimits, RunPolicy
 from antiphon.patterns.options._rules import All, Rule
-from antiphon.runtime import Settings, System
-
-if TYPE_CHECKING:
-    from antiphon.runtime import Observer
-
+from antiphon.runtime import System
 
 _MOST: Final = 256 * 1024
 """Bytes of messages in one request: a message of the ledger has at most a MiB."""
@@ -44,36 +43,45 @@ class Executor(Pattern):
 
     def __init__(
         self,
-        ledger: Ledger | None,
-        options: Options,
+        ledger: Ledger | None = None,
+        options: Options | None = None,
         *,
         policy: str | None = None,
-        limits: ExecutorLimits = ExecutorLimits(),  # noqa: B008 (frozen)
         rule: Rule = All(),  # noqa: B008 (frozen)
         name: str = "options",
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
+        limits: ExecutorLimits = ExecutorLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        `policy` is who decides where nobody else is named: if there is only one, that one. `rule` is for the calls of
-        decisions that ask for no other. `name` keeps two executors in one system apart.
+        `policy` is the default policy of `run`; it may be left out if there is only one. `rule` applies to decisions that
+        name no rule. `name` distinguishes two executors in one system. The other options are those of every pattern: see
+        `Pattern` and `Cast`. They apply to the policies that are agents. `toolkit` is that of the options, so it is given
+        here only if `options` is not.
 
         Raises:
-            ValueError: there is no such policy.
+            ValueError: there is no such policy, or `toolkit` is not the one of the options.
+            CastError: an agent names a tool that does not exist.
         """
-        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
-        self.options = options
+        super().__init__(ledger, **common)
+        toolkit = self.cast_options.get("toolkit")
+        self.options = Options(toolkit) if options is None else options
+        if toolkit is not None and toolkit is not self.options.toolkit:
+            raise ValueError("the options have another toolkit: use Options(toolkit), and leave out toolkit= here")
         self.limits = limits
-        if policy is not None and policy not in options.policies:
-            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(options.policies) or 'none'}")
+        if policy is not None and policy not in self.options.policies:
+            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(self.options.policies) or 'none'}")
         self._policy = policy
         self._name = name
-        self._setup = ExecutorSetup(options, limits, rule)
+        cast_options: CastOptions = {**self.cast_options, "toolkit": self.options.toolkit}
+        self._cast = Cast(self.ledger, self.options.agents, **cast_options)
+        self._setup = ExecutorSetup(self.options, limits, rule, self._cast)
 
     @override
     def host(self, system: System) -> None:
+        for spec in self.options.agents:  # those that were added after the executor was made
+            if spec.name not in self._cast:
+                self._cast.add(spec)
         system.register(self._name, partial(ExecutorActor, self._setup))
 
     @override

@@ -2,8 +2,9 @@
 
 Every option is a tool of one `Toolkit`, whatever it runs: so arguments, permissions, approvals, timeouts and effects are
 handled in one place. An option that is a policy finds the run in which it was called by a context variable (`nest`).
-`AgentPolicy` has an agent of a cast decide with its model, one request a step: the observations are the prompt, in the
-dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all others.
+An agent that is a policy decides with its model, one request a step (`decide_by_model`): the observations are the prompt, in
+the dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all
+others.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 from pydantic_ai import Tool as AgentTool
-from pydantic_ai.direct import model_request
+from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, ModelResponse
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
 from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import price_of
+from antiphon.agents.extending import price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -36,7 +37,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.cast import Cast, ask_in_turn, model_messages
+from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
 
 # ---------------------------------------------------------------- what a policy chooses from
 
@@ -68,37 +69,27 @@ class Choices:
 # ---------------------------------------------------------------- an agent as a policy
 
 
-class AgentPolicy:
-    """Decides as an agent does."""
+async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversation, choices: Choices) -> list[Message]:
+    """Ask the model of an agent once, and return its text and calls.
 
-    def __init__(self, members: Cast, name: str) -> None:
-        """Take an agent.
+    Raises:
+        RefusedError: its models do not answer, after all retries.
+    """
+    prompt = model_messages(observations, spec.name)
+    tools = [_definition(tool) for tool in choices.tools]
+    parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
+    parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
 
-        Raises:
-            CastError: there is none of the name.
-        """
-        self._cast = members
-        self._spec = members.spec(name)
-        self.__name__ = name
-        self.__doc__ = self._spec.instructions
+    async def ask(model: str | None) -> ModelResponse:
+        given: Any = {"model_settings": spec.settings, "model_request_parameters": parameters}
+        if not members.live:
+            return await model_request(members.model(model), prompt, **given)
+        async with model_request_stream(members.model(model), prompt, **given) as stream:
+            async for event in stream:
+                publish_live(spec.name, event)
+            return stream.get()
 
-    async def __call__(self, observations: Conversation, choices: Choices) -> list[Message]:
-        """Return what the model says and chooses.
-
-        Raises:
-            RefusedError: its models do not answer, after all patience.
-        """
-        spec = self._spec
-        prompt = model_messages(observations, spec.name)
-        tools = [_definition(tool) for tool in choices.tools]
-        parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
-        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
-
-        async def ask(model: str | None) -> ModelResponse:
-            held = self._cast.model(model)
-            return await model_request(held, prompt, model_settings=spec.settings, model_request_parameters=parameters)
-
-        return _decided(await ask_in_turn(spec.models, ask, self._cast.patience, who=spec.name))
+    return _decided(await ask_in_turn(spec.models, ask, members.patience, who=spec.name))
 
 
 def _definition(tool: Tool) -> ToolDefinition:
@@ -125,10 +116,13 @@ EVERYBODY: Final = ("*",)
 
 @dataclass(frozen=True)
 class Policy:
-    """Somebody who decides."""
+    """A function or an agent that decides."""
 
     name: str
-    decide: Decide = field(repr=False, compare=False)
+    decide: Decide | None = field(default=None, repr=False, compare=False)
+    """The function; None: an agent decides."""
+    agent: AgentSpec | None = None
+    """The agent; its model is that of the executor, unless it names one."""
 
 
 class Options:
@@ -201,12 +195,15 @@ class Options:
             ValueError: the name is taken, reserved, or none.
         """
         policy = Policy(name or str(getattr(decide, "__name__", "")), decide)
+        return self._add(policy, decide.__doc__ or "", to, timeout)
+
+    def _add(self, policy: Policy, about: str, to: Sequence[str], timeout: float | None) -> Policy:
         _check_free(policy.name)
 
         async def run(task: str) -> Any:
             return await nest(policy, task)
 
-        description = (decide.__doc__ or "").strip()
+        description = about.strip()
         self.toolkit.add(run, name=policy.name, description=description, to=to, effects="none", timeout=timeout)
         self._policies[policy.name] = policy
         return policy
@@ -226,16 +223,20 @@ class Options:
 
         return added
 
-    def add_agent(self, cast: Cast, name: str, *, to: Sequence[str] = (), timeout: float | None = None) -> Policy:
-        """Add an agent of a cast as a policy, which decides with its model. The tools that it may call are the options.
+    def add_agent(self, spec: AgentSpec, *, to: Sequence[str] = (), timeout: float | None = None) -> Policy:
+        """Add an agent as a policy, which decides with its model. The tools that it may call are the options.
 
-        Give the cast the same toolkit, if the agent names tools of it: nothing else is known here.
+        The executor sets the model of agents that name none. Add agents before the executor is opened.
 
         Raises:
-            CastError: there is no such agent.
             ValueError: as `add_policy`.
         """
-        return self.add_policy(AgentPolicy(cast, name), to=to, timeout=timeout)
+        return self._add(Policy(spec.name, agent=spec), spec.instructions, to, timeout)
+
+    @property
+    def agents(self) -> tuple[AgentSpec, ...]:
+        """The policies that are agents."""
+        return tuple(policy.agent for policy in self._policies.values() if policy.agent is not None)
 
     def find(self, name: str) -> Policy:
         """Return the policy of a name.

@@ -25,8 +25,8 @@ from antiphon.patterns.peers._calls import Calls, PeerTurn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._prompts import prompt_of, recollect
-from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
-from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerLimits, PeerRegistry
+from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, PeerLimits, peer_at
+from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerRegistry
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 

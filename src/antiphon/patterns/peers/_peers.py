@@ -31,8 +31,8 @@ from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._calls import BreakerState, Calls
 from antiphon.patterns.peers._letters import dated, for_model, from_model, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory, is_answer
-from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
-from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerLimits, PeerRegistry, PeerSpec, Topology
+from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, PeerLimits, address_of
+from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
 
@@ -126,17 +126,17 @@ class Peers(Pattern):
         *,
         topology: Topology | None = None,
         limits: PeerLimits = PeerLimits(),  # noqa: B008 (frozen)
-        **given: Unpack[PatternOptions],
+        **common: Unpack[PatternOptions],
     ) -> None:
-        """Gather them; nothing runs before the `async with` block.
+        """Make it; nothing runs before the `async with` block.
 
-        Whom each may ask is in its `PeerSpec`, or in the `topology`, which counts before that. The first is the one that a
-        user speaks to. The others are as for every `Cast` and `Pattern`.
+        The first agent is the one that `run` asks. The peers that an agent may ask are in its `PeerSpec`; a `topology`
+        overrides that. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, a topology names somebody who is not there, or there is no such tool.
+            CastError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
         """
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         self.limits = limits
         self.registry = PeerRegistry(_placed(agents, topology))
         self._cast = Cast(self.ledger, **self.cast_options)

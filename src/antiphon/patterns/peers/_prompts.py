@@ -22,8 +22,7 @@ from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
 from antiphon.patterns.peers._additions import addition_in, begins_unit, read_units, retell, retold_in
 from antiphon.patterns.peers._letters import as_known, letter_of, role_of, words_of
 from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, request_of, run_of, speaker_of
-from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._registry import PeerLimits
+from antiphon.patterns.peers._protocol import InvokePeer, PeerLimits, address_of
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- the request

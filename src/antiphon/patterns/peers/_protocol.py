@@ -1,9 +1,11 @@
-"""What peers ask each other, as requests; and the flows of a star and of a pipeline, which judge a thread."""
+"""The requests and limits of peers, and the flows of a star and of a pipeline, which a thread can be checked against."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon.messages.keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
@@ -66,6 +68,30 @@ def address_of(name: str) -> str:
 def peer_at(address: str) -> str | None:
     """Return which peer lives at an address; None: none does."""
     return (key_of(address) or None) if kind_of(address) == KIND else None
+
+
+# ---------------------------------------------------------------- limits
+
+
+class PeerLimits(BaseModel):
+    """How far peers may go in one task: what a user asked, with all that follows from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_depth: int = Field(default=5, ge=0)
+    """How many may stand one behind the other: a peer that is asked by one that is asked, and so on."""
+    max_interactions: int = Field(default=10, ge=0)
+    """How often peers may ask each other, all branches together."""
+    remember: int = Field(default=5, ge=0)
+    """How many of its earlier exchanges in a thread a peer is told when it is asked again."""
+    told: int = Field(default=50, ge=0)
+    """How many messages that were added to its memory, and to each that it shares, a peer is told when it is asked."""
+    within: float = Field(default=3600.0, gt=0)
+    """Seconds that a peer may take to answer another, people whom it waits for included."""
+    failures: int = Field(default=5, ge=1)
+    """How often a peer may fail in a row, in whatever threads, before nobody asks it any more."""
+    recovery: float = Field(default=60.0, ge=0)
+    """Seconds after the last failure until one may try again."""
 
 
 # ---------------------------------------------------------------- flows

@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from antiphon.patterns.cast import AgentSpec, CastError
 from antiphon.patterns.peers._letters import Refusal
+from antiphon.patterns.peers._protocol import PeerLimits
 
 # ---------------------------------------------------------------- specs and limits
 
@@ -39,27 +38,6 @@ class PeerSpec(AgentSpec):
     """Whom it may ask, by name; `*` is everybody but itself."""
     shares: tuple[str, ...] = ()
     """The memories that it has in common with others, by name; see `Peers.shared`."""
-
-
-class PeerLimits(BaseModel):
-    """How far peers may go in one task: what a user asked, with all that follows from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_depth: int = Field(default=5, ge=0)
-    """How many may stand one behind the other: a peer that is asked by one that is asked, and so on."""
-    max_interactions: int = Field(default=10, ge=0)
-    """How often peers may ask each other, all branches together."""
-    remember: int = Field(default=5, ge=0)
-    """How many of its earlier exchanges in a thread a peer is told when it is asked again."""
-    told: int = Field(default=50, ge=0)
-    """How many messages that were added to its memory, and to each that it shares, a peer is told when it is asked."""
-    within: float = Field(default=3600.0, gt=0)
-    """Seconds that a peer may take to answer another, people whom it waits for included."""
-    failures: int = Field(default=5, ge=1)
-    """How often a peer may fail in a row, in whatever threads, before nobody asks it any more."""
-    recovery: float = Field(default=60.0, ge=0)
-    """Seconds after the last failure until one may try again."""
 
 
 def allows(spec: PeerSpec, target: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from typing_extensions import override
 
@@ -57,9 +57,6 @@ from antiphon.patterns.postchain._protocol import (
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.runtime import Backoff, Supervision, System
 
-if TYPE_CHECKING:
-    pass
-
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
@@ -100,26 +97,26 @@ class PostChain(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
-        *,
         config: ChainConfig | Path | str | None = None,
+        *,
         listen: bool = False,
         grace: float = 1.0,
-        **options: Unpack[PatternOptions],
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file. With `listen`, it
-        answers what other processes post to threads that run here. At the end, actors have `grace` seconds for what they are
-        doing; the next process goes on with it. The other options are those of every pattern: see `Pattern` and `Cast`.
-        `model` and `patience` count before what `config` says. `tools` are functions that agents may be given by name. With a
-        `toolkit`, its tools too, and every call of any tool goes through it.
+        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. With `listen`, the chain answers
+        messages that other processes post to threads that run here. When the block ends, actors have `grace` seconds to
+        finish; the next process continues unfinished work. The other options are those of every pattern: see `Pattern` and
+        `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may name. With a
+        `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is wrong.
-            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
-            ValueError: the toolkit has a tool of the name of one of `tools`.
+            ChainConfigError: the file cannot be read, or is invalid.
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
+            ValueError: the toolkit has a tool with the name of one of `tools`.
         """
-        super().__init__(ledger, **options)
+        super().__init__(ledger, **common)
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id

@@ -16,8 +16,7 @@ from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import CastError, TeamFileError
 from antiphon.ledger import Ledger
-from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, Cast, Patience, Pattern
+from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
 from antiphon.patterns.teams import ManagerSpec, Team
@@ -195,12 +194,11 @@ def open_team(
 
 
 def _options(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
-    cast = Cast(MemoryLedger() if ledger is None else ledger, _specs(team.agents), **shared)
     options = Options(shared["toolkit"])
     leader = team.leader.name
-    for agent in team.agents:
-        options.add_agent(cast, agent.name, to=() if agent.name == leader else (leader,))
-    return Executor(cast.ledger, options, policy=leader, settings=settings)
+    for spec in _specs(team.agents):
+        options.add_agent(spec, to=() if spec.name == leader else (leader,))
+    return Executor(ledger, options, policy=leader, settings=settings, **shared)
 
 
 def _peers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
@@ -224,13 +222,13 @@ def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Set
     ]
     (orchestrator,) = _specs([team.leader])
     workers = _specs(team.those("worker"))
-    return Team(ledger, orchestrator=orchestrator, managers=managers, workers=workers, settings=settings, **shared)
+    return Team(ledger, workers, orchestrator=orchestrator, managers=managers, settings=settings, **shared)
 
 
 def _workers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
     (controller,) = _specs([team.leader])
     workers = _specs([agent for agent in team.agents if agent.role != "leader"])
-    return Workers(ledger, controller, workers, settings=settings, **shared)
+    return Workers(ledger, workers, controller=controller, settings=settings, **shared)
 
 
 _BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared, Settings], Pattern]]] = {

@@ -46,29 +46,30 @@ class Team(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
+        workers: Iterable[AgentSpec] = (),
         *,
-        workers: Iterable[AgentSpec],
         managers: Iterable[ManagerSpec] = (),
         orchestrator: AgentSpec = _ORCHESTRATOR,
-        limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
         roles: Collection[Role] = ROLES,
         message_store: BaseMessageStore | None = None,
         operations: Sequence[str] = (DISPLAY_MESSAGE,),
-        **given: Unpack[PatternOptions],
+        limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
-        """Put a team together; nothing runs before the `async with` block.
+        """Make it; nothing runs before the `async with` block.
 
-        `roles` are those whose actors live in this process. Workers may live in another, which opens the same team with
-        `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
+        `roles` are the roles whose actors run in this process. Workers may run in another process, which opens the same team
+        with `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
 
-        `message_store` is the host's own store of the conversation. If it has an `add_message`, it is given what was said in
-        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result.
+        `message_store` is the host's own store of the conversation. If it has an `add_message`, it receives the messages of
+        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result. The other options
+        are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, a manager has a worker who is not there, a tool cannot be had, or there is no
-                operation.
+            CastError: two agents have the same name, a manager names an unknown worker, a tool does not exist, or there are
+                no workers or operations.
         """
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         led, workers = tuple(managers), tuple(workers)
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.roster = Roster(

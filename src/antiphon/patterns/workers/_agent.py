@@ -23,7 +23,8 @@ from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
 from antiphon.patterns.workers._conversation import Hear, Reporting
-from antiphon.patterns.workers._responder import ROUNDS, Responder, model_or_script
+from antiphon.patterns.workers._protocol import WorkerLimits
+from antiphon.patterns.workers._responder import Responder, model_or_script
 from antiphon.protocol import ErrorCode
 
 # ---------------------------------------------------------------- workers that are ready
@@ -90,7 +91,7 @@ class ToolCapableAgent:
         *,
         model: Model | str | None = None,
         ledger: Ledger | str | None = None,
-        rounds: int = ROUNDS,
+        rounds: int = WorkerLimits().rounds,
         patience: Patience = Patience(),  # noqa: B008 (frozen)
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
         hear: Hear | None = None,

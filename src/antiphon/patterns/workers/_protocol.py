@@ -1,12 +1,14 @@
-"""What the actors of this pattern say to each other: structured messages of Atlas, asked and answered.
+"""The requests between the actors of this pattern, which carry structured messages of Atlas; and its limits.
 
-A handler that runs again must say the same again, so what is asked has no time of its own: it is that of the row.
+A request has no timestamp: a handler that runs again must write the same request. Its time is that of the ledger row.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.messages import thaw
@@ -46,6 +48,23 @@ class DoWorkerTask(Request[WorkerTaskDone], frozen=True, type="WORKERS_TASK"):
     """Where whoever gives it has read what strangers wrote, if so."""
     history: str | None = None
     """The message of the thread before which its history ends that the worker is told; None: there is none."""
+
+
+# ---------------------------------------------------------------- limits
+
+
+class WorkerLimits(BaseModel):
+    """How much an agent of this pattern may do for one message, and in parallel."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(default=8, ge=1)
+    """How many requests to a model one answer may take."""
+    at_once: int = Field(default=1, ge=1)
+    """How many tasks each worker does in parallel."""
+
+
+# ---------------------------------------------------------------- messages as JSON
 
 
 def to_wire(message: StructuredMessage) -> dict[str, Any]:

@@ -31,8 +31,6 @@ from antiphon.patterns.cast import Answer, Cast, model_messages, untrusted_sourc
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, within_deadline
 
-ROUNDS: Final = 8
-"""How often a model is asked for one answer, unless something else is said."""
 _OF_TASKS: Final = (MessageType.TASK, MessageType.RESULT)
 _ENVELOPE: Final = frozenset({"type", "in_reply_to", "in_reply_to_message", "reply_to", "route", "code"})
 """What metadata says about a message, and not about its matter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Unpack
@@ -39,8 +39,8 @@ from antiphon.patterns.workers._assignment import (
     worker_address,
 )
 from antiphon.patterns.workers._conversation import Reporting, check, is_said, is_tool_use, sent
-from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
-from antiphon.patterns.workers._responder import ROUNDS, Responder, error_to
+from antiphon.patterns.workers._protocol import AskAgent, WorkerLimits, from_wire, to_wire
+from antiphon.patterns.workers._responder import Responder, error_to
 from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
 from antiphon.runtime import System
 
@@ -53,32 +53,27 @@ class Workers(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
-        controller: AgentSpec | ControllerPolicy = CONTROLLER,
-        workers: Sequence[AgentSpec | ToolCapableAgent] = (),
+        workers: Iterable[AgentSpec | ToolCapableAgent] = (),
         *,
-        name: str = CONTROLLER.name,
-        rounds: int = ROUNDS,
-        at_once: int = 1,
+        controller: AgentSpec | ControllerPolicy = CONTROLLER,
+        controller_name: str = CONTROLLER.name,
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
-        **given: Unpack[PatternOptions],
+        limits: WorkerLimits = WorkerLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and an `Assigner`,
-        which is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller,
-        as in a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most.
-        Each worker does `at_once` tasks side by side; those that wait are done by priority, then in the order in which they
-        were given.
+        The `controller` is an agent, whose model assigns the tasks, or a policy: a function of the message and an `Assigner`,
+        with the name `controller_name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the
+        controller, as in a `Cast`; a `ToolCapableAgent` has its own. Waiting tasks are done by priority, then in the order in
+        which they were assigned. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, or there is no such tool.
-            ValueError: `at_once` is less than one.
+            CastError: two agents have the same name, or a tool does not exist.
         """
-        if at_once < 1:
-            raise ValueError(f"at_once: a worker does at least one task at a time, not {at_once}")
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         self.cast = Cast(self.ledger, **self.cast_options)
-        self._rounds, self._reporting, self._at_once = rounds, reporting, at_once
+        self.limits, self._reporting = limits, reporting
         self._sensitive = SensitiveArguments()
         self._responders: dict[str, Responder] = {}
         self._slots: dict[str, Slots] = {}
@@ -87,7 +82,7 @@ class Workers(Pattern):
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
         for worker in workers:
             self._add(worker)
-        self.controller = controller.name if isinstance(controller, AgentSpec) else name
+        self.controller = controller.name if isinstance(controller, AgentSpec) else controller_name
         if self.controller in self._responders:
             raise CastError(f"two agents are called {self.controller!r}; give one another name")
         self._policy = self._policy_of(controller)
@@ -108,17 +103,17 @@ class Workers(Pattern):
             raise CastError(f"two agents are called {name!r}; give one another name")
         if isinstance(worker, AgentSpec):
             self.cast.add(worker)
-            self._responders[name] = Responder(self.cast, name, self._rounds, self._reporting)
+            self._responders[name] = Responder(self.cast, name, self.limits.rounds, self._reporting)
         else:
             self._responders[name] = worker.responder(self.ledger)
-        self._slots[name] = Slots(self._at_once)
+        self._slots[name] = Slots(self.limits.at_once)
 
     def _policy_of(self, controller: AgentSpec | ControllerPolicy) -> ControllerPolicy:
         if not isinstance(controller, AgentSpec):
             return controller
         tool = self.cast.have_tool(assign_task, effects="none", allows_untrusted=True)
         self.cast.add(with_workers(controller, dict(self.workers), tool))
-        responder = self._own = Responder(self.cast, controller.name, self._rounds, self._reporting)
+        responder = self._own = Responder(self.cast, controller.name, self.limits.rounds, self._reporting)
         return model_policy(responder)
 
     @override
