@@ -1,4 +1,4 @@
-"""Executor: the pattern as a user has it. Policies choose options, options produce results, all of it in a ledger."""
+"""Executor: the public class of the pattern. Policies choose options, options produce results, and the ledger has it all."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from antiphon.patterns.options._rules import All, Rule
 from antiphon.runtime import System
 
 _MOST: Final = 256 * 1024
-"""Bytes of messages in one request: a message of the ledger has at most a MiB."""
+"""Bytes of messages in one request; more are written to the thread first, because a ledger row has at most a MiB."""
 
 
 class Executor(Pattern):
-    """Runs policies and what they choose, in threads that survive the process."""
+    """Runs policies and the options that they choose, in durable threads."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Executor(Pattern):
         message_history: MessageHistory = (),
         policy: str | None = None,
     ) -> Outcome:
-        """Have a policy observe a text, or messages, and decide until it calls nothing; return what it answered.
+        """Run a policy on a text or on messages until it calls nothing, and return its answer.
 
-        The same again in the same thread goes on where it was, or gives back what is recorded. The policy observes also the
-        `message_history` and what was said in the thread before.
+        The same task in the same thread continues where it stopped, or returns the recorded outcome. The policy also observes
+        the `message_history` and the earlier messages of the thread.
 
         Raises:
-            ValueError: nobody is named who decides.
+            ValueError: there are several policies, and none is named.
             ParkedError: a person must settle or approve something; then run it again.
-            HistoryMismatchError: the thread says that this was done otherwise.
-            LedgerError: it cannot be written down.
+            HistoryMismatchError: the thread records another course of this run.
+            LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
         given = [*as_messages(message_history), *_observed(task)]
@@ -122,17 +122,17 @@ class Executor(Pattern):
         return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
 
     async def _hand_over(self, messages: Iterable[Message], thread_id: str, request_id: str) -> None:
-        """Write messages to the thread that are too large for a request: the policy observes the thread's messages."""
+        """Write messages that are too large for a request to the thread: the policy observes the thread."""
         if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
             own = {"thread_id": thread_id, "parent_id": None}
             await self.system.append_history(thread_id, [each.model_copy(update=own) for each in messages])
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
-        """Run every call that has no result, of a conversation that is given or of a thread, and return it with the results.
+        """Run every call without a result, of a conversation or of a stored thread, and return it with the results.
 
         Raises:
             DeliveryError: it cannot be done; the class says why.
-            LedgerError: it cannot be written down.
+            LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
         there = await top_of(self.ledger, thread_id)
@@ -150,7 +150,7 @@ class Executor(Pattern):
     def _only(self) -> str:
         names = self.options.policies
         if self._policy is None and len(names) != 1:
-            raise ValueError(f"say who decides: policy= one of {', '.join(names) or 'none'}")
+            raise ValueError(f"name the policy: policy= one of {', '.join(names) or 'none'}")
         return self._policy or names[0]
 
 
@@ -161,7 +161,7 @@ def _observed(task: Task | Iterable[Message]) -> Iterable[Message]:
 
 
 def _is_answer(run_id: str, message: Message) -> bool:
-    """Whether a message is one that the policy of a run has said, and no call."""
+    """Whether a message is the answer of a run's policy."""
     return message.parent_id == run_id and message.kind == "parts" and message.id != f"{run_id}/said"
 
 
