@@ -94,7 +94,7 @@ async def complete(
 ) -> list[Message]:
     """Run calls by a rule, append their results in the order of the calls, and return the results.
 
-    With `beyond`, the limit that they exceed, no call is run. The results are appended nevertheless, so that no call stays open.
+    With `beyond`, the limit that they exceed, no call is run. Results are appended nevertheless, so that no call stays open.
 
     Raises:
         BudgetExceededError: the calls, or work nested in them, exceed a limit.

@@ -1,8 +1,8 @@
 """Rules: which of the calls of one decision are run, in which order, and how many must succeed. They are data.
 
-Every rule becomes a sequence of stages. The calls of a stage run in parallel, up to a limit, until enough have succeeded. Calls
-that are no longer needed are cancelled, except calls that have started and must not run twice: the outcome of a cancelled one
-would be unknown. If a call cannot continue (a person must be asked, a budget is used up), the others end first.
+Every rule becomes a sequence of stages. The calls of a stage run in parallel, up to a limit, until enough have succeeded.
+Calls that are no longer needed are cancelled, except calls that have started and must not run twice: the outcome would
+be unknown after that. If a call cannot continue (a person must be asked, a budget is used up), the others end first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Delegation: a member of a team gives a task to another. It ends exactly once, whatever happens to the other.
 
-The `delegation` is recorded before the request, and its end after that, as its answer: an `observation` for a result, an `error`
-for anything else. The caller closes the calls that a stopped member left open.
+The `delegation` is recorded before the request, and its end after that, as its answer: an `observation` for a result, an
+`error` for anything else. The caller closes the calls that a stopped member left open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OrchestratorActor: plans a request in phases, delegates each phase, and answers the user.
 
-All phases are run, in order or in parallel, as the plan says. A phase that cannot run, because the plan names an unknown agent,
-fails like any other: its error is recorded, the next phase is told, and the turn fails.
+All phases are run, in order or in parallel, as the plan says. A phase that cannot run, because the plan names an unknown
+agent, fails like any other: its error is recorded, the next phase is told, and the turn fails.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _Turn:
 
         async def read(key: str) -> Json:
             found = await read_conversation(store, run.thread_id, limit=limit, request=text)
-            return [{**each, "content": _short(each["content"])} for each in found]  # a turn that continues after a crash must show the recorded messages
+            # Shortened here, so that the plan sees what is recorded, also if the turn continues after a crash.
+            return [{**each, "content": _short(each["content"])} for each in found]
 
         found: list[Entry] = await run.effect("read-store", {}, read, effects="none")
         return found

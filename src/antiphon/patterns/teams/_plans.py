@@ -1,7 +1,7 @@
 """Plans: the structured output of models that plan or finish, and scripts of tool calls.
 
-A field says whether a task is done; it is never parsed from text. The schema lists the names that a model may choose. If a model
-names another agent nevertheless, that step fails with an error.
+A field says whether a task is done; it is never parsed from text. The schema lists the names that a model may choose. If a
+model names another agent nevertheless, that step fails with an error.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ Somebody: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,6
 """A valid name of an agent, whether or not the agent exists."""
 
 
+# The docstrings of the classes below are descriptions in the schemas that models receive. Each request in a ledger has a hash
+# of its schemas, so a changed docstring stops the open runs of earlier versions with HistoryMismatchError.
+
+
 class PhaseDraft(BaseModel):
-    """One phase: the goals of one member."""
+    """One phase: what one of the team is to reach."""
 
     name: str = Field(min_length=1)
     worker: Somebody
@@ -38,7 +42,7 @@ class PhaseDraft(BaseModel):
 
 
 class PlanDraft(BaseModel):
-    """A plan for a request, in phases."""
+    """How a request is met, in phases."""
 
     refined_intent: str = ""
     """A summary of the request."""
@@ -73,7 +77,7 @@ class PlanDraft(BaseModel):
 
 
 class StepDraft(BaseModel):
-    """One step of a phase: the task of one worker."""
+    """One step of a phase: what one worker is to do."""
 
     name: str
     worker: Somebody
@@ -81,7 +85,7 @@ class StepDraft(BaseModel):
 
 
 class StepsDraft(BaseModel):
-    """A plan for a phase, in steps."""
+    """How a phase is done, in steps."""
 
     steps: list[StepDraft] = Field(min_length=1)
     parallel: bool = False
@@ -100,14 +104,14 @@ class ScriptStepDraft(BaseModel):
 
 
 class ScriptDraft(BaseModel):
-    """A phase as a sequence of tool calls."""
+    """How a phase is done, as tool calls one after the other."""
 
     goal: str = ""
     steps: list[ScriptStepDraft] = Field(min_length=1)
 
 
 class Finished(BaseModel):
-    """The last answer of a worker."""
+    """What a worker answers when it is through with its task."""
 
     status: Literal["completed", "failed"] = "completed"
     summary: str
@@ -122,7 +126,7 @@ class Finished(BaseModel):
 
 
 class _Choosing(Finished):
-    """The last answer of a worker that may choose the client's operation."""
+    """What a worker answers that may choose what a client does with the result."""
 
     operation: str | None = None
 

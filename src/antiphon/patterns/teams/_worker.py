@@ -1,10 +1,10 @@
 """TeamWorkerActor: does a task with its agent, or runs the steps of a script, and stops an agent that makes no progress.
 
-A task ends with a `final`, or with an `error` if something was raised, a limit was reached, or the agent says that it failed. A
-tool result that reports a problem is an observation like any other.
+A task ends with a `final`, or with an `error` if something was raised, a limit was reached, or the agent says that it failed.
+A tool result that reports a problem is an observation like any other.
 
-`Guards` check a run each time its model calls tools again, so they never stop an agent that has finished. They read the run's own
-history, so a run that continues after a crash is judged in the same way.
+`Guards` check a run each time its model calls tools again, so they never stop an agent that has finished. They read the run's
+own history, so a run that continues after a crash is judged in the same way.
 """
 
 from __future__ import annotations

@@ -15,39 +15,39 @@ from antiphon.messages import thaw
 from antiphon.protocol import Object, Reply, Request
 
 PATTERN: Final = "workers"
-"""What lists of threads call it."""
+"""The name of the pattern in lists of threads."""
 
 
 class Answered(Reply, frozen=True, type="WORKERS_ANSWERED"):
-    """What an agent has answered to somebody outside."""
+    """The answer of an agent to a client."""
 
     message: Object
 
 
 class AskAgent(Request[Answered], frozen=True, type="WORKERS_MESSAGE"):
-    """A message of somebody outside to the controller, or to a worker."""
+    """A message of a client to the controller, or to a worker."""
 
     message: Object
 
 
 class WorkerTaskDone(Reply, frozen=True, type="WORKERS_TASK_DONE"):
-    """What came of a task: a result, or an error."""
+    """The end of a task: a result, or an error."""
 
     message: Object
     handed_on: bool = False
-    """Whether others have finished it; then what they said stands in the thread already."""
+    """Whether another worker has finished it; then its answer is already in the thread."""
     untrusted: str | None = None
-    """Where it has read what strangers wrote, if it has."""
+    """The source of untrusted content that it has read, if any."""
 
 
 class DoWorkerTask(Request[WorkerTaskDone], frozen=True, type="WORKERS_TASK"):
-    """A task for a worker, or what another worker hands on."""
+    """A task for a worker, from the controller or from another worker."""
 
     message: Object
     untrusted: str | None = None
-    """Where whoever gives it has read what strangers wrote, if so."""
+    """The source of untrusted content that the sender has read, if any."""
     history: str | None = None
-    """The message of the thread before which its history ends that the worker is told; None: there is none."""
+    """The worker reads the history of the thread before this message; None: there is none."""
 
 
 # ---------------------------------------------------------------- limits
@@ -68,11 +68,11 @@ class WorkerLimits(BaseModel):
 
 
 def to_wire(message: StructuredMessage) -> dict[str, Any]:
-    """Return a message as it is asked: without its time."""
+    """Return a message for a request: without its time."""
     return {name: value for name, value in message.to_dict().items() if name != "timestamp"}
 
 
 def from_wire(data: Any, asked_at: datetime | None) -> StructuredMessage:
-    """Return the message that `to_wire` gave, of the time when it was asked."""
+    """Return the message that `to_wire` wrote, with the time of the request."""
     time = {} if asked_at is None else {"timestamp": asked_at.timestamp()}
     return StructuredMessage.from_dict({**time, **thaw(data)})

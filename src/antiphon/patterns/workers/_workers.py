@@ -1,4 +1,4 @@
-"""Workers: the pattern as a whole: a controller and its workers in a system on a ledger."""
+"""Workers: the public class of the pattern."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CLIENT: Final = "client/local"
 
 
 class Workers(Pattern):
-    """A controller that gives tasks to workers, and workers that use tools."""
+    """A controller that assigns tasks to workers, and workers that use tools."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Workers(Pattern):
         self._responders: dict[str, Responder] = {}
         self._slots: dict[str, Slots] = {}
         self._own: Responder | None = None
-        """What the controller thinks with, if it is an agent."""
+        """The responder of a controller that is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
         for worker in workers:
             self._add(worker)
@@ -89,7 +89,7 @@ class Workers(Pattern):
 
     @property
     def workers(self) -> Mapping[str, str]:
-        """Who can be given tasks, and what each is told to be."""
+        """The workers with their instructions."""
         return {name: responder.cast.spec(name).instructions for name, responder in self._responders.items()}
 
     @property
@@ -136,10 +136,10 @@ class Workers(Pattern):
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Ask the controller. Everybody who is asked for it is told the history.
+        """Ask the controller. All agents that work on the task read the history.
 
         Raises:
-            ParkedError: a person must settle something, or approve it; then ask the same in the same thread again.
+            ParkedError: a person must settle or approve something; then run the same task in the same thread again.
         """
         thread_id = thread_id or current_port().new_id()
         given = TaskInput.of(task, message_history)
@@ -153,15 +153,15 @@ class Workers(Pattern):
         return Outcome(thread_id, "failed", error_code=answer.metadata.get("code"), error_message=answer.content)
 
     async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
-        """Give a message to whom it is for, and return the answer, or an ERROR message.
+        """Send a message to its `target_agent`, and return the answer, or an ERROR message.
 
-        `target_agent` says who that is: the controller, or one of the workers; without one it is the controller. It is
-        written down in the thread that is called like the task; the same message again gives the same answer.
+        The target is the controller (the default) or a worker. The thread has the id of the task. The same message again
+        returns the same answer.
 
         Raises:
-            ParkedError: a person must settle something, or approve it; then send it again.
-            HistoryMismatchError: it was answered by another program before, which did something else.
-            LedgerError: it could not be written down.
+            ParkedError: a person must settle or approve something; then send it again.
+            HistoryMismatchError: another program has answered it differently before.
+            LedgerError: it could not be stored.
         """
         name = message.target_agent or self.controller
         try:
@@ -179,11 +179,11 @@ class Workers(Pattern):
         return from_wire(answered.message, None)
 
     async def _is_known(self, message: StructuredMessage) -> bool:
-        """Whether the ledger has a message: then its answer comes from there, also after its deadline."""
+        """Whether the ledger has a message: then its recorded answer is returned, also after its deadline."""
         return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
 
     async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
-        """Return where an agent lives, and the message as it may be written down on the way.
+        """Return the address of an agent, and the message without sensitive arguments.
 
         Raises:
             UndeliverableError: there is no such agent.
@@ -201,9 +201,9 @@ class Workers(Pattern):
     # ------------------------------------------------------------ watching
 
     def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
-        """Have a function called with the thread and each message that agents say there, right after it was written down.
+        """Call a function with the thread id and each message of agents, right after the message was stored.
 
-        Tool calls and results are among them, each as a message of its own.
+        Tool calls and results are included, as separate messages.
         """
         self._heard.append(listener)
 
@@ -220,9 +220,9 @@ class Workers(Pattern):
         return is_said(message) or (tools and is_tool_use(message, agents, besides=assign_task.__name__))
 
     async def messages(self, thread_id: str, *, tools: bool = True) -> list[StructuredMessage]:
-        """Return what agents have said to each other in a thread, with their reports; see also `conversation`.
+        """Return the messages between agents in a thread, with their reports; see also `conversation`.
 
-        With `tools`, also what they asked tools (`tool_request`) and got from them (`tool_response`).
+        With `tools`, also tool calls (`tool_request`) and results (`tool_response`).
 
         Raises:
             LedgerError: it cannot be read.
