@@ -336,9 +336,9 @@ async def test_a_decision_that_no_thread_takes_in_ends_the_run_with_a_code() -> 
 def test_no_option_and_no_policy_has_a_name_that_the_runtime_speaks_under(name: str) -> None:
     """OP-007"""
     options = Options()
-    with pytest.raises(ValueError, match="what the runtime speaks under"):
+    with pytest.raises(ValueError, match="a name that the runtime uses"):
         options.add(lambda: None, name=name)
-    with pytest.raises(ValueError, match="what the runtime speaks under"):
+    with pytest.raises(ValueError, match="a name that the runtime uses"):
         options.add_policy(lambda observations, choices: None, name=name)
 
 
@@ -811,7 +811,7 @@ async def test_who_decides_must_be_said_where_there_are_several() -> None:
     with pytest.raises(ValueError, match="there is no policy 'eve'; there are ada, bob"):
         Executor(None, options, policy="eve")
     async with Executor(None, options) as executor:
-        with pytest.raises(ValueError, match="say who decides: policy= one of ada, bob"):
+        with pytest.raises(ValueError, match="name the policy: policy= one of ada, bob"):
             await executor.run("Well?")
         assert (await executor.run("Well?", policy="bob")).response == "Yes."
         refused = await executor.run("Well?", policy="eve")
@@ -823,7 +823,7 @@ async def test_a_policy_is_an_option_of_a_run_and_of_nothing_else() -> None:
     options.add_policy(lambda observations, choices: "Yes.", name="ada", to=["bob"])
     result = await options.toolkit.call("bob", "ada", {"task": "Well?"})
     assert result.error_type == "TOOL_FAILED"
-    assert "an option of an executor's run" in (result.error_message or "")
+    assert "it can only be called in a run of an executor" in (result.error_message or "")
 
 
 # ---------------------------------------------------------------- beside other patterns

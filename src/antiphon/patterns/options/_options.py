@@ -151,7 +151,7 @@ class Options:
             ValueError: the name is taken, reserved or invalid, a setting is invalid, or an argument is sensitive.
         """
         if settings.get("sensitive"):
-            raise ValueError("calls are stored before they run, so they have no sensitive arguments: read secrets in the option")
+            raise ValueError("calls are stored before they run, so none has sensitive arguments: read secrets in the option")
         _check_free(name or str(getattr(function, "name", getattr(function, "__name__", ""))))
         return self.toolkit.add(function, name=name, to=to, **settings)
 

@@ -1,4 +1,4 @@
-"""Who there is and who may ask whom: specs, the registry, topologies, and the rules for a call.
+"""The registry of peers: specs, topologies, and the rules for calls.
 
 ```
 star            pipeline          mesh                hierarchy
@@ -32,12 +32,12 @@ AllowedPeers: TypeAlias = tuple[str, ...] | Literal["*"]
 
 
 class PeerSpec(AgentSpec):
-    """How one peer is set up."""
+    """The configuration of one peer."""
 
     allowed_peers: AllowedPeers = ()
-    """Whom it may ask, by name; `*` is everybody but itself."""
+    """The names of the peers that it may ask; `*`: all others."""
     shares: tuple[str, ...] = ()
-    """The memories that it has in common with others, by name; see `Peers.shared`."""
+    """The names of its shared memories; see `Peers.shared`."""
 
 
 def allows(spec: PeerSpec, target: str) -> bool:
@@ -49,7 +49,7 @@ def allows(spec: PeerSpec, target: str) -> bool:
 
 
 class PeerRegistry:
-    """Peers, each under a name that no other has."""
+    """Peers with unique names."""
 
     def __init__(self, peers: Iterable[PeerSpec] = ()) -> None:
         """Register some.
@@ -64,10 +64,10 @@ class PeerRegistry:
             self.register(each)
 
     def register(self, spec: PeerSpec) -> PeerSpec:
-        """Let a peer be known by its name.
+        """Register a peer.
 
         Raises:
-            CastError: another has the name.
+            CastError: the name is taken.
         """
         with self._lock:
             if spec.name in self._peers:
@@ -76,10 +76,10 @@ class PeerRegistry:
         return spec
 
     def register_new(self, prefix: str, **settings: Any) -> PeerSpec:
-        """Register a peer under the next free name `prefix-1`, `prefix-2`, …; a name that was given away is not used again.
+        """Register a peer with the next free name `prefix-1`, `prefix-2`, …; names are never reused.
 
         Raises:
-            ValidationError: the name or a setting is none.
+            ValidationError: the name or a setting is invalid.
         """
         with self._lock:
             number = self._counts[prefix] + 1
@@ -91,10 +91,10 @@ class PeerRegistry:
         return spec
 
     def unregister(self, name: str) -> PeerSpec:
-        """Let a peer be known no more.
+        """Unregister a peer.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         with self._lock:
             if name not in self._peers:
@@ -102,7 +102,7 @@ class PeerRegistry:
             return self._peers.pop(name)
 
     def find(self, name: str) -> PeerSpec | None:
-        """Return a peer; None: there is none of the name."""
+        """Return a peer; None: there is no such peer."""
         with self._lock:
             return self._peers.get(name)
 
@@ -110,7 +110,7 @@ class PeerRegistry:
         """Return a peer.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         with self._lock:
             if (found := self._peers.get(name)) is None:
@@ -124,7 +124,7 @@ class PeerRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who there is."""
+        """The names of the peers."""
         return tuple(each.name for each in self.all())
 
     def __contains__(self, name: object) -> bool:
@@ -153,7 +153,7 @@ MAX_INTERACTIONS: Final = "MAX_INTERACTIONS"
 def find_refusal(
     registry: PeerRegistry, limits: PeerLimits, caller: PeerSpec, target: str, *, depth: int, interactions: int
 ) -> Refusal | None:
-    """Return why a call is not to be made that would be at this depth, after so many others; None: it is."""
+    """Return why a call at this depth, after this number of calls, is refused; None: it is allowed."""
     if target not in registry:
         return Refusal(PEER_NOT_FOUND, f"there is no agent {target!r}; there are {', '.join(registry.names)}")
     if not allows(caller, target):
@@ -171,13 +171,13 @@ def find_refusal(
 
 
 Topology: TypeAlias = dict[str, tuple[str, ...]]
-"""By peer, whom it may ask."""
+"""The peers that each peer may ask."""
 Tree: TypeAlias = Mapping[str, Union["Tree", Iterable[str]]]
-"""By peer, those below it: a tree again, or names."""
+"""For each peer, those below it: a tree again, or names."""
 
 
 def star(center: str, leaves: Iterable[str]) -> Topology:
-    """One in the middle asks all others, who ask nobody."""
+    """The center asks all others, who ask no one."""
     around = tuple(leaves)
     return _checked({center: around, **dict.fromkeys(around, ())}, [center, *around])
 
@@ -189,7 +189,7 @@ def pipeline(*names: str) -> Topology:
 
 
 def mesh(*names: str) -> Topology:
-    """Everybody asks everybody else."""
+    """Each asks all others."""
     return _checked({name: tuple(other for other in names if other != name) for name in names}, names)
 
 
@@ -209,5 +209,5 @@ def hierarchy(tree: Tree) -> Topology:
 def _checked(topology: Topology, named: Iterable[str]) -> Topology:
     names = list(named)
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]!r} stands in two places; name each peer once")
+        raise ValueError(f"{twice[0]!r} is in two places; name each peer once")
     return topology

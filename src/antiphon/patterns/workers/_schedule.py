@@ -1,8 +1,8 @@
 """Schedule: the order in which a worker does its tasks, and the time that each may take.
 
-A worker does `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one that
-was assigned first. Every tenth time it is the task that has waited longest, so a task with a low priority never starves. A
-running task is not interrupted for a more urgent one.
+A worker does `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one
+that was assigned first. Every tenth time it is the task that has waited longest, so a task with a low priority never starves.
+A running task is not interrupted for a more urgent one.
 
 Order and deadline follow from the row of the task (its metadata, and when it was recorded), so they are the same after a
 restart: nothing starts while a system recovers open work; after that, the most urgent task starts first.
