@@ -1,7 +1,7 @@
 """Calls: how one peer asks another. A failure is recorded as an error and returned; it is not raised.
 
 1. The rules decide, then the circuit breaker. Calls of a thread are decided one after the other: two at the same time would
-both be counted as the first.
+   both be counted as the first.
 2. The decision is recorded: the `agent_call`, which counts from then on, or an `error`. After a crash the recorded decision is
    used, so nothing is decided twice.
 3. The other peer is asked, with a deadline.

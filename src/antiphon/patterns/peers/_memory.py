@@ -306,7 +306,7 @@ class Remembering:
         return speaker_of(message) == self.name and _option(message) != INVOKE_AGENT
 
     def _is_known(self, message: Message) -> bool:
-        """Whether these are the known instructions of the peer: they are repeated in the thread after other agents' messages."""
+        """Whether these are the known instructions of the peer, which are repeated after messages of other agents."""
         if message.policy != "system":
             return False
         before, self._instructed = self._instructed, message
