@@ -314,7 +314,7 @@ async def test_a_decision_that_asks_for_what_is_no_rule_runs_nothing() -> None:
 
     outcome = await ran(options, MemoryLedger())
     assert (outcome.error_code, started) == ("EFFECT_FAILED", [])
-    assert "what is no rule" in (outcome.error_message or "")
+    assert "names an invalid rule" in (outcome.error_message or "")
 
 
 async def test_a_decision_that_no_thread_takes_in_ends_the_run_with_a_code() -> None:
