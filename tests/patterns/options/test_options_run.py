@@ -349,7 +349,7 @@ def test_a_name_is_taken_once_by_options_and_policies_together() -> None:
 
 
 def test_an_option_takes_no_secrets_because_what_is_chosen_is_written_down() -> None:
-    with pytest.raises(ValueError, match="find its secrets itself"):
+    with pytest.raises(ValueError, match="read secrets in the option"):
         Options().add(lambda pin: None, name="pay", sensitive=("pin",))
 
 
