@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
+from antiphon.errors import (
+    HostExpiredError,
+    HostNameTakenError,
+    LedgerCorruptError,
+    OwnedError,
+    UnknownHostError,
+    UnknownThreadError,
+)
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Woken, lasts
@@ -28,7 +35,8 @@ from antiphon.ledger.sqlite._rows import Thread, find_thread, thread_of
 from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
-SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at FROM hosts ORDER BY name, since, key
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum
+FROM hosts ORDER BY name, since, key
 """
 _NEW_HOST = """
 INSERT INTO hosts (name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum)
@@ -54,10 +62,10 @@ ABANDONED = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
     output_tokens, cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
 FROM threads INDEXED BY threads_owned
-WHERE owner = :owner AND kind IS :kind AND (open_calls > 0 OR due_at <= :now)
+WHERE owner = :owner AND (open_calls > 0 OR due_at <= :now)
     AND (unfit IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(unfit) AS builds WHERE builds.key = :build))
 """
-POSTED = "SELECT thread_id, posted FROM threads INDEXED BY threads_posted WHERE owner = ? AND posted > 0 ORDER BY key"
+POSTED = "SELECT key, thread_id, posted FROM threads INDEXED BY threads_owned WHERE owner = ? AND posted > 0"
 
 
 class Lease(NamedTuple):
@@ -94,12 +102,19 @@ class Lease(NamedTuple):
 
 
 def leases(connection: Connection) -> list[Lease]:
-    """Return all hosts, by name."""
+    """Return all hosts, by name.
+
+    Raises:
+        LedgerCorruptError: one of them is not as it was written.
+    """
     return [_lease(row) for row in connection.rows(_HOSTS)]
 
 
 def _lease(row: Sequence[Any]) -> Lease:
-    key, name, instance, build, kinds, lease, *rest = row
+    *columns, checksum = row
+    key, name, instance, build, kinds, lease, *rest = columns
+    if host_checksum(columns) != checksum:
+        raise LedgerCorruptError(f"host {name!r} is not what was written; go back to a backup, and run verify on it")
     return Lease(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
@@ -272,22 +287,22 @@ def _due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> Iterator[
     """Yield threads that a host may take, each with the time since when it is due."""
     micros = to_micros(wanted.now)
     asked = {"now": micros, "build": wanted.by.build, "limit": wanted.limit}
-    dead = [lease for lease in leases(connection) if not lease.is_alive(clock)]
     for kind in wanted.kinds:
-        for row in connection.rows(DUE, {**asked, "kind": kind}):
-            thread = thread_of(row)
+        for thread in map(thread_of, connection.rows(DUE, {**asked, "kind": kind})):
             yield thread.state.due_at or 0, thread
-        for lease in dead:
-            for row in connection.rows(ABANDONED, {**asked, "kind": kind, "owner": lease.key}):
-                thread = thread_of(row)
+    for lease in leases(connection):
+        if not lease.is_alive(clock):
+            for thread in map(thread_of, connection.rows(ABANDONED, {**asked, "owner": lease.key})):
                 since = due_since(thread.state, thread.open_calls > 0, micros, lease.ended_at)
-                yield micros if since is None else since, thread
+                if since is not None and thread.state.kind in wanted.kinds:
+                    yield since, thread
 
 
 def woken(connection: Connection, by: Host) -> tuple[Woken, ...]:
     """Return the threads of a host that were posted to."""
     lease = _find(connection, by)
-    return () if lease is None else tuple(Woken(*row) for row in connection.rows(POSTED, (lease.key,)))
+    rows = [] if lease is None else connection.rows(POSTED, (lease.key,))
+    return tuple(Woken(thread_id, posted) for _, thread_id, posted in sorted(rows))
 
 
 def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tuple[Woken, ...]:
