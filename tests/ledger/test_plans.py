@@ -1,4 +1,4 @@
-"""How SQLite finds threads, calls and due threads: by an index, in the order that is asked for, whatever the number of threads.
+"""How SQLite finds threads, open calls and due threads: by an index, in the order that is asked for.
 
 A plan says so without a clock: `SCAN threads` alone reads every thread, and a temporary B-tree sorts what was found.
 """
