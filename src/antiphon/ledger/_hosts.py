@@ -78,7 +78,7 @@ Why: TypeAlias = Literal["posted", "due", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenThread:
     """A thread that a host was given, and why."""
 
     thread_id: str

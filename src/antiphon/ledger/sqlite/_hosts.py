@@ -25,7 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import from_micros, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Woken, lasts
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Woken, lasts
 from antiphon.ledger._ownership import Release, claimed, due_since, released, why_due
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._redaction import LedgerRedaction
@@ -248,7 +248,7 @@ def release(connection: Connection, thread_id: str, how: Release) -> None:
     set_owner(connection, thread.key, released(thread.state, how))
 
 
-class Wanted(NamedTuple):
+class TakeRequest(NamedTuple):
     """What a host asks `take` for."""
 
     by: Host
@@ -257,7 +257,7 @@ class Wanted(NamedTuple):
     now: datetime
 
 
-def has_due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> bool:
+def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> bool:
     """Whether there is a thread that a host may take; also where the host may not, so that `take` says why."""
     lease = _find(connection, wanted.by)
     if lease is None or not lease.is_alive(clock):
@@ -265,7 +265,7 @@ def has_due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> bool:
     return any(True for _ in _due(connection, wanted._replace(limit=1), clock)) and wanted.limit > 0
 
 
-def take(connection: Connection, wanted: Wanted, clock: LeaseClock) -> tuple[Taken, ...]:
+def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tuple[TakenThread, ...]:
     """Claim the threads that are due for the longest.
 
     Raises:
@@ -274,16 +274,16 @@ def take(connection: Connection, wanted: Wanted, clock: LeaseClock) -> tuple[Tak
     """
     owner, micros = _living(connection, wanted.by, wanted.now, clock).key, to_micros(wanted.now)
     due = sorted(_due(connection, wanted, clock), key=lambda each: (each[0], each[1].key))[: wanted.limit]
-    taken: list[Taken] = []
+    taken: list[TakenThread] = []
     for since, thread in due:
         state = claimed(thread.state, owner)
         set_owner(connection, thread.key, state)
         why = why_due(thread.state, micros)
-        taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+        taken.append(TakenThread(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
     return tuple(taken)
 
 
-def _due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
+def _due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
     """Yield threads that a host may take, each with the time since when it is due."""
     micros = to_micros(wanted.now)
     asked = {"now": micros, "build": wanted.by.build, "limit": wanted.limit}
