@@ -138,7 +138,7 @@ def test_a_file_begins_with_what_is_in_it(path: Path) -> None:
 
 
 FIGURES = {
-    "files": (None, 340),
+    "files": (None, 343),
     "median lines of a file": (140, None),
     "import share in %": (None, 8),
     "cycles": (None, 0),  # not even for type checking

@@ -12,11 +12,11 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── AppendRefusedError        .code .message_id: the thread refuses a message; fix the message
 │   ├── AppendConflictError       .version: another writer appended first; re-read, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
-│   ├── OwnedError                .owner .until: a host that lives has the thread; post to it, or wait
+│   ├── OwnedError                .owner .until: a live host owns the thread; post to it, or wait
 │   ├── HostError                 .host
-│   │   ├── UnknownHostError      the ledger does not know the host; beat, then go on
-│   │   ├── HostExpiredError      the lease of the host is over; beat, and drop the threads that it lost
-│   │   └── HostNameTakenError    .until: another process that lives has the name; choose another
+│   │   ├── UnknownHostError      the ledger does not know the host; call beat first
+│   │   ├── HostExpiredError      the host's lease is over; call beat, and drop the threads that it lost
+│   │   └── HostNameTakenError    .until: another live process has the name; choose another one
 │   ├── RestoreRefusedError       .seq: no given head proves the rows; supply the heads
 │   ├── UnknownThreadError        the ledger has no such thread; check the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another one
@@ -252,21 +252,21 @@ class FencedError(LedgerError):
 
     def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
         said = "no epoch was given" if given is None else f"epoch {given} was given"
-        owner = "it was released since" if given == epoch else f"its owner has epoch {epoch}"
-        super().__init__(f"{said}, and {owner}; claim it, or use post", thread_id)
+        owner = "it was released" if given == epoch else f"its owner has epoch {epoch}"
+        super().__init__(f"{said}, but {owner}; claim it, or use post", thread_id)
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """The epoch of the present owner, or of the last one; 0 if the thread was never claimed."""
+        """The epoch of the current owner, or of the last one; 0 if the thread was never claimed."""
 
 
 class OwnedError(LedgerError):
-    """A host that lives owns the thread. Nothing was changed: post to the thread, or wait until the host gives it up."""
+    """A live host owns the thread. Nothing was changed: post to the thread, or wait until the host releases it."""
 
     retryable = True
 
     def __init__(self, thread_id: str, owner: str, until: datetime) -> None:
-        reason = f"host {owner!r} has it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
+        reason = f"host {owner!r} owns it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
         super().__init__(reason, thread_id)
         self.args = (thread_id, owner, until)
         self.owner = owner
@@ -292,12 +292,12 @@ class UnknownHostError(HostError):
     """The ledger does not know the host, or another process has its name since. Call `beat` first."""
 
     def __init__(self, host: str) -> None:
-        super().__init__("the ledger does not know this process as a host; call beat first, and again within each lease", host)
+        super().__init__("the ledger does not know this process as a host; call beat first", host)
         self.args = (host,)
 
 
 class HostExpiredError(HostError):
-    """The lease of the host is over, so others may have its threads. Call `beat`, and drop the threads that it lost."""
+    """The host's lease is over, so other hosts may own its threads. Call `beat`, and drop the threads that it lost."""
 
     def __init__(self, host: str, until: datetime) -> None:
         ended = until.isoformat(timespec="seconds")
@@ -308,7 +308,7 @@ class HostExpiredError(HostError):
 
 
 class HostNameTakenError(HostError):
-    """Another process that lives has the name. Choose another name, or wait until the lease of the other one is over."""
+    """Another live process has the name. Choose another name, or wait until its lease is over."""
 
     retryable = True
 
