@@ -1,8 +1,8 @@
-"""Makes the stored ledgers, on the commit whose environment runs this file: `OLD/.venv/bin/python make.py FOLDER [PLACE…]`.
+"""Makes the stored ledgers, on the commit whose environment runs this file: `OLD/.venv/bin/python make.py FOLDER [PROGRAM…]`.
 
 Each program of `programs.py` runs in a process of its own for each state, and is killed with SIGKILL where the name says so.
 The result is a file `PROGRAM.STATE.tar.xz` with the ledger as the process left it, its write-ahead log included, and the
-witness. With places, such as `after 7`, only those are made.
+witness.
 """
 
 import asyncio
@@ -95,11 +95,10 @@ def appends_of(program: str) -> int:
     return asyncio.run(main())
 
 
-def main(out: str, *places: str) -> None:
+def main(out: str, *programs: str) -> None:
     Path(out).mkdir(exist_ok=True)
-    for program in PROGRAMS:
-        states = states_of(program, appends_of(program))
-        for state in places or states:
+    for program in programs or PROGRAMS:
+        for state in states_of(program, appends_of(program)):
             make(program, state, Path(out))
             print(program, state, flush=True)
 

@@ -23,7 +23,7 @@ from antiphon.agents.models import Call, Rule, Script, ScriptedModel, Turn
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import ParkedError
-from antiphon.patterns.cast import AgentSpec, Cast, Patience
+from antiphon.patterns.cast import AgentSpec, Cast, Patience, left_open
 from antiphon.patterns.options import Executor, FirstSuccess, Options, under
 from antiphon.patterns.peers import Peers, PeerSpec, star
 from antiphon.patterns.postchain import ChainConfig, PostChain
@@ -186,7 +186,8 @@ class Shop(Actor):
         seen = await context.effect("look", {"place": buy.what}, lambda key: self._look(buy.what), effects="none")
         kept = await context.effect("reserve", {"what": buy.what}, lambda key: self._reserve(buy.what), effects="idempotent")
         asked = [context.ask(f"bank/{number}", Pay(what=f"{buy.what}{number}"), within=600) for number in (1, 2)]
-        receipts = [each.receipt for each in await asyncio.gather(*asked)]
+        async with left_open(context):  # else "a bank waits for a person" would be the answer for good
+            receipts = [each.receipt for each in await asyncio.gather(*asked)]
         return Bought(receipt="; ".join([seen, kept, *receipts]))
 
 
@@ -211,7 +212,11 @@ async def actors(ledger: Any, witness: Witness, approval: bool) -> str:
         asked = [
             system.ask("shop/1", Buy(what=what), thread_id=f"thread-{what}", id=f"buy-{what}") for what in ("tea", "milk")
         ]
-        return " || ".join(each.receipt for each in await asyncio.gather(*asked))
+        answers = await asyncio.gather(*asked, return_exceptions=True)  # a thread that waits does not stop the other
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return " || ".join(answer.receipt for answer in answers if isinstance(answer, Bought))
 
 
 # ---------------------------------------------------------------- options

@@ -4,6 +4,7 @@ Each program of `programs.py` goes on from its stored ledger. A person answers, 
 one that nobody has interrupted.
 """
 
+import json
 import tarfile
 from collections import Counter
 from collections.abc import Sequence
@@ -17,14 +18,13 @@ from tests.patterns.stored.programs import PROGRAMS, WHO, Witness, paid
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import Head, Ledger, open_ledger
-from antiphon.messages import JsonObject, OptionCallPayload, thaw
+from antiphon.messages import OptionCallPayload, thaw
 from antiphon.runtime import System
 
 pytest.importorskip("apsw")
 
 STORED = sorted(Path(__file__).parent.glob("*.tar.xz"))
 NAMES = [path.name.removesuffix(".tar.xz") for path in STORED]
-ASKING = ("asked", "waiting")
 REASON = "too dear"
 
 
@@ -34,6 +34,10 @@ class Life:
     def __init__(self, folder: Path, program: str, *, says: bool | None = None) -> None:
         self._folder, self._program, self._says = folder, program, says
         self.url = f"sqlite:///{folder}/ledger.db"
+        self.answered: list[str] = []
+        """The questions that were answered, by id."""
+        self.settled: set[str] = set()
+        """The payments that were settled, as the witness names them."""
 
     async def end(self) -> str:
         """Run the program again and again, with a person who answers and settles, until it ends; return its result."""
@@ -49,10 +53,12 @@ class Life:
         for waiting in await pending_approvals(ledger):
             assert waiting.tool == "pay"
             await answer(ledger, waiting.id, principal=WHO, approved=bool(self._says), reason=REASON)
+            self.answered.append(waiting.id)
         async with System(ledger) as system:
             for parked in await system.parked():
-                result = await _result_of(ledger, parked.thread_id, str(parked.evidence["effect"]))
+                what, result = await _payment(ledger, parked.thread_id, str(parked.evidence["effect"]))
                 await system.settle(parked.thread_id, parked.invocation_id, result=result)
+                self.settled.add(f"pay {what}")
 
     def started(self) -> Counter[str]:
         """Return how often each tool was started, on both commits."""
@@ -60,13 +66,15 @@ class Life:
         return Counter(witness.read_text().splitlines() if witness.exists() else ())
 
 
-async def _result_of(ledger: Ledger, thread_id: str, effect: str) -> Any:
-    """Return the result that a payment has, if it was done: a toolkit records it with a name, an actor without."""
+async def _payment(ledger: Ledger, thread_id: str, effect: str) -> tuple[str, Any]:
+    """Return what is paid by an effect, and its result if it was done: a toolkit gives that a name, an actor does not."""
     (begun,) = [row.message.payload for row in await ledger.by_invocation(effect, thread_id=thread_id)]
     assert isinstance(begun, OptionCallPayload)
     assert begun.option_name == "pay"
     given = thaw(begun.arguments)["arguments"]
-    return {"result": paid(given["arguments"]["what"])} if "digest" in given else paid(given["what"])
+    is_guarded = "digest" in given
+    what = str((given["arguments"] if is_guarded else given)["what"])
+    return what, {"result": paid(what)} if is_guarded else paid(what)
 
 
 async def _open_calls(ledger: Ledger) -> list[str]:
@@ -75,12 +83,11 @@ async def _open_calls(ledger: Ledger) -> list[str]:
     return [message.id for message in found if message.lane != "talk" or message.to]
 
 
-def unpack(name: str, folder: Path) -> Life:
-    """Return the life that goes on from a stored ledger."""
-    folder.mkdir()
+def unpack(name: str, folder: Path) -> str:
+    """Unpack a stored ledger, and return its URL."""
     with tarfile.open(Path(__file__).parent / f"{name}.tar.xz") as tar:
         tar.extractall(folder, filter="data")
-    return Life(folder, name.partition(".")[0])
+    return f"sqlite:///{folder}/ledger.db"
 
 
 async def _checked(url: str, heads: Sequence[Head] = ()) -> tuple[Head, ...]:
@@ -91,26 +98,24 @@ async def _checked(url: str, heads: Sequence[Head] = ()) -> tuple[Head, ...]:
         return tuple(await ledger.heads())
 
 
-async def _check_goes_on(name: str, folder: Path, *, says: bool | None) -> None:
-    program, state = name.split(".")
-    whole = Life(folder / "whole", program, says=says)
+async def _check_goes_on(name: str, folder: Path, *, says: bool | None = None) -> Life:
+    """Check that a stored program ends as a whole run of it does on this commit, and return its life."""
+    program = name.partition(".")[0]
+    whole, life = (Life(folder / each, program, says=says) for each in ("whole", "stored"))
     (folder / "whole").mkdir()
     expected = await whole.end()
+    heads = await _checked(unpack(name, folder / "stored"))
 
-    life = unpack(name, folder / "stored")
-    life = Life(folder / "stored", program, says=says)
-    heads = await _checked(life.url)
-    before = life.started()
     assert await life.end() == expected
     await _checked(life.url, heads)
     started = life.started()
-    assert set(started) == set(whole.started())
+    assert {*started, *life.settled} == {*whole.started()}
     assert [line for line in started if line.startswith("pay ") and started[line] > 1] == []
-    assert any(line.startswith("pay ") for line in started) == (says is not False)
     async with open_ledger(life.url) as ledger:
         assert await _open_calls(ledger) == []
-    assert await life.end() == expected, "a program that has ended says the same"
+    assert await life.end() == expected  # the recorded result: nothing starts again
     assert life.started() == started
+    return life
 
 
 def _of(*states: str) -> list[str]:
@@ -118,15 +123,47 @@ def _of(*states: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _of("after-", "in-", "parked"))
+@pytest.mark.parametrize("name", _of("after-", "in-pay", "parked"))
 async def test_a_program_of_an_earlier_commit_goes_on_after_a_kill(name: str, tmp_path: Path) -> None:
     """G6, G7: what may have been paid is settled by a person; nothing is paid twice; the end is that of a whole run."""
-    await _check_goes_on(name, tmp_path, says=None)
+    life = await _check_goes_on(name, tmp_path)
+    assert life.settled or "after-" in name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("says", [True, False])
-@pytest.mark.parametrize("name", _of(*ASKING))
+@pytest.mark.parametrize("name", _of("asked", "waiting"))
 async def test_a_question_of_an_earlier_commit_is_answered(name: str, says: bool, tmp_path: Path) -> None:
-    """S5: a yes and a no that are given on this commit count."""
-    await _check_goes_on(name, tmp_path, says=says)
+    """S5: a yes and a no that are given on this commit count; without a yes, nothing is paid."""
+    life = await _check_goes_on(name, tmp_path, says=says)
+    assert life.answered
+    assert any(line.startswith("pay ") for line in life.started()) is says
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_line_reads_a_ledger_of_an_earlier_commit(name: str, tmp_path: Path) -> None:
+    """Every command that reads, and `fork`; what waits for a person is listed."""
+    url = unpack(name, tmp_path)
+    state = name.partition(".")[2]
+
+    def said(*arguments: str) -> str:
+        result = command(*arguments, "--ledger", url)
+        assert result.exit_code == 0, (arguments, result.stderr)
+        return result.stdout
+
+    threads = [each["thread_id"] for each in json.loads(said("threads", "--json"))]
+    assert threads
+    said("verify")
+    assert bool(json.loads(said("approvals", "--json"))) is (state in ("asked", "waiting"))
+    assert bool(json.loads(said("parked", "--json"))) is (state == "parked")
+    for thread in threads:
+        assert said("show", "--all", thread)
+        said("replay", thread)
+        assert said("export", thread)
+        assert said("fork", thread, "--into", f"{thread}-branch") == f"{thread}-branch\n"
+        assert said("show", "--all", f"{thread}-branch")
+    said("verify")
