@@ -42,7 +42,7 @@ def _child(program: str, folder: Path, place: str, approval: bool) -> int:
         asyncio.run(main())
     except ParkedError:
         return PARKED
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (it is printed, and ends the making)
         traceback.print_exc()
         return 1
     return FINISHED
@@ -100,7 +100,7 @@ def main(out: str, *programs: str) -> None:
     for program in programs or PROGRAMS:
         for state in states_of(program, appends_of(program)):
             make(program, state, Path(out))
-            print(program, state, flush=True)
+            sys.stdout.write(f"{program}.{state}\n")
 
 
 if __name__ == "__main__":

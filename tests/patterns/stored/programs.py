@@ -420,9 +420,7 @@ async def workers(ledger: Any, witness: Witness, approval: bool) -> str:
     return f"{first.response} || {second.response} || {answer.content} {results}"
 
 
-PROGRAMS: dict[str, Program] = {
-    each.__name__: each for each in (agent, actors, options, peers, postchain, teams, workers)
-}
+PROGRAMS: dict[str, Program] = {each.__name__: each for each in (agent, actors, options, peers, postchain, teams, workers)}
 
 
 class KillingLedger:
