@@ -52,6 +52,12 @@ class Life:
                     await self._help(ledger)
         raise AssertionError("it never ends")
 
+    async def be_helped(self) -> None:
+        """Have the person answer and settle what waits, before the program runs."""
+        async with open_ledger(self.url) as ledger:
+            await self._help(ledger)
+        assert self.answered or self.settled
+
     async def _help(self, ledger: Ledger) -> None:
         for waiting in await pending_approvals(ledger):
             assert waiting.tool == "pay"
@@ -131,12 +137,14 @@ _known: dict[tuple[str, bool | None], tuple[str, frozenset[str]]] = {}
 
 async def _check_goes_on(name: str, folder: Path, *, says: bool | None = None) -> Life:
     """Check that a stored program ends as a whole run of it does on this commit, and return its life."""
-    program = name.partition(".")[0]
+    program, _, state = name.partition(".")
     expected, lines = await _whole(program, says)
     heads = await _checked(unpack(name, folder))
     life = Life(folder, program, says=says)
 
     with use_port(GoingOn(await _last_written(life.url))):
+        if state in ("parked", "waiting"):  # the earlier commit has asked, this one takes the answer
+            await life.be_helped()
         assert await life.end() == expected
         await _checked(life.url, heads)
         started = life.started()
