@@ -1,7 +1,8 @@
-"""Seven programs, one for each way of working, that run on the old commit and on this one without a change.
+"""Seven programs, one for each way of working, that run on the old commit and on this one.
 
 `make.py` runs them on the old commit and stores the ledgers that they leave behind. `test_stored.py` runs them on those
-ledgers. So this file imports only names that both commits have, and it has no import of the tests.
+ledgers. So this file imports only names that both commits have, and it has no import of the tests. Where a call has another
+form since, the program chooses by `IS_EARLIER`; it means the same.
 
 A program is `async def NAME(ledger, witness, approval) -> str`. It opens a pattern, does its work in threads with fixed ids,
 and returns the results as text. With `approval`, `pay` waits for a person. A program whose thread must wait for a person
@@ -9,6 +10,7 @@ raises `ParkedError`. A tool reports each start to the witness, so that a test c
 """
 
 import asyncio
+import inspect
 import os
 import re
 import signal
@@ -33,6 +35,8 @@ from antiphon.protocol import AgentConfig, Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
 QUICK = Patience(attempts=1, backoff=0)
+IS_EARLIER = "controller_name" not in inspect.signature(Workers).parameters
+"""Whether this is commit 1ac6e0a: there the name of a controller was `name`."""
 WHO = "ada"
 """The person that answers questions."""
 
@@ -224,15 +228,12 @@ async def actors(ledger: Any, witness: Witness, approval: bool) -> str:
 
 async def options(ledger: Any, witness: Witness, approval: bool) -> str:
     """A librarian who searches, pays, races two options, and calls another policy and an agent."""
-    cast = Cast(
-        ledger,
-        [AgentSpec(name="critic", tools=("look", "reserve"))],
-        model=model(acting("critic", "look", "reserve")),
-        toolkit=toolkit_for(witness, approval),
-    )
-    given = Options(cast.toolkit)
+    toolkit = toolkit_for(witness, approval)
     for policy in ("librarian", "helper"):
-        cast.toolkit.grant(policy)
+        toolkit.grant(policy)
+    given = Options(toolkit)
+    critic = AgentSpec(name="critic", tools=("look", "reserve"))
+    script = model(acting("critic", "look", "reserve"))
 
     @given.option(effects="none")
     async def far_shelf() -> str:
@@ -262,9 +263,15 @@ async def options(ledger: Any, witness: Witness, approval: bool) -> str:
                 return " ".join(map(str, values(observations)))
 
     given.add_policy(helper, name="helper", to=["librarian"])
-    given.add_agent(cast, "critic", to=["librarian"])
+    add_agent: Any = given.add_agent
+    more: dict[str, Any] = {}
+    if IS_EARLIER:
+        add_agent(Cast(ledger, [critic], model=script, toolkit=toolkit), "critic", to=["librarian"])
+    else:
+        add_agent(critic, to=["librarian"])
+        more["model"] = script
     given.add_policy(librarian, name="librarian")
-    async with Executor(ledger, given, policy="librarian") as executor:
+    async with Executor(ledger, given, policy="librarian", **more) as executor:
         outcome = await executor.run("Find the book.", thread_id="books")
     return f"{outcome.status} {outcome.response or outcome.error_message}"
 
@@ -406,7 +413,11 @@ async def workers(ledger: Any, witness: Witness, approval: bool) -> str:
             AgentSpec(name="payer", instructions="You are payer.", tools=("look", "pay")),
             AgentSpec(name="writer", instructions="You are writer."),
         ]
-        return Workers(ledger, controller, specs, name="clerk", model=script, toolkit=toolkit_for(witness, approval))
+        make: Any = Workers
+        more: dict[str, Any] = {"model": script, "toolkit": toolkit_for(witness, approval)}
+        if IS_EARLIER:
+            return make(ledger, controller, specs, name="clerk", **more)
+        return make(ledger, specs, controller=controller, controller_name="clerk", **more)
 
     query = StructuredMessage.create_query("Pay.", "user", "payer", task_id="direct", message_id="direct-1")
     query.add_tool_call("pay", {"what": "tea"}, "u1")
