@@ -89,6 +89,7 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         antiphon.Telegram  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_public_names_are_those_on_record() -> None:
     """A name or a parameter that goes away, or a new one, is a decision: `tools/api.py list > tests/public_names.txt`."""
     found = sorted(runpy.run_path(str(ROOT / "tools" / "api.py"))["names"]())

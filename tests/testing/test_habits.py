@@ -3,9 +3,11 @@
 import asyncio
 import signal
 import subprocess
+import time
 
 import pytest
 from tests.children import have_children_handle_signals
+from tests.clock import shared_work, used
 from tests.loops import run
 
 from antiphon.messages import current_port
@@ -44,3 +46,39 @@ async def test_in_virtual_time_nobody_really_waits() -> None:
     await asyncio.sleep(3600)
 
     assert (current_port().now() - began).total_seconds() >= 3600
+
+
+def _work(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_shared_work_counts_for_no_test_and_all_other_work_does() -> None:
+    began = used()
+    with shared_work():
+        _work(0.03)
+        with shared_work():  # the inner block must not be taken off twice
+            _work(0.03)
+    shared = used() - began
+    _work(0.06)
+
+    assert 0 <= shared < 0.03
+    assert used() - began - shared >= 0.06
+
+
+@pytest.fixture(scope="module")
+def wide() -> float:
+    _work(0.06)
+    return used()
+
+
+@pytest.fixture
+def narrow(wide: float) -> float:
+    _work(0.06)
+    return used()
+
+
+def test_a_fixture_of_many_tests_is_shared_work_and_one_of_this_test_is_not(wide: float, narrow: float) -> None:
+    """The clock runs on within `wide`, and is set back when `wide` is ready."""
+    assert narrow - wide < 0.06 <= used() - (wide - 0.06)
