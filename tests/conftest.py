@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.charmap import charmap
 from tests.children import have_children_handle_signals
-from tests.clock import shared_work, used
+from tests.clock import share_imports, shared_work, used
 from tests.loops import run
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -29,8 +29,14 @@ settings.register_profile("long", max_examples=20_000, deadline=None, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     have_children_handle_signals()
+    if _without_slow_tests(config):
+        share_imports()
+
+
+def _without_slow_tests(config: pytest.Config) -> bool:
+    return bool(config.getoption("markexpr") == "not slow")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,7 +92,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Keep the marks honest: a test that is not marked slow must not take long where the slow ones are left out."""
     result = yield
     took = used() - item.stash[_BEGAN]
-    if item.config.getoption("markexpr") == "not slow" and took > _MOST:
+    if _without_slow_tests(item.config) and took > _MOST:
         pytest.fail(f"this took {took:.1f} s of processor time: make it faster, or mark it slow", pytrace=False)
     return result
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from tests.clock import shared_work
-
 __all__ = ["ask", "google_genai"]
 
 _PATIENCE = 60
@@ -78,7 +76,6 @@ def _plain_google(answer: Any) -> Any:
 
 
 @cache
-@shared_work()
 def google_genai() -> Any:
     """Import google-genai. Python warns of an odd escape in its source when it compiles it, and warnings are errors here."""
     with warnings.catch_warnings():

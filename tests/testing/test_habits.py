@@ -1,13 +1,16 @@
 """What every test relies on: `conftest.py`."""
 
 import asyncio
+import importlib
 import signal
 import subprocess
 import time
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 from tests.children import have_children_handle_signals
-from tests.clock import shared_work, used
+from tests.clock import share_imports, shared_work, used
 from tests.loops import run
 
 from antiphon.messages import current_port
@@ -82,3 +85,18 @@ def narrow(wide: float) -> float:
 def test_a_fixture_of_many_tests_is_shared_work_and_one_of_this_test_is_not(wide: float, narrow: float) -> None:
     """The clock runs on within `wide`, and is set back when `wide` is ready."""
     assert narrow - wide < 0.06 <= used() - (wide - 0.06)
+
+
+def test_the_first_import_of_a_module_is_shared_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(SourceFileLoader, "exec_module", SourceFileLoader.exec_module)  # put back after the test
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "takes_long_to_import.py").write_text(
+        "import time\nwhile time.process_time() < END: pass\n".replace("END", repr(time.process_time() + 0.2))
+    )
+    share_imports()
+
+    began = used()
+    spent = time.process_time()
+    importlib.import_module("takes_long_to_import")
+
+    assert used() - began < 0.1 < time.process_time() - spent

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastmcp.client.transports import StdioTransport
 from inline_snapshot import snapshot
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, Tool
 from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse, PartDeltaEvent, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
@@ -323,9 +325,6 @@ async def test_who_listens_hears_each_word_and_the_ledger_has_the_whole_once() -
 @pytest.mark.slow
 def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Path) -> None:
     """What the server offers is taken from the journal, so it need not even be there when all was done before."""
-
-    from fastmcp.client.transports import StdioTransport
-    from pydantic_ai.mcp import MCPToolset
 
     async def main() -> None:
         ledger, desk, witness = MemoryLedger(), Desk(), tmp_path / "lent"

@@ -3,14 +3,12 @@
 import os
 import pickle
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from pydantic_ai.models import known_model_names
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
-from tests.providers.clients import google_genai
 
 from antiphon.agents.config import ConfigError, read_config
 from antiphon.agents.models import (
@@ -40,14 +38,6 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))  # where clients look for credentials
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def sdks() -> None:
-    """Import what the models of three providers need: shared work, which counts for no test."""
-    google_genai()
-    for name in ("openai", "anthropic", "google"):
-        import_module(f"pydantic_ai.models.{name}")
 
 
 # ---------------------------------------------------------------- which model
@@ -150,7 +140,6 @@ def test_whatever_a_provider_lacks_is_said_as_one_of_ours(name: str) -> None:
         ("google:gemini-2.5-flash", "GOOGLE_API_KEY"),
     ],
 )
-@pytest.mark.usefixtures("sdks")
 def test_a_missing_key_is_named_by_the_variable_to_set(name: str, variable: str) -> None:
     with pytest.raises(MissingKeyError, match=f"set {variable}") as raised:
         model(name)

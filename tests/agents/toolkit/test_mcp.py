@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, failure, noted, returns, run_agent, script
@@ -237,8 +238,6 @@ async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_wha
     url: str, changed_url: str
 ) -> None:
     """G9: without a toolkit too."""
-    from pydantic_ai.mcp import MCPToolset
-
     model = Script()
 
     async def program(ledger: Ledger, server: str) -> list[tuple[str, Any]]:
