@@ -148,6 +148,45 @@ def test_a_journaled_ask_goes_through_few_files_of_the_runtime() -> None:
     assert len([file for file in files if file.startswith("runtime/")]) <= 9
 
 
+AROUND_THE_SIGNALS = {
+    "os.popen",
+    "os.posix_spawn",
+    "os.posix_spawnp",
+    "os.spawnl",
+    "os.spawnv",
+    "os.spawnve",
+    "os.spawnvp",
+    "os.system",
+    "multiprocessing.Process",
+    "signal.SIG_IGN",
+    "signal.pthread_sigmask",
+}
+IGNORES_A_SIGNAL = {
+    "tests/agents/toolkit/hostile_server.py",  # a server that does not stop when it is asked to
+    "tests/children.py",  # where it is undone
+    "tests/testing/test_habits.py",  # where that is tested
+}
+
+
+@pytest.mark.slow
+def test_children_of_tests_start_with_default_signal_handlers() -> None:
+    """`tests/children.py` sees to SIGINT, SIGQUIT and SIGTERM, and `subprocess` to SIGPIPE: no test goes around either.
+
+    A child that ignores SIGINT, because the run was started in the background, would never end.
+    """
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in IGNORES_A_SIGNAL
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) in AROUND_THE_SIGNALS)
+        or (isinstance(node, ast.keyword) and node.arg in {"preexec_fn", "restore_signals"})
+        or (isinstance(node, ast.ImportFrom) and node.module in {"multiprocessing", "signal"})
+    ]
+
+    assert found == []
+
+
 def test_decisions_have_numbers_of_their_own() -> None:
     """Numbered from 1 in the order of merging, without a gap and without a duplicate; each says how it is kept."""
     decisions = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))

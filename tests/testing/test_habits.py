@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import signal
 import subprocess
+import sys
 import time
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -26,6 +27,23 @@ def test_a_child_can_be_interrupted_also_where_the_tests_run_in_the_background()
         signal.signal(signal.SIGINT, before)
 
     assert (done.returncode, done.stdout) == (-signal.SIGINT, b"")
+
+
+def test_a_child_of_this_run_can_be_interrupted() -> None:
+    done = subprocess.run(["/bin/sh", "-c", "kill -INT $$; echo still here"], capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, b"")
+
+
+@pytest.mark.slow
+def test_a_run_in_the_background_starts_children_that_can_be_interrupted() -> None:
+    """The test above, in a run of its own that begins with SIGINT ignored: `conftest.py` must have seen to it."""
+    test = f"{__file__}::{test_a_child_of_this_run_can_be_interrupted.__name__}"
+    pytest_here = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+    shell = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *pytest_here]
+    done = subprocess.run(shell, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=120)
+
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_task_that_is_left_over_fails_its_test() -> None:
