@@ -36,7 +36,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
 def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_and_all_is_the_same() -> None:
     """AT-061: the worker's span is below the controller's, its agent's below that, and the model's and the tool's below."""
     # Mutant: give `ModelRequestEffect` no operation (agents/durability/_model_request.py) -> red: `effect` instead of `chat`.
-    # Mutant: `Hooks.begin` tells nobody (runtime/_hooks.py) -> this test is red: no spans.
+    # Mutant: `Hooks.begin` tells nobody (runtime/_reporting.py) -> this test is red: no spans.
     on = Watch()
 
     rows = _run(observer=on.telemetry)

@@ -65,7 +65,7 @@ class OrchestratorActor(Actor):
         """End what a turn has left open that nobody waits for any more."""
         async with ledger_run(context) as run:
             await stopped(run, notice.turn)
-            await end_open_calls(run, notice.turn, WithdrawnError("whoever asked was cancelled"))
+            await end_open_calls(run, notice.turn, WithdrawnError("the caller was cancelled"))
             thread = await run.ledger.thread(run.thread_id)
             if thread is not None and (thread.pattern, thread.status) == (PATTERN, "processing"):
                 await run.journal.write(run.thread_id, (), status="cancelled")
