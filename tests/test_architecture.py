@@ -138,6 +138,7 @@ FIGURES = {
 """By figure of `tools/figures.py`, the least and the most. Within them, a figure may change without a word in the docs."""
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_tree_are_within_their_limits() -> None:
     """`make figures ARGS=-v` lists what is counted."""
     tool = runpy.run_path(str(ROOT / "tools" / "figures.py"))
