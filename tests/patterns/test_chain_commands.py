@@ -93,7 +93,7 @@ def test_a_thread_that_waits_for_a_person_goes_on_when_it_is_settled(tmp_path: P
         assert (parked["thread_id"], parked["arguments"]["arguments"]["tool"]) == (thread["thread_id"], "pay")
         elsewhere = command("resume", thread["thread_id"], "--model", "scripted", *url)
         assert elsewhere.exit_code == 2
-        assert "which only the program has that the thread is of" in elsewhere.stderr
+        assert "which only the thread's own program has" in elsewhere.stderr
         settled = command("settle", thread["thread_id"], parked["invocation_id"], "--result", '"paid, says the bank"', *url)
         assert f"`antiphon resume {thread['thread_id']}`" in settled.stderr
         assert _answer("parked", *url) == []

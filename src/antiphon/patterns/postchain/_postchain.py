@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -289,8 +290,15 @@ class PostChain(Pattern):
         return ChainResult(thread_id, life.status)
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
-        """Give out what happens in a thread from now on, words included, until it ends."""
+        """Give out what happens in a thread from now on, words included, until it ends.
+
+        A reader that is slow by hundreds of events loses words, and never what is recorded.
+        """
         return self._chain.events.follow(thread_id)
+
+    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
+        """Have a function called with what happens in a thread, words included, while the block lasts."""
+        return self._chain.events.listening(thread_id, listener)
 
     # ------------------------------------------------------------ the life of a thread
 
