@@ -27,10 +27,10 @@ from antiphon import (
     TextPart,
     dumps,
 )
-from antiphon.service import transcript
 from antiphon.ledger import open_ledger
 from antiphon.messages import Tool
 from antiphon.patterns.options import Choices, Executor, Options
+from antiphon.service import transcript
 
 ROOT = Path(__file__).parent.parent.parent
 

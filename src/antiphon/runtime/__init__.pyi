@@ -37,6 +37,7 @@ from antiphon.runtime._supervision import Backoff as Backoff
 from antiphon.runtime._supervision import Supervision as Supervision
 from antiphon.runtime._supervisor import Supervisor as Supervisor
 from antiphon.runtime._system import ROOT as ROOT
+from antiphon.runtime._system import ActorView as ActorView
 from antiphon.runtime._system import Ref as Ref
 from antiphon.runtime._system import System as System
 from antiphon.runtime._topics import Subscription as Subscription

@@ -2,6 +2,11 @@ from antiphon.agents.toolkit import Approval as Approval
 from antiphon.agents.tools import AddedDocument as AddedDocument
 from antiphon.agents.tools import Passage as Passage
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
+from antiphon.runtime import ActorView as ActorView
+from antiphon.service._actors import DeadLetterReport as DeadLetterReport
+from antiphon.service._actors import actor_json as actor_json
+from antiphon.service._actors import actors as actors
+from antiphon.service._actors import dead_letters as dead_letters
 from antiphon.service._approvals import ParkedCall as ParkedCall
 from antiphon.service._approvals import answer_approval as answer_approval
 from antiphon.service._approvals import approval_json as approval_json

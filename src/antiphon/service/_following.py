@@ -76,13 +76,15 @@ async def follow(
     with listening:
         # The head is read after the listening began: so each word belongs to a message behind this head.
         stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
-        async for each in _merged(ledger, thread_id, after, heard, stored):
-            yield each
+        # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
+        async with aclosing(_merged(ledger, thread_id, after, heard, stored)) as merged:
+            async for each in merged:
+                yield each
 
 
 async def _merged(
     ledger: Ledger, thread_id: str | None, after: str | None, heard: _Heard, stored: int
-) -> AsyncIterator[Followed]:
+) -> AsyncGenerator[Followed]:
     cursor = after
     # An iterator in the contract, a generator in fact: it must be closed before the ledger is.
     async with aclosing(cast("AsyncGenerator[Tailed, None]", ledger.tail(after, thread_id=thread_id))) as tail:
@@ -119,27 +121,26 @@ class _Heard:
         self._most = most
         self._pieces: deque[tuple[str, str]] = deque()
         self._missed = 0
-        self._arrived = asyncio.Event()
+        self._arrival: asyncio.Future[None] | None = None
 
     def put(self, speaker: str, text: str) -> None:
         if len(self._pieces) == self._most:
             self._pieces.popleft()
             self._missed += 1
         self._pieces.append((speaker, text))
-        self._arrived.set()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def take(self) -> SpokenWords:
         speaker, text = self._pieces.popleft()
         missed, self._missed = self._missed, 0
-        if not self._pieces:
-            self._arrived.clear()
         return SpokenWords(speaker, text, missed)
 
     async def or_until(self, coming: asyncio.Future[Tailed]) -> None:
         """Wait until there are words, or a record."""
-        waiting = asyncio.ensure_future(self._arrived.wait())
-        await asyncio.wait((coming, waiting), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        if not self._pieces and not coming.done():
+            self._arrival = asyncio.get_running_loop().create_future()
+            await asyncio.wait((coming, self._arrival), return_when=asyncio.FIRST_COMPLETED)
 
 
 def chain_words(chain: PostChain) -> WordSource:
