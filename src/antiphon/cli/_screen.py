@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 from rich.text import Text
 
-from antiphon.service import Piece, Tone, visible, visible_lines
+from antiphon.service import LinePiece, Tone, visible, visible_lines
 
 _NARROW = 20
 """Columns that text has at least."""
@@ -46,7 +46,7 @@ def styled(text: str, style: str = "") -> Text:
     return shown
 
 
-def rendered(pieces: Sequence[Piece]) -> Text:
+def rendered(pieces: Sequence[LinePiece]) -> Text:
     """Return pieces of a transcript in their styles."""
     return Text.assemble(*(styled(piece.text, _STYLES[piece.tone]) for piece in pieces))
 

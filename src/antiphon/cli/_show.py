@@ -14,7 +14,7 @@ from rich.text import Text
 from antiphon import service
 from antiphon.cli._input import FromOption, find_conversation
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._output import print_json, print_json_line
+from antiphon.cli._output import print_json, print_json_line, shown_time
 from antiphon.cli._screen import fail, note, open_console, rendered, styled
 from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, Message, dumps
@@ -121,7 +121,7 @@ async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
             continue
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
         marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
-        head = f"{step.seq}  {step.at:%H:%M:%S}  {_STEP * step.depth}"
+        head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
         _put(
             Text.assemble((head, "dim"), styled(f"{step.sender}{to}", "bold cyan"), "  ", styled(step.text), (marks, "yellow"))
         )
@@ -140,7 +140,8 @@ async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
             continue
         took = "" if span.outcome == "said" else "open" if span.seconds is None else f"{span.seconds:.3f} s"
         marks = "".join(f"  [{mark}]" for mark in (took, "failed" if span.outcome == "failed" else "", span.mark) if mark)
-        head = f"{span.seq}  {span.began_at:%H:%M:%S.%f}"[:-3] + f"  {_STEP * span.depth}"
+        began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
+        head = f"{span.seq}  {began}  {_STEP * span.depth}"
         _put(Text.assemble((head, "dim"), styled(span.worker, "bold cyan"), "  ", styled(span.text), (marks, "yellow")))
 
 

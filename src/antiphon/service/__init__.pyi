@@ -73,7 +73,7 @@ from antiphon.service._threads import search_threads as search_threads
 from antiphon.service._threads import thread_json as thread_json
 from antiphon.service._threads import thread_of as thread_of
 from antiphon.service._threads import with_branches as with_branches
-from antiphon.service._transcript import Piece as Piece
+from antiphon.service._transcript import LinePiece as LinePiece
 from antiphon.service._transcript import Tone as Tone
 from antiphon.service._transcript import TranscriptLine as TranscriptLine
 from antiphon.service._transcript import brief as brief

@@ -285,8 +285,11 @@ async def run_team(
 
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
     stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def _models(ledger: Ledger, thread_id: str) -> list[str]:

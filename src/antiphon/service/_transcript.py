@@ -44,7 +44,7 @@ _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """Some text, and what it is."""
 
     text: str
@@ -57,7 +57,7 @@ class TranscriptLine:
 
     level: int
     """How far it is indented: headings at 0, messages at 1, results below their calls."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[LinePiece, ...] = ()
     quoted: bool = False
     """Whether it is text of a message."""
 
@@ -112,18 +112,20 @@ def steps_in(conversation: Conversation) -> list[tuple[int | None, list[int]]]:
     return found
 
 
-def in_one_line(message: Message) -> tuple[Piece, ...]:
+def in_one_line(message: Message) -> tuple[LinePiece, ...]:
     """Return a message as one line. Its text follows a bar, so that it cannot pass for a call."""
     match message.payload:
         case PartsPayload(parts=parts):
             said = _joined(_parts(parts, 0))
-            return (Piece(said),) if said else (Piece("(says nothing)", "aside"),)
+            return (LinePiece(said),) if said else (LinePiece("(says nothing)", "aside"),)
         case OptionCallPayload() as call:
-            return (Piece(" ".join(visible_lines(f"calls {call.option_name} {_written(_given(call))}").split())),)
+            return (LinePiece(" ".join(visible_lines(f"calls {call.option_name} {_written(_given(call))}").split())),)
         case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
             own = message.model_copy(update={"policy": outcome.option_name})  # the speaker is printed before the line
             name = f"{outcome.option_name} " if message.policy != outcome.option_name else ""
-            return (Piece(visible_lines(name) + _joined(_outcome(own, outcome, 0)), "bad" if outcome.is_error else "plain"),)
+            return (
+                LinePiece(visible_lines(name) + _joined(_outcome(own, outcome, 0)), "bad" if outcome.is_error else "plain"),
+            )
 
 
 def brief(value: Any, most: int = _SHORT) -> str:
@@ -169,7 +171,7 @@ def _escape(character: str) -> str:
 
 
 def _line(level: int, text: str, tone: Tone = "plain", *, quoted: bool = False) -> TranscriptLine:
-    return TranscriptLine(level, (Piece(visible_lines(text), tone),), quoted)
+    return TranscriptLine(level, (LinePiece(visible_lines(text), tone),), quoted)
 
 
 def _counted(conversation: Conversation, positions: Sequence[int]) -> str:
@@ -219,8 +221,8 @@ def _heading(message: Message) -> TranscriptLine:
         f"{message.created_at:%Y-%m-%d %H:%M:%S} UTC" if message.created_at is not None else "",
     ]
     aside = ", ".join(filter(None, about))
-    speaker = Piece(visible_lines(message.policy), "speaker")
-    return TranscriptLine(0, (speaker, Piece(visible_lines(f" ({aside})"), "aside")) if aside else (speaker,))
+    speaker = LinePiece(visible_lines(message.policy), "speaker")
+    return TranscriptLine(0, (speaker, LinePiece(visible_lines(f" ({aside})"), "aside")) if aside else (speaker,))
 
 
 def _body(conversation: Conversation, message: Message, answer: Message | None) -> Iterator[TranscriptLine]:
@@ -239,7 +241,7 @@ def _body(conversation: Conversation, message: Message, answer: Message | None) 
 
 
 def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[TranscriptLine]:
-    yield from _labelled((Piece("calls "), Piece(visible_lines(call.option_name), "heading")), _given(call), 1)
+    yield from _labelled((LinePiece("calls "), LinePiece(visible_lines(call.option_name), "heading")), _given(call), 1)
     if answer is not None and isinstance(answer.payload, OptionResultPayload):
         yield from _outcome(answer, answer.payload, 2)
     else:
@@ -257,9 +259,9 @@ def _outcome(message: Message, outcome: OptionResultPayload, level: int) -> Iter
         again = " (may be tried again)" if outcome.retryable else ""
         yield _line(level, f"fails{by}: {outcome.error_type}: {outcome.error_message}{again}", "bad")
         if outcome.result is not None:
-            yield from _labelled((Piece("details", "bad"),), outcome.result, level)
+            yield from _labelled((LinePiece("details", "bad"),), outcome.result, level)
     elif outcome.result is not None:
-        yield from _labelled((Piece(visible_lines(f"gives{by}")),), outcome.result, level)
+        yield from _labelled((LinePiece(visible_lines(f"gives{by}")),), outcome.result, level)
     else:
         yield _line(level, f"gives{by}" if outcome.parts else f"gives{by} nothing")
     yield from _parts(outcome.parts, level + 1)
@@ -276,9 +278,9 @@ def _parts(parts: tuple[Part, ...], level: int) -> Iterator[TranscriptLine]:
             case ReasoningPart():
                 yield _line(level, f"[reasoning] {part.text or '(not shown by its provider)'}", "reasoning")
             case DataPart():
-                yield from _labelled((Piece("[data]", "media"),), part.data, level)
+                yield from _labelled((LinePiece("[data]", "media"),), part.data, level)
             case ForeignPart():  # pragma: no branch (there is no other)
-                yield from _labelled((Piece(visible_lines(f"[only in {part.dialect}]"), "media"),), part.value, level)
+                yield from _labelled((LinePiece(visible_lines(f"[only in {part.dialect}]"), "media"),), part.value, level)
 
 
 def _text(part: TextPart, level: int) -> Iterator[TranscriptLine]:
@@ -288,11 +290,11 @@ def _text(part: TextPart, level: int) -> Iterator[TranscriptLine]:
         yield _line(level, f"[source: {', '.join(filter(None, named))}]", "aside")
 
 
-def _labelled(label: tuple[Piece, ...], value: Any, level: int) -> Iterator[TranscriptLine]:
+def _labelled(label: tuple[LinePiece, ...], value: Any, level: int) -> Iterator[TranscriptLine]:
     """Yield a value beside its label; a long one, below it."""
     short = _written(value)
     if len(short) <= _SHORT and "\n" not in short:
-        yield TranscriptLine(level, (*label, Piece(" "), Piece(visible_lines(short))))
+        yield TranscriptLine(level, (*label, LinePiece(" "), LinePiece(visible_lines(short))))
         return
     yield TranscriptLine(level, label)
     yield _line(level + 1, _written(value, indent=2), quoted=True)
