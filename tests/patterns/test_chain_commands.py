@@ -65,8 +65,8 @@ def test_a_whole_turn_is_asked_of_another_model_if_no_place_is_named(thread: str
     ("at", "why"),
     [
         ("lunch", "--at is the number of a message, or one of action, experience,"),
-        ("1", "there, the thread is not yet begun: name a place"),
-        ("100000", "there, the thread is completed: name a place"),
+        ("1", "at that place the thread has not started; choose one"),
+        ("100000", "at that place the thread is completed; choose one"),
     ],
 )
 def test_a_place_from_which_nothing_goes_on_is_refused_and_no_branch_is_made(thread: str, at: str, why: str) -> None:
