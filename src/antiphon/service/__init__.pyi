@@ -2,7 +2,6 @@ from antiphon.agents.toolkit import Approval as Approval
 from antiphon.agents.tools import AddedDocument as AddedDocument
 from antiphon.agents.tools import Passage as Passage
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
-from antiphon.runtime import ActorView as ActorView
 from antiphon.service._actors import DeadLetterReport as DeadLetterReport
 from antiphon.service._actors import actor_json as actor_json
 from antiphon.service._actors import actors as actors
