@@ -87,7 +87,7 @@ async def test_an_actor_of_a_registered_kind_is_made_by_its_first_message() -> N
 async def test_a_message_to_nobody_is_refused_and_kept_with_the_dead_letters() -> None:
     """CH-128."""
     async with System() as system:
-        with pytest.raises(UndeliverableError, match="nobody/1: nobody lives there; spawn it, or register its kind"):
+        with pytest.raises(UndeliverableError, match="nobody/1: there is no actor; spawn it, or register its kind"):
             await system.ask("nobody/1", Ping(text="hi"))
         with pytest.raises(UndeliverableError):
             await system.tell("nobody/1", Note(text="hi"))
@@ -269,7 +269,7 @@ def test_actors_that_ask_in_a_circle_are_told_so_at_once() -> None:
         async with System() as system:
             system.register("probe", Probe)
             system.spawn("round/1", Round)
-            with pytest.raises(HopLimitError, match="round/1: it waits for whoever asks it"):
+            with pytest.raises(HopLimitError, match="round/1: it waits for the actor that asks it"):
                 await system.ask("round/1", Ping(text="go"))
 
     class Round(Actor):

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from antiphon.ledger import Record
 from antiphon.messages import Limits, Message, OptionCallPayload, OptionResultPayload, dumps, use_limits
+from antiphon.messages.trusted import quick_call, quick_message, quick_result
 from antiphon.protocol import Restart
-from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._rows import own_call, own_message, own_result
+from antiphon.runtime._delivery import DeliveryState, Envelope
 
 NAMES = st.one_of(
     st.sampled_from(["worker/1", "", " a", "a ", "a b", "ümlaut", "u\u0308mlaut", "a\u200bb", "x" * 512, "x" * 513]),
@@ -39,14 +39,14 @@ def made(make: Callable[[], Any]) -> tuple[Any, bytes] | None:
 
 @given(NAMES, NAMES, OBJECTS)
 def test_a_call_is_what_the_constructor_makes_of_it(invocation: str, option: str, arguments: dict[str, Any]):
-    assert made(lambda: own_call(invocation, option, arguments)) == made(
+    assert made(lambda: quick_call(invocation, option, arguments)) == made(
         lambda: OptionCallPayload(invocation_id=invocation, option_name=option, arguments=arguments)
     )
 
 
 @given(NAMES, NAMES, VALUES)
 def test_a_result_is_what_the_constructor_makes_of_it(invocation: str, option: str, result: Any):
-    assert made(lambda: own_result(invocation, option, result)) == made(
+    assert made(lambda: quick_result(invocation, option, result)) == made(
         lambda: OptionResultPayload(invocation_id=invocation, option_name=option, result=result)
     )
 
@@ -65,14 +65,14 @@ def test_a_message_is_what_the_constructor_makes_of_it(
         "created_at": datetime(2026, 1, 1, tzinfo=UTC),
         "metadata": {"antiphon": {"hops": 1}},
     }
-    assert made(lambda: own_message(policy, payload, **fields)) == made(
+    assert made(lambda: quick_message(policy, payload, **fields)) == made(
         lambda: Message(policy=policy, payload=payload, **fields)
     )
 
 
 def test_what_was_given_can_be_changed_and_the_payload_stays():
     arguments: dict[str, Any] = {"to": ["Oslo"]}
-    call, result = own_call("i", "o", arguments), own_result("i", "o", arguments)
+    call, result = quick_call("i", "o", arguments), quick_result("i", "o", arguments)
     arguments["to"].append("Bergen")
     assert call.arguments == {"to": ["Oslo"]}
     assert result.result == {"to": ["Oslo"]}
@@ -81,11 +81,11 @@ def test_what_was_given_can_be_changed_and_the_payload_stays():
 def test_narrower_limits_hold_for_what_the_runtime_says():
     deep: dict[str, Any] = {"a": {"b": {"c": {"d": 1}}}}
     with use_limits(Limits(depth=2)):
-        for make in (own_call, own_result):
+        for make in (quick_call, quick_result):
             with pytest.raises(ValidationError, match="deep"):
                 make("i", "o", deep)
     with use_limits(Limits(message_bytes=200)), pytest.raises(ValidationError):
-        own_message("p", own_call("i", "o", {"text": "x" * 300}))
+        quick_message("p", quick_call("i", "o", {"text": "x" * 300}))
 
 
 def test_an_envelope_is_frozen_and_what_the_ledger_redacts_gets_another() -> None:
@@ -95,7 +95,7 @@ def test_an_envelope_is_frozen_and_what_the_ledger_redacts_gets_another() -> Non
     with pytest.raises(AttributeError):
         envelope.to = "b/1"
     said = delivery.message
-    stored = said.model_copy(update={"payload": own_call("r1", Restart.message_type, {"actor_id": "a/1"})})
+    stored = said.model_copy(update={"payload": quick_call("r1", Restart.message_type, {"actor_id": "a/1"})})
     delivery.use_stored(Record(7, b"", "", datetime(2026, 1, 1, tzinfo=UTC), stored))
     assert (delivery.message, delivery.seq, delivery.type) == (stored, 7, Restart.message_type)
     assert delivery.envelope == envelope._replace(said=None, message=stored)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.runtime import Backoff, Supervision
-from antiphon.runtime.extending import Decision, concerned, decide
+from antiphon.runtime.extending import Directive, concerned, decide
 
 _NO_JITTER = Backoff(first=1.0, factor=2.0, most=30.0, jitter=0.0)
 
@@ -34,17 +34,17 @@ def test_restarts_are_counted_within_the_period_and_then_it_is_too_often() -> No
     third = decide(supervision, "permanent", second.history, now=109.0, chance=0.5)
     later = decide(supervision, "permanent", second.history, now=112.0, chance=0.5)
 
-    assert first == Decision("restart", 1.0, (100.0,))
-    assert second == Decision("restart", 2.0, (100.0, 105.0))
-    assert third == Decision("escalate", 0.0, (100.0, 105.0))
-    assert later == Decision("restart", 2.0, (105.0, 112.0))
+    assert first == Directive("restart", 1.0, (100.0,))
+    assert second == Directive("restart", 2.0, (100.0, 105.0))
+    assert third == Directive("escalate", 0.0, (100.0, 105.0))
+    assert later == Directive("restart", 2.0, (105.0, 112.0))
 
 
 @pytest.mark.parametrize("action", ["stop", "escalate", "ignore"])
 def test_what_is_no_restart_is_not_counted(action: str) -> None:
     supervision = Supervision(on_failure=action)  # type: ignore[arg-type]
 
-    assert decide(supervision, "permanent", (), now=1.0, chance=0.0) == Decision(action)  # type: ignore[arg-type]
+    assert decide(supervision, "permanent", (), now=1.0, chance=0.0) == Directive(action)  # type: ignore[arg-type]
 
 
 def test_a_temporary_actor_is_never_begun_anew() -> None:

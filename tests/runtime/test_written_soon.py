@@ -209,7 +209,7 @@ async def test_an_outcome_that_is_refused_is_told_once_to_whoever_writes_next(
     if is_flushed:
         await asyncio.sleep(1)
         assert ledger.appended == [1, 1, 1]
-    with pytest.raises(HistoryMismatchError, match="something else than what came of 'a@ended'"):
+    with pytest.raises(HistoryMismatchError, match="has another outcome than 'a@ended'"):
         await journal.write(THREAD, [intent("b")])
     await journal.write(THREAD, [intent("b")])
     assert await ledger.ids() == ["a@begun", "a@ended", "b@begun"]

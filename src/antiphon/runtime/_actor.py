@@ -15,16 +15,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._context import Context, CurrentContext
-from antiphon.runtime._results import accepted, to_wire
+from antiphon.runtime._exchange import accepted, to_wire
 
 if TYPE_CHECKING:
     from antiphon.messages import Message
-    from antiphon.runtime._supervision import RestartWhen
+    from antiphon.runtime._queues import OrderingKey
+    from antiphon.runtime._settings import RestartWhen
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
 
@@ -141,10 +142,6 @@ Actor.handlers = _handlers_in(Actor)
 
 
 # ---------------------------------------------------------------- how an actor is made
-
-
-OrderingKey: TypeAlias = "Callable[[Message], str | None]"
-"""Computes the ordering key of a message."""
 
 
 @dataclass(frozen=True, slots=True)

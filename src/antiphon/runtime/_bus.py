@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.messages.keys import kind_of
-from antiphon.runtime._envelope import outside
-from antiphon.runtime._failures import LOG, log_fields, log_text
-from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
+from antiphon.runtime._exchange import delivery_result, error_of, error_result, message_of, outside
+from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import hops_and_deadline, origin_of
 
 if TYPE_CHECKING:
+    from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._envelope import DeliveryState
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._services import Lifetime
 
 
 class Parcel(NamedTuple):

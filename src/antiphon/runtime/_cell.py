@@ -1,8 +1,4 @@
-"""Cell: what an address leads to. It holds the mailbox, runs the handlers of its actor, and outlives the actor.
-
-**Mailbox.** The messages that wait, in order, and the senders that wait for room. Messages of the system come first, however
-full it is. If an actor handles several messages at once, those with the same ordering key (by default the thread, else the
-sender) are still handled one after the other: while one is handled, the next ones are held back.
+"""Cell: what an address leads to. It has a mailbox (`_queues.py`), runs the handlers of its actor, and outlives the actor.
 
 **No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
@@ -34,7 +30,6 @@ look at a state and the change of it there is no `await`, unless a comment says 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -51,182 +46,16 @@ from antiphon.errors import (
 )
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._context import Context, Handling
-from antiphon.runtime._failures import LOG, Failure, log_fields, log_text
-from antiphon.runtime._results import result_of
+from antiphon.runtime._exchange import result_of
+from antiphon.runtime._queues import Mailbox
+from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
-    from antiphon.runtime._actor import Actor, Handler, OrderingKey, Props
-    from antiphon.runtime._envelope import DeliveryState
-    from antiphon.runtime._hooks import Hooks
-    from antiphon.runtime._run import Lifetime
-    from antiphon.runtime._services import Services
-
-
-class Mailbox:
-    """The messages that wait for an actor. Queues are made when needed and dropped when empty: most actors are idle."""
-
-    __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ordering_key", "_ready", "_senders", "_urgent", "waiting")
-
-    def __init__(self, capacity: int, *, is_keyed: bool, ordering_key: OrderingKey | None = None) -> None:
-        self._ordering_key = ordering_key
-        self._capacity = capacity
-        self.waiting = 0
-        """How many messages wait, or have room reserved; messages of the system do not count."""
-        self._box: deque[DeliveryState] | None = None
-        self._urgent: deque[DeliveryState] | None = None
-        self._senders: deque[asyncio.Future[None]] | None = None
-        self._busy: dict[str, deque[DeliveryState]] | None = {} if is_keyed else None
-        """By ordering key of a message that is being handled, those that wait behind it."""
-        self._holders: dict[str, DeliveryState] | None = {} if is_keyed else None
-        """By key, the message that is being handled."""
-        self._ready: deque[str] = deque() if is_keyed else _NOTHING
-        """Ordering keys whose message was handled, and that have another one waiting."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no message waits or is being handled, and no sender waits for room."""
-        return not (self.waiting or self._urgent or self._holders or self._senders)
-
-    def reserve(self) -> bool:
-        """Reserve room for a message, if there is any and no sender waits for it."""
-        if self.waiting >= self._capacity or self._senders:
-            return False
-        self.waiting += 1
-        return True
-
-    async def wait_for_room(self) -> None:
-        """Wait until there is room, and reserve it; the sender that has waited longest comes first."""
-        if self._senders is None:
-            self._senders = deque()
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._senders.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn in self._senders:
-                self._senders.remove(turn)
-            elif turn.done() and not turn.cancelled():
-                self.release()  # room was given and the sender cancelled in the same step: the next sender gets it
-            raise
-
-    def release(self) -> None:
-        """Give back room: a message was handed out, or is not coming. The first sender that waits gets it at once."""
-        self.waiting -= 1
-        while self._senders:
-            turn = self._senders.popleft()
-            if not turn.done():
-                self.waiting += 1
-                turn.set_result(None)
-                break
-
-    def put(self, delivery: DeliveryState) -> None:
-        """Add a message. Its room was reserved before."""
-        if self._box is None:
-            self._box = deque()
-        self._box.append(delivery)
-
-    def offer(self, delivery: DeliveryState) -> bool:
-        """Add a message if there is room and no sender waits for it; return whether it was added."""
-        if self.waiting >= self._capacity or self._senders:
-            return False
-        self.waiting += 1
-        if self._box is None:
-            self._box = deque((delivery,))
-        else:
-            self._box.append(delivery)
-        return True
-
-    def put_last(self, delivery: DeliveryState) -> None:
-        """Add a message that must not be refused, however full the mailbox is."""
-        self.waiting += 1
-        self.put(delivery)
-
-    def put_first(self, delivery: DeliveryState) -> None:
-        """Put back a message that was handed out, before all that wait: its order in the thread is kept."""
-        held = None if self._busy is None else self._busy.get(self._key(delivery))
-        if held is not None:
-            held.appendleft(delivery)
-        elif self._box is None:
-            self._box = deque((delivery,))
-        else:
-            self._box.appendleft(delivery)
-        self.waiting += 1
-
-    def put_urgent(self, delivery: DeliveryState) -> None:
-        """Add a message of the system, which comes before all others."""
-        if self._urgent is None:
-            self._urgent = deque()
-        delivery.is_urgent = True
-        self._urgent.append(delivery)
-
-    def next(self) -> DeliveryState | None:
-        """Hand out the next message that may be handled now; None if there is none."""
-        if self._urgent:
-            return self._urgent.popleft()
-        delivery = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
-        if delivery is None:
-            self._box = self._box or None
-            self._urgent = None
-            return None
-        if self._senders:
-            self.release()
-        else:
-            self.waiting -= 1
-        return delivery
-
-    def _next_free(self) -> DeliveryState | None:
-        busy, holders = self._busy, self._holders
-        assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
-        if self._ready:
-            key = self._ready.popleft()
-            delivery = holders[key] = busy[key].popleft()
-            return delivery
-        while self._box:
-            delivery = self._box.popleft()
-            key = self._key(delivery)
-            if (held := busy.get(key)) is None:
-                busy[key], holders[key] = deque(), delivery
-                return delivery
-            held.append(delivery)
-        return None
-
-    def _key(self, delivery: DeliveryState) -> str:
-        """Return the ordering key: what the actor says, else the thread, else the sender. It is computed once."""
-        if delivery.key is None:
-            choose = self._ordering_key
-            delivery.key = (None if choose is None else choose(delivery.message)) or delivery.thread_id or delivery.sender
-        return delivery.key
-
-    def done(self, delivery: DeliveryState) -> None:
-        """Release the next message with the same ordering key. A second call for the same message does nothing."""
-        if self._busy is None or self._holders is None:
-            return
-        key = self._key(delivery)
-        if self._holders.get(key) is not delivery:
-            return
-        del self._holders[key]
-        if self._busy[key]:
-            self._ready.append(key)
-        else:
-            del self._busy[key]
-
-    def close(self) -> list[DeliveryState]:
-        """Hand out all messages, and wake all senders; they see that the cell has stopped."""
-        held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
-        found = [*(self._urgent or ()), *held, *(self._box or ())]
-        self._urgent = self._box = None
-        self._ready.clear()
-        if self._busy is not None:
-            self._busy = {key: deque() for key in self._busy}
-        self.waiting = 0
-        while self._senders:
-            self.release()
-        return found
-
-
-_NOTHING: deque[str] = deque(maxlen=0)
-
+    from antiphon.runtime._actor import Actor, Handler, Props
+    from antiphon.runtime._delivery import DeliveryState
+    from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._services import Lifetime, Services
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 
@@ -261,7 +90,7 @@ class Outcomes(Protocol):
 class Supervising(Protocol):
     """Decides about actors that fail or stop themselves."""
 
-    def report(self, cell: Cell, failure: Failure) -> None: ...
+    def report(self, cell: Cell, failure: ActorFailure) -> None: ...
     async def actor_stops(self, cell: Cell, reason: str) -> None: ...
 
 
@@ -576,7 +405,7 @@ class Cell:
             await self._start_actor()
         except _StartError as exc:
             self.state, self.has_failed = "suspended", True
-            self.parts.supervising.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
+            self.parts.supervising.report(self, ActorFailure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
     # ------------------------------------------------------------ errors of a handler
 
@@ -609,6 +438,7 @@ class Cell:
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Pause, then handle the message again with a new actor. It is no failure: the supervisor is not told."""
         LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
+        # Suspended: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
         if delivery.thread_id is None or delivery.is_settled:
             delivery.fail(error)
@@ -627,10 +457,11 @@ class Cell:
         if isinstance(error, _StartError):
             cause = error.__cause__ or error
             self.box.put_first(delivery)  # no attempt is counted: its handler has not run
-            failure = Failure.of(cause, self.address, self.incarnation, None)
+            failure = ActorFailure.of(cause, self.address, self.incarnation, None)
         else:
-            failure = Failure.of(error, self.address, self.incarnation, delivery.id)
+            failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
             await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
+        # Reported last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 
 

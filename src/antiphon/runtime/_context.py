@@ -26,16 +26,16 @@ from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response, Retry
+from antiphon.runtime._delivery import Course, DeliveryState, Envelope
 from antiphon.runtime._effects import Effect, Effects, Run
-from antiphon.runtime._envelope import Course, DeliveryState, Envelope, inside, outside
-from antiphon.runtime._results import answer_to, message_of, response_to, response_type, sent_inside
+from antiphon.runtime._exchange import answer_to, inside, message_of, outside, response_to, response_type, sent_inside
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.runtime._effects import ActorState
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._observer import Operation
     from antiphon.runtime._services import ActorSystem, Services
-    from antiphon.runtime._state import ActorState
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")

@@ -3,10 +3,6 @@
 Outside of a thread a message goes straight into the mailbox. It is handled at most once, and lost if the process dies.
 A message of a thread is journaled on its way, and so is its outcome: see `_durable.py`.
 
-**Deadlines.** A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next
-tick, all of one tick share a bucket, and only the earliest bucket has a timer. Distant deadlines are rounded more, to a
-five-hundredth of the time that is left. So there are at most a few thousand buckets, however long callers wait.
-
 **Circles.** An actor that handles one message at a time must not be asked by a handler that it waits for, directly or through
 others. `_check_circle` refuses that at once; without it, both would wait until their deadlines.
 """
@@ -14,7 +10,6 @@ others. `_check_circle` refuses that at once; without it, both would wait until 
 from __future__ import annotations
 
 import asyncio
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.errors import (
@@ -27,10 +22,11 @@ from antiphon.errors import (
 )
 from antiphon.messages import Message
 from antiphon.protocol import Heartbeat, Notice, Retry
-from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import LOG, log_fields
-from antiphon.runtime._redelivery import Recent, find_original
-from antiphon.runtime._results import error_result, result_of
+from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._exchange import error_result, result_of
+from antiphon.runtime._queues import Deadlines, Recent
+from antiphon.runtime._redelivery import find_original
+from antiphon.runtime._reporting import LOG, log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,66 +35,13 @@ if TYPE_CHECKING:
     from antiphon.messages import Json
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._durable import Durable
-    from antiphon.runtime._envelope import InFlight
-    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._redelivery import Redelivery
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._reporting import DeadLetters
+    from antiphon.runtime._services import Lifetime
     from antiphon.runtime._settings import Settings
     from antiphon.runtime._tree import Tree
-
-_TICK = 0.02
-"""How late a deadline may be noticed, in seconds; more for one that is over ten seconds away."""
-_FINE = 9
-"""How many binary digits of the remaining ticks are kept."""
-
-
-class Deadlines:
-    """The deliveries that have a caller, by deadline."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._buckets: dict[int, dict[DeliveryState, None]] = {}
-        self._ticks: list[int] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed = 0
-
-    def add(self, delivery: DeliveryState, deadline: float) -> None:
-        """Let a delivery expire at its deadline, unless it is removed from its bucket before."""
-        tick = int(deadline / _TICK) + 1
-        coarseness = (tick - int(self._loop.time() / _TICK)).bit_length() - _FINE
-        if coarseness > 0:
-            tick = ((tick >> coarseness) + 1) << coarseness
-        bucket = self._buckets.get(tick)
-        if bucket is None:
-            bucket = self._buckets[tick] = {}
-            heappush(self._ticks, tick)
-            if self._timer is None or tick < self._armed:
-                self._arm(tick)
-        bucket[delivery] = None
-        delivery.bucket = bucket
-
-    def close(self) -> None:
-        """Forget them all."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._buckets.clear()
-        self._ticks.clear()
-
-    def _arm(self, tick: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed = tick
-        self._timer = self._loop.call_at(tick * _TICK, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._ticks and self._ticks[0] * _TICK <= now:
-            for delivery in self._buckets.pop(heappop(self._ticks)):
-                delivery.expire()
-        if self._ticks:
-            self._arm(self._ticks[0])
 
 
 class OtherSystems(Protocol):
@@ -215,6 +158,7 @@ class Dispatcher:
         delivery.cell = delivery.parent.cell
         if self._hooks is not None:
             self._hooks.said(delivery)
+        # Looked up before it runs: an answer that is stored counts, even if the handler would give another one today.
         call, result = await self._durable.find_own(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
@@ -323,7 +267,7 @@ class Dispatcher:
         if begins_anew and delivery.thread_id is not None:
             delivery.waiter = None
         else:
-            delivery.withdraw(WithdrawnError("whoever asked was cancelled", delivery.to))
+            delivery.withdraw(WithdrawnError("the caller was cancelled", delivery.to))
 
     def watch(self, delivery: DeliveryState) -> None:
         """Let a message expire that has no caller here."""
@@ -406,12 +350,14 @@ class Dispatcher:
         """Forward a message to another actor, which answers it."""
         passed = delivery.forwarded_to(to)
         try:
+            # Room first: without it the message ends here with an error, and no mailbox has it.
             cell = self._find(passed)
             if not cell.box.reserve():
                 await cell.wait_for_room(passed, self._until(passed.parent, None))
         except DeliveryError as exc:
             await self.end_with_error(passed, exc)
             raise
+        # In flight before the mailbox: a duplicate must share this delivery, because the old one never gets an outcome.
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
@@ -422,5 +368,5 @@ def _check_circle(cell: Cell, parent: DeliveryState) -> None:
     asking: DeliveryState | None = parent
     while asking is not None:
         if asking.cell is cell and cell.props.concurrency == 1:
-            raise HopLimitError("it waits for whoever asks it: they ask in a circle", cell.address)
+            raise HopLimitError("it waits for the actor that asks it: they ask in a circle", cell.address)
         asking = asking.parent if asking.waiter is not None else None

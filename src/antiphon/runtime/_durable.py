@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages.trusted import MUCH
-from antiphon.runtime._failures import LOG, log_fields, log_text
+from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
-from antiphon.runtime._results import error_of, error_result, result_of
+from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import DeliveryState, InFlight
-    from antiphon.runtime._hooks import DeadLetters
+    from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._redelivery import Redelivery
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._reporting import DeadLetters
+    from antiphon.runtime._services import Lifetime
 
 A_WHILE: Final = 2.0
 """Seconds after which an append that was cut off has reached the ledger, or never will."""
@@ -59,7 +60,7 @@ class Durable:
     ) -> None:
         """Make it.
 
-        `obey` does a command to a cell. `doubt` has a thread recovered later, of which it is not sure what was written to it.
+        `run_command` carries out a command to a cell. `recover_later` reads a thread again after an unconfirmed append.
         """
         self._lifetime = lifetime
         self._journal = journal
@@ -117,7 +118,7 @@ class Durable:
         if call is not None and result is None and not self._in_flight.has(delivery):
             delivery.use_stored(call)
             delivery.waiter, delivery.is_unsure = None, True  # it may have been redelivered meanwhile
-            await self.end_with_error(delivery, errors.WithdrawnError("whoever asked was cancelled", delivery.to))
+            await self.end_with_error(delivery, errors.WithdrawnError("the caller was cancelled", delivery.to))
 
     async def append_own(self, delivery: DeliveryState) -> bool:
         """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
@@ -151,6 +152,7 @@ class Durable:
         thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
+        # Taken before the append, not after it: a row that the handler defers while this append runs must not be dropped.
         deferred_rows, marks = course.take_deferred()
         try:
             return (await self._journal.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
@@ -167,6 +169,7 @@ class Durable:
         is_delivered = False
         try:
             (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
+            # Before the mailbox: a handler that saw the message as it was sent would see another one after a crash.
             delivery.use_stored(record)
             is_delivered = await self._hand_over(cell, delivery)
         finally:
@@ -186,6 +189,7 @@ class Durable:
 
     async def _hand_over(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Deliver an appended message; return whether it uses the reserved room."""
+        # Before the mailbox and before the await below: a duplicate that comes now must find this delivery, not make its own.
         self._in_flight.take_over(delivery)
         if delivery.is_command:
             self._run_command(cell, delivery)
@@ -265,6 +269,8 @@ class Durable:
         return is_open
 
     async def _redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+        # In flight before the read: a second recovery of the thread would deliver the message as well. The cell is held,
+        # because a passivated cell would take the message into a mailbox that nobody drains.
         self._in_flight.take_over(delivery)
         cell.held += 1
         try:
@@ -285,6 +291,8 @@ class Durable:
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
         """Append the outcome of a message, then give it to the caller: as it is stored, if the ledger has redacted it."""
         if delivery.is_call:
+            # Stored, then given to the caller. The other way round, a crash in between would leave a caller that has acted on
+            # an answer which the next run of the handler may not give.
             result = result_of(delivery, outcome)
             stored = await self._close(delivery, result)
             delivery.settle(outcome if stored is result else stored)
@@ -309,6 +317,7 @@ class Durable:
     async def _close(self, delivery: DeliveryState, row: Message) -> Message:
         """Append the end of a message together with its leftovers, and return the end as it is stored."""
         is_unsure = delivery.is_unsure or delivery.withdrawn is not None or delivery.attempt > 1
+        # The end and its leftovers are one append: after a crash between two, recovery would have to look for the leftovers.
         ends = await self._leftovers(delivery) if is_unsure else endings(delivery) if delivery.has_leftovers else []
         try:
             (record, *_) = await self._write(delivery, delivery, [row, *ends])

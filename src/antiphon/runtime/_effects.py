@@ -1,4 +1,4 @@
-"""Effects: side effects of a handler, done once and recorded.
+"""Effects and state: what a handler does once, and what an actor knows. Both are rebuilt from the thread after a crash.
 
 The intent is appended, then the effect is done, then its outcome is appended. A handler that runs again after a crash gets the
 stored outcome. If there is only the intent, it is unknown whether the effect was done. Then `effects` decides:
@@ -9,29 +9,38 @@ stored outcome. If there is only the intent, it is unknown whether the effect wa
 | `idempotent` | may be done twice under the same key | is done again, under the same key |
 | `once` | must not be done twice | is parked: a person records the outcome |
 
-**Every start follows a row.** Before the first start that is the intent, before each further one a row of that attempt. The
-ledger compares the owner's epoch in the transaction that writes it, so a process that has lost the thread starts nothing.
+**Every start follows a row.** Before the first start, that is the intent. Before each further start, it is the row of that
+attempt. The ledger compares the owner's epoch in the transaction that writes the row, so a process that has lost the thread
+starts nothing.
 A look-up before the row counts only if the thread was owned without a break from then until the row was written. Otherwise
 another owner may have done the effect in between, and it is looked up again.
 
 An outcome that is too large for a row is cut, with a mark, and the handler gets what the row has: the same as in a later run.
 A failure is recorded however long its text is, because a `once` effect without an outcome would be parked.
+
+**State** (`ActorState`) is never stored by itself. It is a fold over the messages of a thread, so a new actor, in this
+process or the next, has the state of the old one. A snapshot only saves time; one of an older version is migrated step by
+step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
 from antiphon import errors
+from antiphon.errors import AppendConflictError
+from antiphon.ledger import Fold
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
-from antiphon.runtime._envelope import Course
+from antiphon.runtime._delivery import Course
+from antiphon.runtime._exchange import error_of
 from antiphon.runtime._observer import EffectRun
-from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
@@ -206,7 +215,7 @@ class Effect:
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         number = 2 + sum(record.message.lane == "effect" for record in records)
         row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to)
-        await self.journal.write(self.thread_id, [row])
+        await self.journal.write(self.thread_id, [row])  # before the start: see "Every start follows a row" above
         return intent
 
     async def _run(self, run: Run, intent: Message) -> Any:
@@ -227,6 +236,7 @@ class Effect:
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
         """Append the outcome and return its value; if a person has said that it was not done, do it."""
+        # Open until the outcome is stored: if the append fails, the end of the handler must still end or park this effect.
         payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
@@ -281,3 +291,90 @@ def _value(outcome: OptionResultPayload, address: str) -> Any:
     if outcome.is_error:
         raise error_of(outcome, address)
     return thaw(outcome.result)
+
+
+# ---------------------------------------------------------------- state
+
+
+StateT = TypeVar("StateT")
+
+
+def _no_migrations() -> Mapping[int, Callable[[Any], Any]]:
+    return {}
+
+
+@dataclass(frozen=True)  # without slots, which `ActorState[int](...)` cannot be made with before Python 3.13
+class ActorState(Generic[StateT]):
+    """A fold over the messages of a thread."""
+
+    name: str
+    initial: StateT
+    step: Callable[[StateT, Message], StateT]
+    """Returns the state after one more message; must be pure."""
+    dump: Callable[[StateT], Json]
+    load: Callable[[Any], StateT]
+    version: int = 1
+    """Of the output of `dump`: increase it when that changes."""
+    migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=_no_migrations)
+    """By version, the function that migrates a dump to the next version."""
+    every: int = 100
+    """A snapshot is made after so many messages."""
+
+    def fold(self) -> Fold[StateT]:
+        """Return it as a `Fold`, which a ledger replays."""
+        return Fold(self.name, self.initial, self.step, self._dump, self._load)
+
+    def _dump(self, state: StateT) -> Json:
+        return {"version": self.version, "state": self.dump(state)}
+
+    def _load(self, stored: Json) -> StateT:
+        """Read a snapshot.
+
+        Raises:
+            ValueError: it is of a later version, or there is no way from its version to this one.
+        """
+        form: Any = thaw(stored)
+        version, state = form["version"], form["state"]
+        if version > self.version:
+            raise ValueError(f"the snapshot of {self.name!r} is of version {version}, later than {self.version}")
+        for number in range(version, self.version):
+            if number not in self.migrations:
+                raise ValueError(f"there is no migration of {self.name!r} from version {number} to {number + 1}")
+            state = self.migrations[number](state)
+        return self.load(state)
+
+
+class States:
+    """A cache of the states of threads, so that each message is folded once."""
+
+    def __init__(self, journal: Journal, limit: int = 1000) -> None:
+        self._journal = journal
+        self._limit = limit
+        self._known: dict[tuple[str, str], tuple[int, Any]] = {}
+
+    async def get(self, thread_id: str, upto: int, state: ActorState[StateT]) -> StateT:
+        """Return the state of a thread, up to and including a message.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        key = (thread_id, state.name)
+        # Taken out and put back: two reads at once then fold twice, but never store a half-folded state.
+        known: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
+        seq, value = known
+        if not 0 < seq <= upto:
+            value = await self._journal.ledger.replay(thread_id, state.fold(), upto=upto)
+        else:
+            async for record in self._journal.ledger.read(thread_id, seq, upto + 1):
+                value = state.step(value, record.message)
+        self._known[key] = (upto, value)
+        if len(self._known) > self._limit:
+            del self._known[next(iter(self._known))]
+        if upto // state.every > seq // state.every:
+            await self._keep(thread_id, upto, state, value)
+        return value
+
+    async def _keep(self, thread_id: str, upto: int, state: ActorState[StateT], value: StateT) -> None:
+        """Make a snapshot, unless the thread has grown meanwhile: then the next one is early enough."""
+        with suppress(AppendConflictError):
+            await self._journal.write(thread_id, (), expected_version=upto, snapshot=state.fold().snapshot(value))

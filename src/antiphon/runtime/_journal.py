@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
-from antiphon.runtime._address import SYSTEM
-from antiphon.runtime._hooks import Hooks
-from antiphon.runtime._settings import Budget
+from antiphon.runtime._reporting import Hooks
+from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
     from antiphon.runtime._observer import Observer
@@ -84,6 +83,8 @@ class WriteBehind:
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
+        # One step, without an await: the rows are either waiting or on their way at any moment. Otherwise a writer that looks
+        # in between would start an effect whose predecessor is not stored.
         rows, before = self._rows.pop(thread_id), self.landing(thread_id)
         landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
         has_landed = False
@@ -153,6 +154,7 @@ class Journal:
             LedgerError: the ledger refuses, or is unavailable.
         """
         self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
@@ -172,6 +174,7 @@ class Journal:
         Raises:
             LedgerError: the ledger is unavailable.
         """
+        # The rules before the rows: if they cannot be read, the caller gets the error and nothing waits to be written.
         rules = await self.redaction_of(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
@@ -214,7 +217,7 @@ class Journal:
             if records is None:
                 await self._write_rows(thread_id, rows)
             if before is not None:
-                await asyncio.wait([before])
+                await asyncio.wait([before])  # in the block: the landing of these rows says whether the earlier ones landed
         return await self._write(thread_id, messages, more) if records is None else records
 
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
@@ -222,7 +225,7 @@ class Journal:
             await self._write(thread_id, rows, {})
         except errors.AppendRefusedError as exc:
             rows.clear()  # dropped: else every later write would fail because of them
-            reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
+            reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
             raise errors.HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
@@ -271,6 +274,8 @@ class Journal:
 
     async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
         epoch = await self.own(thread_id)
+        # Counted without an await after `own`: a thread that is being written is not forgotten. Otherwise the next write
+        # would claim it again, and the new epoch would fence this append.
         self._writing[thread_id] += 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
@@ -347,6 +352,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write all waiting rows, and wait for claims that are under way."""
+        # Rows first: to write them may claim a thread, and that claim is waited for below.
         for thread_id in self._write_behind.threads:
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)

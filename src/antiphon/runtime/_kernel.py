@@ -12,29 +12,42 @@ it needs as a protocol or a function; only this file knows both.
 | `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
 | `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
 | `timers`, `recovery` | deliver notices later, and continue what another process left open |
+
+`run` is the process around systems: it shuts them down gracefully on SIGTERM and SIGINT.
+
+`Watchdog` notices from another OS thread that the event loop is blocked, and by which actor. An actor that computes for
+seconds without an `await` stops all others, heartbeats and deadlines included; only another thread can see that. It logs it
+while it happens, with the line of code; the supervisor of the actor decides what follows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import gc
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.runtime._actor import Actor, Props
 from antiphon.runtime._cell import Cell, CellParts
+from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
-from antiphon.runtime._envelope import DeliveryState, InFlight
-from antiphon.runtime._escalation import Commands, Escalation, Links
-from antiphon.runtime._hooks import DeadLetters
+from antiphon.runtime._effects import States
+from antiphon.runtime._exchange import StoredIds
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._queues import InFlight
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
-from antiphon.runtime._results import StoredIds
-from antiphon.runtime._run import Lifetime, Watchdog
-from antiphon.runtime._services import ActorSystem, Services
+from antiphon.runtime._reporting import LOG, DeadLetters, log_fields
+from antiphon.runtime._services import OPEN, ActorSystem, Lifetime, Services
 from antiphon.runtime._settings import Settings, port_in_use
-from antiphon.runtime._state import States
-from antiphon.runtime._supervisor import Supervisor, SupervisorParts
-from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
+from antiphon.runtime._supervision import Commands, Escalation, Supervisor, SupervisorParts
+from antiphon.runtime._tree import IdleActors, Lifecycle, Links, Tree
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -182,3 +195,125 @@ class Kernel:
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()
+
+
+# ---------------------------------------------------------------- the process
+
+
+ResultT = TypeVar("ResultT")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_COLLECTED = (50_000, 20, 20)
+"""The thresholds of the garbage collector."""
+
+
+def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run a program as `asyncio.run` does, and shut it down gracefully on SIGTERM and SIGINT.
+
+    The first signal cancels the program, so that its `async with System(…)` blocks end: each actor has its grace, and
+    unfinished messages of threads stay open for the next process. The second ends all grace; the next process recovers as
+    after a crash. The third kills the process.
+
+    The garbage collector runs less often meanwhile: with a thousand busy threads and Python's thresholds, it takes as long
+    as everything else.
+
+    Raises:
+        SystemExit: a signal ended the program; the code is 128 plus the number of the signal, as in shells.
+    """
+    told: list[int] = []
+    try:
+        with _fewer_collections():
+            return asyncio.run(_until_signalled(main, told))
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        raise SystemExit(128 + told[0]) from None
+
+
+@contextmanager
+def _fewer_collections() -> Generator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*_COLLECTED)
+    gc.freeze()  # imported modules stay: the collector need not visit them
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) -> ResultT:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 (this is one)
+
+    def tell(number: int) -> None:
+        told.append(number)
+        if len(told) > 1:
+            _stop_listening(loop)
+        for lifetime in tuple(OPEN):
+            if lifetime.loop is loop:
+                lifetime.begin_closing()
+        task.cancel()
+
+    with suppress(NotImplementedError):  # on Windows: there is no SIGTERM, and asyncio handles Ctrl-C
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, tell, number)
+    try:
+        return await main
+    finally:
+        _stop_listening(loop)
+
+
+def _stop_listening(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(NotImplementedError):
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+class Watchdog:
+    """An OS thread that checks whether the event loop runs.
+
+    `_alive_at` and `_is_told` are written by one thread and read by the other without a lock. Each is a single assignment, and
+    a stale read only delays a warning.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: float, blocked: Callable[[str, float, str], None]) -> None:
+        """Start it; `blocked` is called on the event loop with the actor, the seconds, and the line of code."""
+        self._blocked = blocked
+        self._limit = limit
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._alive_at = loop.time()
+        self._is_told = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="antiphon-watchdog", daemon=True)
+        self._beat()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+        self._thread.join()
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self._alive_at = self._loop.time()
+        self._is_told = False
+        self._timer = self._loop.call_later(self._limit / 4, self._beat)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._limit / 4):
+            late = self._loop.time() - self._alive_at
+            if late > self._limit and not self._is_told:
+                self._is_told = True
+                self._tell(late)
+
+    def _tell(self, late: float) -> None:
+        task = asyncio.current_task(self._loop)
+        address = "" if task is None else task.get_name()
+        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
+        where = "" if frame is None else "".join(traceback.format_stack(frame, 3)).strip()
+        text = "the event loop is blocked for %.1f s by %s:\n%s"
+        LOG.error(text, late, address or "no actor", where, extra=log_fields(address))
+        last = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        self._loop.call_soon_threadsafe(self._blocked, address, late, last)

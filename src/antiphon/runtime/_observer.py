@@ -1,7 +1,7 @@
 """Observer: what a user overrides to see what a system does, and the values that it is given.
 
 An observer changes nothing. It is called on the event loop, in the middle of deliveries, and must be quick. One that raises
-is not called again, which is logged. `Hooks` (`_hooks.py`) makes the calls.
+is not called again, which is logged. `Hooks` (`_reporting.py`) makes the calls.
 
 - `Delivery`, `Activity` and `DeadLetter` are what an observer is given.
 - Operations say what a handler or an effect is: a request to a model, a run of a tool or an agent. The runtime knows
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, Usage
-from antiphon.runtime._envelope import DeliveryState
+from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._rows import origin_of
 
 if TYPE_CHECKING:

@@ -19,30 +19,21 @@ from typing import TYPE_CHECKING, Any
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages.keys import child_id
+from antiphon.messages.trusted import quick_message
+from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._rows import (
-    DELIVER,
-    PARK,
-    TIMER,
-    Standing,
-    begun,
-    ended,
-    hops_and_deadline,
-    option_of,
-    own_message,
-)
+from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
     from antiphon.protocol import Notice
     from antiphon.runtime._dispatch import Dispatcher
     from antiphon.runtime._durable import Durable
-    from antiphon.runtime._envelope import InFlight
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._queues import InFlight
+    from antiphon.runtime._services import Lifetime
     from antiphon.runtime._tree import Tree
 
 _LEDGER_PAUSE = 2.0
@@ -89,7 +80,7 @@ class Timers:
             "data": notice.to_data(),
         }
         row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
-        await self._journal.write(delivery.thread_id, [row])
+        await self._journal.write(delivery.thread_id, [row])  # before it is armed: a timer that rings ends this row
         self.arm(row)
 
     async def _is_set(self, row_id: str, thread_id: str) -> bool:
@@ -114,7 +105,7 @@ class Timers:
         """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
-        said = own_message(
+        said = quick_message(
             to,
             PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             id=f"{row_id}!",
@@ -131,7 +122,7 @@ class Timers:
         delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
-        self._in_flight.take_over(delivery)
+        self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
             await self._write(delivery, [rung, said, open_row])
         except errors.LedgerUnavailableError as exc:
@@ -293,7 +284,7 @@ class Recovery:
     async def _recover_until_sure(self, thread_id: str) -> None:
         doubts = 0
         while self._doubts[thread_id] > doubts:
-            doubts = self._doubts[thread_id]
+            doubts = self._doubts[thread_id]  # before the pause: an append that fails from here on needs another round
             await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, with_timers=False)

@@ -17,7 +17,6 @@ names in its thread, in its own data, or among those that are kept (`find_origin
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,29 +26,20 @@ from pydantic import ValidationError
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import again_id, is_below, parent_of, park_id, settled_id, withdrawn_id
+from antiphon.messages.trusted import quick_message
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._failures import LOG, log_fields, log_text
-from antiphon.runtime._results import from_wire
-from antiphon.runtime._rows import (
-    AGAIN,
-    DELIVER,
-    PARK,
-    Cause,
-    Standing,
-    begun,
-    ended,
-    option_of,
-    own_message,
-    unused,
-)
+from antiphon.runtime._exchange import from_wire
+from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._rows import AGAIN, DELIVER, PARK, Cause, Standing, begun, ended, option_of, unused
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import DeliveryState, InFlight
-    from antiphon.runtime._hooks import Hooks
+    from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._queues import InFlight, Recent
+    from antiphon.runtime._reporting import Hooks
     from antiphon.runtime._settings import Settings
 
 _WITHDRAWN: dict[str, Any] = {
@@ -133,7 +123,7 @@ def _abandoned(intent: Message, thread_id: str, to: str) -> Message:
 
 def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
     result = OptionResultPayload(invocation_id=payload.invocation_id, option_name=payload.option_name, **_WITHDRAWN)
-    return own_message(
+    return quick_message(
         RUNTIME_POLICY,
         result,
         id=withdrawn_id(payload.invocation_id),
@@ -168,6 +158,7 @@ class Redelivery:
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Handle a message again without a row, because the ledger is unavailable."""
+        # `reruns` makes the next run look up its effects; `is_unsure` makes its end read the open rows from the ledger.
         delivery.is_unsure = True
         delivery.reruns += 1
         delivery.prepare_redelivery(cell, delivery.standing)
@@ -194,6 +185,8 @@ class Redelivery:
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
+        # After a failure it comes before all that wait: later messages of its thread must not overtake it. After a crash the
+        # caller recovers messages in their order, so each goes to the end.
         if cause == "failed":
             cell.box.put_first(delivery)
         else:
@@ -214,6 +207,7 @@ class Redelivery:
         """
         name = partial(park_id, delivery.invocation_id)
         row = name(await self._unused(delivery, name, 1))
+        # The row before the error: a caller that is told about a parked message can find it in the ledger and settle it.
         await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
             self._hooks.parked(delivery)
@@ -228,7 +222,7 @@ class Redelivery:
         await self._journal.write(thread_id, [note])
 
 
-class Outcome:
+class Settlement:
     """What a person decides about a parked message: a result, an error, or another try."""
 
     def __init__(self, *, result: Json, error: str | None, retry: bool) -> None:
@@ -251,7 +245,7 @@ class Outcome:
         return {"result": self.result}
 
 
-async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: Outcome) -> None:
+async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: Settlement) -> None:
     """Journal the decision about a parked message. For another try, the caller delivers it afterwards.
 
     Raises:
@@ -271,17 +265,19 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _settled_answer(rows, invocation_id, outcome))
+    # One append: the outcome and the end of PARK. With two, a crash in between would leave a settled message that is still
+    # parked, or one that is neither settled nor parked and runs again.
     journal.reclaim(thread_id)
     await journal.write(thread_id, ends)
 
 
-def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome: Outcome) -> Message:
+def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome: Settlement) -> Message:
     intent = _find(rows, effect, is_effect=True)
     option = intent.payload.option_name if isinstance(intent.payload, OptionCallPayload) else ""
     return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **outcome.fields())
 
 
-def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outcome) -> Message:
+def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Settlement) -> Message:
     """Return the result of a parked call, or of the DELIVER row of a parked notice."""
     call = _find(rows, invocation_id, is_effect=False)  # of a notice, its DELIVER row
     fields = outcome.fields()
@@ -311,35 +307,6 @@ def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> M
 
 
 # ---------------------------------------------------------------- duplicates and RETRY
-
-
-class Recent:
-    """The latest messages by id, handled or answered. One that failed with a retryable error may be sent again."""
-
-    def __init__(self, limit: int = 10_000) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[str, DeliveryState] = OrderedDict()
-
-    def knows(self, delivery: DeliveryState) -> bool:
-        """Whether the same message came before; then it gets that outcome. Otherwise it is kept."""
-        known = self._kept.get(delivery.id)
-        if known is not None and not _may_pass(known):
-            known.share_outcome(delivery)
-            return True
-        self._kept[delivery.id] = delivery
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return False
-
-    def message(self, id: str) -> Message | None:
-        """Return a message by its id."""
-        known = self._kept.get(id)
-        return None if known is None else known.message
-
-
-def _may_pass(delivery: DeliveryState) -> bool:
-    error = None if delivery.outcome is None else delivery.outcome[1]
-    return isinstance(error, errors.AntiphonError) and error.retryable
 
 
 async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:

@@ -1,8 +1,5 @@
 """Rows: the messages that the runtime itself writes to threads, and what it reads out of messages.
 
-**Cheap constructors.** `own_message`, `own_call` and `own_result` make what the public constructors make, at a tenth of the
-cost. The public constructor serializes a message to measure it; a message that is surely small need not be measured.
-
 **Size.** An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets what the row has, so
 that a program that runs again gets the same.
 
@@ -31,111 +28,32 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
 from antiphon.messages import (
-    DEFAULT_LIMITS,
     RUNTIME_POLICY,
     DataPart,
     Json,
     JsonObject,
-    Lane,
     Message,
     OptionCallPayload,
     OptionResultPayload,
     PartsPayload,
     current_limits,
     current_port,
-    is_name,
     thaw,
-    trusted,
 )
-from antiphon.messages.json_values import JsonError, fits, own
+from antiphon.messages.json_values import fits
 from antiphon.messages.keys import attempt_id, begun_id, ended_id
 from antiphon.messages.truncation import cut, cut_text
-from antiphon.messages.trusted import MUCH
+from antiphon.messages.trusted import quick_call, quick_message, quick_result
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.messages import Payload
-
-
-def own_message(
-    policy: str,
-    payload: PartsPayload | OptionCallPayload | OptionResultPayload,
-    *,
-    id: str | None = None,
-    thread_id: str | None = None,
-    to: tuple[str, ...] = (),
-    lane: Lane = "effect",
-    correlation_id: str | None = None,
-    in_reply_to: str | None = None,
-    parent_id: str | None = None,
-    created_at: datetime | None = None,
-    metadata: dict[str, dict[str, Json]] | None = None,
-) -> Message:
-    """Return a message. `metadata` must be short and of plain values, and belongs to the message from then on.
-
-    Raises:
-        ValueError: a name is malformed, or the message is too large.
-    """
-    own_id = current_port().new_id() if id is None else id
-    is_plain = _are_names(own_id, policy, thread_id, *to, correlation_id, in_reply_to, parent_id)
-    is_plain = is_plain and (created_at is None or created_at.tzinfo is UTC)
-    if is_plain and len(to) <= 1 and current_limits() is DEFAULT_LIMITS and payload.__weight__() <= MUCH:
-        return trusted.message(
-            policy,
-            payload,
-            own_id,
-            thread_id=thread_id,
-            to=to,
-            lane=lane,
-            correlation_id=correlation_id,
-            in_reply_to=in_reply_to,
-            parent_id=parent_id,
-            created_at=created_at,
-            metadata=metadata,
-        )
-    return Message(  # measures it, or raises an error that says what is wrong
-        id=own_id,
-        policy=policy,
-        payload=payload,
-        thread_id=thread_id,
-        to=to,
-        lane=lane,
-        correlation_id=correlation_id,
-        in_reply_to=in_reply_to,
-        parent_id=parent_id,
-        created_at=created_at,
-        metadata=metadata or {},
-    )
-
-
-def own_call(invocation_id: str, option_name: str, arguments: dict[str, Json]) -> OptionCallPayload:
-    """Return the payload of a call.
-
-    Raises:
-        ValueError: a name is none, or the arguments are not JSON within the limits.
-    """
-    kept = _kept(arguments)
-    if kept is not None and _are_names(invocation_id, option_name):
-        return trusted.option_call_payload(invocation_id, option_name, kept)
-    return OptionCallPayload(invocation_id=invocation_id, option_name=option_name, arguments=arguments)
-
-
-def own_result(invocation_id: str, option_name: str, result: Json) -> OptionResultPayload:
-    """Return the payload of a result that is no error.
-
-    Raises:
-        ValueError: a name is none, or the result is not JSON within the limits.
-    """
-    kept = _kept(result)
-    if kept is not None and _are_names(invocation_id, option_name):
-        return trusted.option_result_payload(invocation_id, option_name, kept)
-    return OptionResultPayload(invocation_id=invocation_id, option_name=option_name, result=result)
 
 
 def cut_result(result: Any) -> Any:
@@ -170,24 +88,6 @@ def text_of(error: BaseException) -> str:
         return "(its text cannot be read)"
 
 
-def _are_names(*names: str | None) -> bool:
-    for name in names:  # noqa: SIM110 (a generator takes twice as long)
-        if name is not None and not (type(name) is str and is_name(name)):
-            return False
-    return True
-
-
-def _kept(value: Json) -> bytes | None:
-    """Return an object in the form in which messages keep it; None if the constructor must validate it."""
-    if type(value) is not dict:
-        return None
-    try:
-        kept = own(value)
-    except JsonError:
-        return None
-    return kept if type(kept) is bytes else None
-
-
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
@@ -219,15 +119,15 @@ def begun(
     policy: str = RUNTIME_POLICY,
 ) -> Message:
     """Return the row that opens something. The same arguments give the same row, so it can be appended twice."""
-    payload = own_call(invocation_id, option, dict(arguments or {}))
-    return own_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
+    payload = quick_call(invocation_id, option, dict(arguments or {}))
+    return quick_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
     """Return the row of a further attempt of an effect; `attempt` is 2 for the first of them."""
     said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
     row_id = attempt_id(effect, attempt)
-    return own_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
+    return quick_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 
 
 def ended(
@@ -242,11 +142,11 @@ def ended(
     """Return the row that ends something; `outcome` are the fields of the result."""
     is_plain = outcome.keys() == {"result"}
     payload = (
-        own_result(invocation_id, option, outcome["result"])
+        quick_result(invocation_id, option, outcome["result"])
         if is_plain
         else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
     )
-    return own_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
+    return quick_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 _REDACTED = "[redacted:"

@@ -1,29 +1,104 @@
-"""Services: what the handlers of a system use of it, as protocols.
+"""Services: what the parts of a system share. The lifetime of the system, and what handlers use of it, as protocols.
 
-`Context` is the only user of most of these. The parts that implement them are defined above this file and import it. So the
+`Context` is the only user of most protocols. The parts that implement them are defined above this file and import it. So the
 protocols keep the import graph free of cycles, and say exactly what a handler can reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from weakref import WeakSet
 
+from antiphon.errors import AntiphonError
 from antiphon.messages import Json, Message
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response, Retry
+from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
 
 if TYPE_CHECKING:
-    from antiphon.errors import AntiphonError
     from antiphon.ledger import Ledger
-    from antiphon.runtime._address import Address
-    from antiphon.runtime._envelope import DeliveryState
+    from antiphon.runtime._delivery import DeliveryState
+    from antiphon.runtime._effects import States
+    from antiphon.runtime._exchange import StoredIds
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._results import StoredIds
-    from antiphon.runtime._run import Lifetime
-    from antiphon.runtime._state import States
-    from antiphon.runtime._supervision import RestartWhen, Supervision
+    from antiphon.runtime._settings import Address, RestartWhen, Supervision
+
+
+class Lifetime:
+    """The event loop of a system, its background tasks, and whether it is closing."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context = copy_context()
+        """The context of handlers: they see the port of the system, and not the variables of their sender."""
+        self.failure: AntiphonError | None = None
+        """Why the whole system has failed."""
+        self._owner = asyncio.current_task()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """Background tasks: decisions, commands, heartbeats."""
+        self._closing_since: float | None = None
+
+    def open(self) -> None:
+        """Open: from now on, a signal closes it gracefully."""
+        OPEN.add(self)
+
+    def begin_closing(self) -> None:
+        """Start no more work. From now on, messages of threads that are cancelled stay open for the next system."""
+        if self._closing_since is None:
+            self._closing_since = self.loop.time()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system is closing."""
+        return self._closing_since is not None
+
+    def remaining_grace(self, grace: float) -> float:
+        """Return the rest of an actor's grace. When the system closes, the grace of all actors runs from the same moment."""
+        return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a background task until it ends, or the system closes."""
+        task = self.loop.create_task(work, context=self.context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error(
+                "the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error)
+            )
+
+    def fail_system(self, failure: AntiphonError) -> None:
+        """Fail the whole system: the root supervisor has given up."""
+        if self.failure is None:
+            self.failure = failure
+            if self._owner is not None:
+                self._owner.cancel()
+
+    def forget(self) -> None:
+        """Ignore signals from now on. It needs no event loop, which may be gone."""
+        OPEN.discard(self)
+
+    async def close(self) -> None:
+        """Cancel the background tasks, and wait for them."""
+        self.forget()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+OPEN: WeakSet[Lifetime] = WeakSet()
+"""The open systems, of all event loops."""
+
+
+# ---------------------------------------------------------------- what handlers use
+
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 

@@ -1,19 +1,92 @@
-"""Settings: the limits of a system and of its threads, and the port that it takes ids, time and random numbers from.
+"""Settings: the values that a user gives a system. Addresses, limits, the port, and the rules of supervision.
 
 A simulation brings its own port and its own event loop, which says how much time has passed. So it is exact.
+
+The rules of supervision (`Supervision`):
+
+| setting | default | meaning |
+|---|---|---|
+| `strategy` | `one_for_one` | who is restarted: the failed child; all children; the failed child and those started after it |
+| `intensity`, `period` | 3 in 5 s | how many restarts are allowed, of one child under `one_for_one`, else of all together |
+| `on_failure` | `restart` | the action: restart, replace, stop, escalate, ignore |
+| `on_block` | `ignore` | the action for a child that blocks the event loop; its message is not handled again |
+| `beyond` | `escalate` | the action when there are too many restarts: escalate or stop |
+| `backoff` | 0.1 s, doubled up to 30 s | the delay before the n-th restart within the period |
+| `heartbeat`, `misses` | none, 3 | how often children are asked for a heartbeat, and how many they may miss |
+
+The restarts of nested supervisors multiply: three in the child's supervisor, each answered three times by the one above.
+`_supervision.py` applies these rules.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 (the one place)
+import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from antiphon.messages import Port, current_port
+from antiphon.messages import Port, current_port, is_name
+from antiphon.messages.keys import key_of, kind_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary
+
+_KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", re.ASCII)
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,200}(/[!-~]{1,200})?", re.ASCII)
+"""The form of most addresses; others are checked in full."""
+
+SYSTEM = "system"
+"""The kind of the runtime's own addresses, and the prefix of its threads."""
+
+
+class Address(str):
+    """`kind/key`, or a kind alone if there is only one of it. It is a `str`: it can be a policy, a receiver or a key."""
+
+    __slots__ = ()
+
+    def __new__(cls, kind: str, key: str = "") -> Address:
+        """Make an address.
+
+        Raises:
+            ValueError: the kind has other characters than ASCII letters, digits and `_.:-`, or the key is no name.
+        """
+        address = super().__new__(cls, f"{kind}/{key}" if key else kind)
+        if _PLAIN.fullmatch(address):
+            return address
+        if not _KIND.fullmatch(kind) or not is_name(str(address)):
+            raise ValueError(f"an address is a kind of ASCII letters, digits and _.:-, and a key that is a name: {address!r}")
+        return address
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that a text is.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        if text.endswith("/"):
+            raise ValueError(f"an address has a key after its slash: {text!r}")
+        if _PLAIN.fullmatch(text):
+            return super().__new__(cls, text)
+        kind, _, key = text.partition("/")
+        return cls(kind, key)
+
+    @property
+    def kind(self) -> str:
+        """What lives there: actors of a kind have the same factory."""
+        return kind_of(self)
+
+    @property
+    def key(self) -> str:
+        """Which one of its kind."""
+        return key_of(self)
+
+
+def system_thread(address: str) -> str:
+    """Return the system thread of an actor: its failures, restarts and supervision, outside of conversations."""
+    return f"{SYSTEM}/{address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +153,46 @@ def port_in_use() -> RuntimePort:
     """Return the current port, with random numbers."""
     port = current_port()
     return port if hasattr(port, "random") else _Completed(port)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+# ---------------------------------------------------------------- supervision
+
+
+RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
+"""When an actor is restarted after it has ended: always; only after a failure; never."""
+
+Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
+Action: TypeAlias = Literal["restart", "replace", "stop", "escalate", "ignore"]
+"""Restart: a new actor, the mailbox as it is. Replace: a new actor, the mailbox empty. Ignore: the same actor goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delay before a restart: longer each time, with jitter."""
+
+    first: float = 0.1
+    factor: float = 2.0
+    most: float = 30.0
+    jitter: float = 0.1
+    """The share by which a delay may be longer or shorter."""
+
+    def delay(self, count: int, chance: float) -> float:
+        """Return the delay before restart number `count`, from 1; `chance` is a random number from 0 to 1."""
+        exponent = min(count - 1, 64)  # beyond, every delay is the longest, and the power would overflow
+        delay = min(self.most, self.first * self.factor**exponent)
+        return delay * (1 + self.jitter * (2 * chance - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """The rules of a supervisor."""
+
+    strategy: Strategy = "one_for_one"
+    intensity: int = 3
+    period: float = 5.0
+    on_failure: Action = "restart"
+    on_block: Action = "ignore"
+    beyond: Literal["escalate", "stop"] = "escalate"
+    backoff: Backoff = Backoff()
+    heartbeat: float | None = None
+    misses: int = 3

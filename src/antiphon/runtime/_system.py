@@ -21,17 +21,15 @@ from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._actor import Actor, props_of
-from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
 from antiphon.runtime._context import context_in
-from antiphon.runtime._envelope import DeliveryState, Envelope, outside
+from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._recovery import Parked, Recovered
-from antiphon.runtime._redelivery import Outcome, settle
-from antiphon.runtime._results import answer_to, error_response, from_wire, named_thread, response_to
-from antiphon.runtime._settings import Settings
-from antiphon.runtime._supervision import RestartWhen, Supervision
-from antiphon.runtime._supervisor import Supervisor
+from antiphon.runtime._redelivery import Settlement, settle
+from antiphon.runtime._settings import SYSTEM, Address, RestartWhen, Settings, Supervision
+from antiphon.runtime._supervision import Supervisor
 from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, subscribe
 
 if TYPE_CHECKING:
@@ -411,7 +409,7 @@ class System:
             ValueError: it is not parked.
             LedgerError: it could not be journaled.
         """
-        await settle(self._kernel.journal, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+        await settle(self._kernel.journal, thread_id, invocation_id, Settlement(result=result, error=error, retry=retry))
         await self._kernel.recovery.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ messages of the protocol

@@ -30,10 +30,10 @@ from antiphon.errors import FencedError, LedgerError, LedgerUnavailableError
 from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
-from antiphon.runtime._address import system_thread
-from antiphon.runtime._failures import LOG, log_fields, log_text
-from antiphon.runtime._results import response_type
+from antiphon.runtime._exchange import response_type
+from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import notice_in
+from antiphon.runtime._settings import system_thread
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, Tailed

@@ -9,6 +9,8 @@ tree knows how to make them. An actor's own state is lost then, as after a resta
 as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one step of the
 event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must await before
 the message is in the mailbox holds it (`Cell.held`), and the cell stays.
+
+`Links` knows which actors monitor an actor, and which are linked to it.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    UndeliverableError,
+)
 from antiphon.messages.keys import kind_of
+from antiphon.protocol import Notice
 from antiphon.runtime._actor import Actor
-from antiphon.runtime._address import SYSTEM, Address
-from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
+from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
+from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Props
     from antiphon.runtime._cell import Cell, Outcomes
-    from antiphon.runtime._envelope import DeliveryState
-    from antiphon.runtime._hooks import Hooks
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._services import Lifetime
 
 _AT_ONCE: Final = 1000
 """How many idle actors are passivated in one step of the event loop."""
@@ -60,7 +67,7 @@ class Tree:
         """
         known = self.cells.get(address)
         if known is not None and known.state != "stopped":
-            raise ValueError(f"{address!r} is taken; stop whoever lives there first, or choose another key")
+            raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
         if props.supervisor and props.supervisor not in self.cells:
             raise ValueError(f"{address!r}: there is no supervisor {props.supervisor!r}; spawn that first")
         cell = self.cells[address] = self._make(address, props)
@@ -84,13 +91,13 @@ class Tree:
             return cell
         props = self._kinds.get(kind_of(address))
         if props is None:
-            raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
+            raise UndeliverableError("there is no actor; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
         cell.parts.idling.idle(cell)  # a message may never follow: then it is passivated
         return cell
 
     def has(self, address: str) -> bool:
-        """Whether somebody lives at an address, or would."""
+        """Whether there is an actor at an address, or one would be made for a message."""
         return address in self.cells or kind_of(address) in self._kinds
 
     def kinds(self) -> tuple[str, ...]:
@@ -183,6 +190,7 @@ class Lifecycle:
                 await self._restart(cell, reason)
 
     async def _restart(self, cell: Cell, reason: str) -> None:
+        # The handlers end first, then the actor: `stopped` must not run beside a handler.
         interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
         await self._end(cell, reason)
         cell.incarnation += 1
@@ -194,7 +202,7 @@ class Lifecycle:
             await self.restart(self._tree.at(child), reason)
         if self._hooks is not None:
             self._hooks.restarted(cell.address, cell.incarnation)
-        cell.resume()
+        cell.resume()  # last: the interrupted messages are back in the mailbox before newer ones, and the children are new
 
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
         """Stop an actor for good. Waiting messages are answered with an error; at a shutdown, those of threads stay open."""
@@ -204,6 +212,7 @@ class Lifecycle:
                 await self._stop(cell, reason, is_shutdown=is_shutdown)
 
     async def _stop(self, cell: Cell, reason: str, *, is_shutdown: bool) -> None:
+        # Children first, the youngest first: a child may ask its elders or its supervisor while its last handlers end.
         for child in reversed(self._tree.children(cell.address)):
             below = self._tree.at(child)
             if below.is_untouched:
@@ -211,6 +220,7 @@ class Lifecycle:
             else:
                 await self.stop(below, reason, is_shutdown=is_shutdown)
         interrupted = await self.halt(cell, cell.props.grace)
+        # Stopped before the mailbox is closed: a sender that is woken by the close must see it, and not add a message.
         cell.state = "stopped"
         self._tree.forget(cell.address)
         await self._end(cell, reason)
@@ -331,3 +341,46 @@ class IdleActors:
         else:
             self._lifetime.start(self._lifecycle.rest(cell))
         return True
+
+
+# ---------------------------------------------------------------- links and monitors
+
+
+class Down(Notice, frozen=True, type="DOWN", family="system"):
+    """A monitored actor has ended; its supervisor may have restarted it."""
+
+    actor_id: str
+    reason: Literal["failed", "stopped"]
+    error_message: str | None = None
+
+
+class Links:
+    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, dict[str, None]] = {}
+        self._links: dict[str, dict[str, None]] = {}
+
+    def monitor(self, watcher: str, watched: str) -> None:
+        """Tell `watcher` when `watched` ends."""
+        self._monitors.setdefault(watched, {})[watcher] = None
+
+    def unmonitor(self, watcher: str, watched: str) -> None:
+        """Remove a monitor."""
+        self._monitors.get(watched, {}).pop(watcher, None)
+
+    def link(self, one: str, other: str) -> None:
+        """Make each of two actors fail when the other does."""
+        self._links.setdefault(one, {})[other] = None
+        self._links.setdefault(other, {})[one] = None
+
+    def watchers(self, address: str) -> tuple[str, ...]:
+        """Return the monitors of an actor that has ended, and forget them: each is told once."""
+        return tuple(self._monitors.pop(address, ()))
+
+    def linked(self, address: str) -> tuple[str, ...]:
+        """Return the actors linked to one that has ended, and forget the links."""
+        others = tuple(self._links.pop(address, ()))
+        for other in others:
+            self._links.get(other, {}).pop(address, None)
+        return others

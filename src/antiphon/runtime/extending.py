@@ -5,10 +5,10 @@ run of an agent has no actor, and writes the same rows as a handler does. These 
 that are stored keep their meaning.
 """
 
+from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
-from antiphon.runtime._envelope import Course
+from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._journal import Journal, observe
-from antiphon.runtime._results import error_of, error_response, from_wire, response_type
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -21,13 +21,13 @@ from antiphon.runtime._rows import (
     text_of,
     unused,
 )
-from antiphon.runtime._supervision import Decision, concerned, decide
+from antiphon.runtime._supervision import Directive, concerned, decide
 
 __all__ = [
     "AGAIN",
     "PARK",
     "Course",
-    "Decision",
+    "Directive",
     "Effect",
     "Journal",
     "Park",

@@ -26,7 +26,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
         ledger = MemoryLedger()
         ada = AgentSpec(name="ada", tools=("count_words",))
         model = calling(("count_words", {"text": "one two"}), then="It has {0} words.")
-        async with Workers(ledger, _policy, [ada], model=model, tools=[count_words], **observed) as workers:
+        async with Workers(ledger, [ada], controller=_policy, model=model, tools=[count_words], **observed) as workers:
             assert (await workers.run("one two", thread_id="t")).response == "It has 2 words."
         return [(each.message.lane, each.message.kind, each.message.policy) async for each in ledger.read("t")]
 
@@ -36,7 +36,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
 def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_and_all_is_the_same() -> None:
     """AT-061: the worker's span is below the controller's, its agent's below that, and the model's and the tool's below."""
     # Mutant: give `ModelRequestEffect` no operation (agents/durability/_model_request.py) -> red: `effect` instead of `chat`.
-    # Mutant: `Hooks.begin` tells nobody (runtime/_hooks.py) -> this test is red: no spans.
+    # Mutant: `Hooks.begin` tells nobody (runtime/_reporting.py) -> this test is red: no spans.
     on = Watch()
 
     rows = _run(observer=on.telemetry)
@@ -62,7 +62,7 @@ async def test_no_content_is_in_a_span() -> None:
     watch = Watch()
 
     model = saying(lambda *_: "the walrus was Paul")
-    async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
+    async with Workers(None, [AgentSpec(name="ada")], controller=_policy, model=model, observer=watch.telemetry) as workers:
         await workers.run("who was the walrus?")
 
     assert watch.spans

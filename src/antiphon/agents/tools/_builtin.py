@@ -15,7 +15,6 @@ from pydantic_ai import ModelRetry, RunContext, Tool
 
 from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
-from antiphon.agents.tools._effects import LOOKS_OUTSIDE
 from antiphon.agents.tools._lookup import Scope, knowledge_base, memory_retrieval
 from antiphon.errors import ToolOffError
 from antiphon.ledger import Ledger
@@ -71,9 +70,13 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
     return _ours(duckduckgo_search_tool(max_results=chosen.max_results), "web_search", chosen)
 
 
+_METADATA: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": False}}
+"""It changes nothing. Its result is untrusted. Its arguments leave the machine: after untrusted input it needs an approval."""
+
+
 def _ours(tool: Tool[Any], name: str, config: WebConfig) -> Tool[Any]:
     tool.name = name
-    tool.metadata = LOOKS_OUTSIDE
+    tool.metadata = _METADATA
     tool.args_validator = _check_lengths
     tool.timeout = config.timeout  # of the whole: a page that comes byte by byte is never late for the next
     return tool

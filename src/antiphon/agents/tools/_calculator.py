@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from pydantic_ai import ModelRetry, Tool
 
-from antiphon.agents.tools._effects import LOOKS
 from antiphon.errors import CalculationError
 
 # ---------------------------------------------------------------- arithmetic
@@ -258,9 +257,13 @@ def _rest(value: Decimal, other: Decimal) -> Decimal:
 # ---------------------------------------------------------------- the tool
 
 
+_METADATA: dict[str, Any] = {"antiphon": {"effects": "none", "allows_untrusted": True}}
+"""It changes nothing, and its result is trusted."""
+
+
 def calculator() -> Tool[Any]:
     """Return the tool that calculates: exact to fifty digits, and with no way to run anything."""
-    return Tool[Any](_calculator, name="calculator", metadata=LOOKS)
+    return Tool[Any](_calculator, name="calculator", metadata=_METADATA)
 
 
 async def _calculator(expression: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic_ai import ModelRetry, Tool
 
-from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._folder import Folder
+from antiphon.agents.tools._lookup import READS
 from antiphon.agents.tools._mailbox import letter_in, letters_in
 from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
 from antiphon.agents.tools._tables import How, columns_of, grouped

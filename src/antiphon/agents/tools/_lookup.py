@@ -10,11 +10,13 @@ from pydantic_ai import Tool
 from typing_extensions import TypedDict
 
 from antiphon.agents._run import current_run
-from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._knowledge import THREAD, KnowledgeBase, retrieve
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages.keys import as_key
+
+READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": True}}
+"""The metadata of a tool that changes nothing, and whose result is untrusted."""
 
 # ---------------------------------------------------------------- documents
 

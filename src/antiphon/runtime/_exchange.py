@@ -1,13 +1,20 @@
-"""Results: from the return value or error of a handler to a result in the ledger, and from there to the caller's answer.
+"""Exchange: from a question to its delivery, and from the outcome to the answer.
+
+- `outside` and `inside` make the delivery of a message: its thread, its id, and the message that it follows from.
+- `result_of` and `error_result` turn the return value or the error of a handler into a result for the ledger.
+- `answer_to` turns a result into the caller's answer, in the form of the question.
 
 The second half does the same for messages of the protocol: a core message becomes the wire message that `Actor.receive` gets
 (`to_wire`), and back (`from_wire`); a response becomes a result, and a result becomes a response.
+
+**Threads.** A message that concerns no conversation (restarts, supervision, failures) is in the system thread of the actor
+that it is for, unless a handler sends it in the thread of a conversation.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from antiphon import errors
 from antiphon.messages import (
@@ -22,26 +29,111 @@ from antiphon.messages import (
     TextPart,
     current_port,
     is_name,
+    keys,
     thaw,
 )
 from antiphon.messages.keys import child_id
+from antiphon.messages.trusted import quick_message, quick_result
 from antiphon.protocol import (
     ErrorCode,
+    ErrorNotification,
     ErrorResponse,
+    Notice,
     Reply,
     Request,
     Response,
+    Restart,
     Retry,
+    Stop,
+    Supervise,
     find_entry,
     response_type_of,
     validate_message,
 )
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._envelope import SYSTEM_TYPES, DeliveryState, Envelope, own_thread
-from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, own_message, own_result
+from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, option_of
+from antiphon.runtime._settings import SYSTEM, system_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+
+Said: TypeAlias = "Request[Any] | Notice | Message"
+
+
+# ---------------------------------------------------------------- from a message to its delivery
+
+
+SYSTEM_TYPES: dict[type, str] = {
+    Restart: Restart.message_type,
+    Stop: Stop.message_type,
+    Supervise: Supervise.message_type,
+    ErrorNotification: ErrorNotification.message_type,
+}
+
+
+def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
+    """Return the delivery of what is said from outside of every handler.
+
+    Raises:
+        ValueError: it is a message of the journal, or of another thread.
+    """
+    if not isinstance(said, Message):
+        if not thread_id and type(said) in SYSTEM_TYPES:
+            thread_id = system_thread(to)
+        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
+    thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
+    return DeliveryState(envelope, may_be_known=True)
+
+
+def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
+    """Return the delivery of what the handler of a message says.
+
+    Raises:
+        ValueError: the key is malformed; or it is a message of the journal.
+    """
+    hops, exchange = handled.envelope.hops + 1, handled.exchange
+    if not isinstance(said, Message):
+        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
+        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
+        # finds in the ledger what it has already said.
+        is_derived = thread_id is not None and handled.thread_id is not None
+        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
+        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+    thread_id = said.thread_id or handled.thread_id
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
+    return DeliveryState(envelope, may_be_known=handled.attempt > 1)
+
+
+def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
+    if is_system and (thread_id is None or thread_id.startswith(f"{SYSTEM}/")):
+        return system_thread(to)
+    return thread_id
+
+
+def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
+    """Return a message with its address and thread, and without metadata that only the runtime may set."""
+    if message.lane == "effect":
+        raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
+    if message.thread_id not in (None, thread_id):
+        raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}, not of {thread_id!r}")
+    changes: dict[str, Any] = {}
+    if message.to != (to,):
+        changes["to"] = (str(to),)
+    if message.thread_id != thread_id:
+        changes["thread_id"] = thread_id
+    if OWN in message.metadata:
+        changes["metadata"] = {name: thaw(value) for name, value in message.metadata.items() if name != OWN}
+    return message.model_copy(update=changes) if changes else message
+
+
+# ---------------------------------------------------------------- outcomes, results and answers
+
 
 _ERRORS: dict[str, type[errors.DeliveryError]] = {
     cls.code: cls
@@ -74,7 +166,7 @@ def result_of(delivery: DeliveryState, outcome: Any) -> Message:
         payload = outcome.model_copy(update={"invocation_id": delivery.invocation_id, "option_name": delivery.type})
     else:
         value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
-        payload = own_result(delivery.invocation_id, delivery.type, value)
+        payload = quick_result(delivery.invocation_id, delivery.type, value)
     result = _result_message(delivery, payload, delivery.to)
     own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
     if own_type and own_type != response_type_of(delivery.type):  # of a RETRY, or chosen by `receive`
@@ -106,13 +198,13 @@ def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: s
 def delivery_result(delivery: DeliveryState) -> Message:
     """Return the confirmation of a notice, for another system."""
     payload = OptionResultPayload(invocation_id=delivery.id, option_name=DELIVER)
-    return own_message(RUNTIME_POLICY, payload, in_reply_to=delivery.id)
+    return quick_message(RUNTIME_POLICY, payload, in_reply_to=delivery.id)
 
 
 def _result_message(delivery: DeliveryState, payload: OptionResultPayload, policy: str) -> Message:
     """Return the message with the result of a call, addressed to the caller."""
     call = delivery.message
-    return own_message(
+    return quick_message(
         str(policy),
         payload,
         thread_id=delivery.thread_id,

@@ -1,8 +1,8 @@
-"""Envelope and DeliveryState: a message to one actor, and how far its delivery is.
+"""Delivery: a message to one actor (`Envelope`), and how far its delivery is (`DeliveryState`).
 
 **The envelope is a value.** It says who says what to whom, in which thread, and from which message that follows. It is
-frozen. Two things replace it by another: the ledger, when it redacts the message that is appended (`DeliveryState.take`),
-and a forward, which has another address (`DeliveryState.pass_on`).
+frozen. Two things replace it by another: the ledger, when it redacts the message that is appended
+(`DeliveryState.use_stored`), and a forward, which has another address (`DeliveryState.forwarded_to`).
 
 **The delivery has the state.** The parts of the runtime hand it on: the dispatcher makes it, the mailbox keeps it, the cell
 handles it, and the journal ends it. It is also the `Course` of the effects of its handler.
@@ -10,9 +10,6 @@ handles it, and the journal ends it. It is also the `Course` of the effects of i
 **Lazy parts.** A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when
 first needed, which saves half the cost of an ask. Its id is made when first needed, too. Simulations depend on the order of
 `new_id`, so code that moves the first look at an id changes every id after it.
-
-**Threads.** A message that concerns no conversation (restarts, supervision, failures) is in the system thread of the actor
-that it is for, unless it is said by a handler in the thread of a conversation.
 """
 
 from __future__ import annotations
@@ -21,13 +18,13 @@ from asyncio import get_running_loop
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
-from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
-from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import OWN, Standing, notice_in, option_of, own_call, own_message, renamed
+from antiphon.messages.trusted import quick_call, quick_message
+from antiphon.protocol import Notice, Request, Restart, Stop
+from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
     from antiphon.ledger import Record
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
-
-
-Said: TypeAlias = "Request[Any] | Notice | Message"
 
 
 class Course(Protocol):
@@ -307,10 +301,10 @@ class DeliveryState:
         said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
-            payload = own_call(self.id, said.message_type, said.to_data())
+            payload = quick_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
-        return own_message(
+        return quick_message(
             str(envelope.sender),
             payload,
             id=self.id,
@@ -415,7 +409,7 @@ class DeliveryState:
 
     def fail_duplicates(self, error: BaseException | None = None) -> None:
         """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
-        reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
+        reason = error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
         for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)
 
@@ -453,113 +447,3 @@ class DeliveryState:
         self.withdraw(error)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
-
-
-class InFlight:
-    """The messages of threads that this system handles: appended, or about to be, and not ended.
-
-    At most one delivery of a message is in flight. That is what makes duplicates wait instead of running twice.
-    """
-
-    def __init__(self) -> None:
-        self._deliveries: dict[tuple[str, str], DeliveryState] = {}
-        """By thread and invocation."""
-
-    def __len__(self) -> int:
-        return len(self._deliveries)
-
-    def get(self, delivery: DeliveryState) -> DeliveryState | None:
-        """Return the delivery of the same message that is in flight."""
-        return self._deliveries.get(_place(delivery))
-
-    def has(self, delivery: DeliveryState) -> bool:
-        """Whether a message is in flight."""
-        return _place(delivery) in self._deliveries
-
-    def take_over(self, delivery: DeliveryState) -> None:
-        """Add a message, or make this delivery the one of its message."""
-        self._deliveries[_place(delivery)] = delivery
-
-    def drop(self, delivery: DeliveryState) -> None:
-        """Remove a message."""
-        self._deliveries.pop(_place(delivery), None)
-
-    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
-        """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
-        self.drop(delivery)
-        delivery.fail(error)
-
-
-def _place(delivery: DeliveryState) -> tuple[str, str]:
-    thread_id = delivery.envelope.thread_id
-    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
-    return thread_id, delivery.invocation_id
-
-
-# ---------------------------------------------------------------- how what is said becomes an delivery
-
-SYSTEM_TYPES: dict[type, str] = {
-    Restart: Restart.message_type,
-    Stop: Stop.message_type,
-    Supervise: Supervise.message_type,
-    ErrorNotification: ErrorNotification.message_type,
-}
-
-
-def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
-    """Return the delivery of what is said from outside of every handler.
-
-    Raises:
-        ValueError: it is a message of the journal, or of another thread.
-    """
-    if not isinstance(said, Message):
-        if not thread_id and type(said) in SYSTEM_TYPES:
-            thread_id = system_thread(to)
-        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
-    thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
-    message = _stamped(said, to, thread_id)
-    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
-    return DeliveryState(envelope, may_be_known=True)
-
-
-def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
-    """Return the delivery of what the handler of a message says.
-
-    Raises:
-        ValueError: the key is malformed; or it is a message of the journal.
-    """
-    hops, exchange = handled.envelope.hops + 1, handled.exchange
-    if not isinstance(said, Message):
-        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
-        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
-        # finds in the ledger what it has already said.
-        is_derived = thread_id is not None and handled.thread_id is not None
-        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
-        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
-        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
-    thread_id = said.thread_id or handled.thread_id
-    message = _stamped(said, to, thread_id)
-    envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
-    return DeliveryState(envelope, may_be_known=handled.attempt > 1)
-
-
-def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
-    if is_system and (thread_id is None or thread_id.startswith(f"{SYSTEM}/")):
-        return system_thread(to)
-    return thread_id
-
-
-def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
-    """Return a message with its address and thread, and without metadata that only the runtime may set."""
-    if message.lane == "effect":
-        raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
-    if message.thread_id not in (None, thread_id):
-        raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}, not of {thread_id!r}")
-    changes: dict[str, Any] = {}
-    if message.to != (to,):
-        changes["to"] = (str(to),)
-    if message.thread_id != thread_id:
-        changes["thread_id"] = thread_id
-    if OWN in message.metadata:
-        changes["metadata"] = {name: thaw(value) for name, value in message.metadata.items() if name != OWN}
-    return message.model_copy(update=changes) if changes else message

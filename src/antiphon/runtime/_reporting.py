@@ -1,7 +1,12 @@
-"""Hooks: the one place that calls the observer, so that nothing an observer does can harm an actor.
+"""Reporting: what the runtime tells the outside. Failures as data, logs, calls of the observer, and dead letters.
 
-Every part of the runtime that reports something has an optional `Hooks`. Without an observer it is None, and each report
-costs one comparison. An observer that raises is not called again.
+**Logs** have structured fields, and never the content of a message. The text of an exception may quote a message, so only the
+code or the class of an actor's error is logged, with the lines of code. Errors of the ledger name threads, ids and files, and
+may be quoted.
+
+**Hooks** are the one place that calls the observer, so that nothing an observer does can harm an actor. Every part of the
+runtime that reports something has an optional `Hooks`. Without an observer it is None, and each report costs one comparison.
+An observer that raises is not called again.
 
 `DeadLetters` keeps the latest messages that no actor will handle, and counts all of them.
 """
@@ -9,11 +14,13 @@ costs one comparison. An observer that raises is not called again.
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Token
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -21,8 +28,7 @@ from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutc
 from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
-from antiphon.runtime._envelope import Course, DeliveryState
-from antiphon.runtime._failures import LOG, Failure, log_fields
+from antiphon.runtime._delivery import Course, DeliveryState
 from antiphon.runtime._observer import (
     Activity,
     AgentOperation,
@@ -36,6 +42,77 @@ from antiphon.runtime._observer import (
     WatchedSystem,
     current,
 )
+from antiphon.runtime._rows import text_of
+
+_MOST_TEXT = 2000
+"""Characters that are kept of an error's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFailure:
+    """Why an actor failed."""
+
+    address: str
+    incarnation: int
+    """Which actor of the cell failed, from 1: a later one is not restarted for it."""
+    error_type: str
+    error_message: str
+    where: str
+    """The file and line that raised."""
+    message_id: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, address: str, incarnation: int, message_id: str | None) -> ActorFailure:
+        """Return an exception as data."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+        return cls(address, incarnation, type(error).__qualname__, _text_of(error), where, message_id)
+
+
+def _text_of(error: BaseException) -> str:
+    return text_of(error)[:_MOST_TEXT].encode(errors="replace").decode()
+
+
+BLOCKED: Final = "LOOP_BLOCKED"
+"""The error code of an actor that blocks the event loop."""
+
+
+LOG = logging.getLogger("antiphon.runtime")
+
+
+def log_fields(
+    subject: DeliveryState | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
+) -> dict[str, str]:
+    """Return the fields of a log record, named as in traces; `subject` is a delivery, or the address of an actor."""
+    found: dict[str, str | None] = {"antiphon.thread.id": thread_id}
+    if isinstance(subject, str):
+        found["antiphon.actor.address"] = str(subject) or None
+    else:
+        found["antiphon.actor.address"] = str(subject.to)
+        found["antiphon.message.id"] = subject.id
+        found["antiphon.message.type"] = subject.type
+        found["antiphon.thread.id"] = subject.thread_id
+    if error is not None:
+        found["error.type"] = error if isinstance(error, str) else _class(error)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def log_text(error: BaseException) -> str:
+    """Return what may be logged of an error."""
+    return str(error) if isinstance(error, LedgerError) else _class(error)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error without its text."""
+    return "".join(traceback.format_tb(error.__traceback__)).rstrip()
+
+
+def _class(error: BaseException) -> str:
+    return error.code if isinstance(error, DeliveryError) else type(error).__qualname__
+
+
+# ---------------------------------------------------------------- the observer
+
 
 UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
 """The error type of an effect whose outcome is unknown."""
@@ -159,11 +236,11 @@ class Hooks:
         try:
             return hear(*what)
         except Exception as exc:  # noqa: BLE001 (an observer must not harm an actor)
-            failure = Failure.of(exc, "", 0, None)
+            failure = ActorFailure.of(exc, "", 0, None)
             name = type(self._observer).__qualname__
             self._observer = Observer()
             text = "the observer %s is switched off: it raised %s at %s"
-            LOG.error(text, name, failure.error_type, failure.where, extra=log_fields(error=exc))
+            LOG.error(text, name, failure.error_type, failure.where, extra=log_fields(error=exc))  # noqa: TRY400 (no message text)
             return None
 
 
