@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.cli.ledgers import text
+from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, chain_on, known
 
 from antiphon.errors import CursorError, UnknownThreadError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.postchain._events import ChainEvents
 from antiphon.service import ChainRunner, Followed, chain_words, follow, replay_thread
 
 pytest.importorskip("apsw")
@@ -90,18 +91,22 @@ async def test_the_words_of_a_chain_come_between_its_records() -> None:
     async with chain_on(ledger) as chain:
         thread_id = await chain.create(QUESTION)
         found: list[Followed] = []
+        arrived = asyncio.Event()
 
         async def read() -> None:
             async for each in follow(ledger, thread_id, words=chain_words(chain)):
-                found.append(each)  # noqa: PERF401 (it is cancelled, and what came is kept)
+                found.append(each)
+                arrived.set()
 
         reading = asyncio.create_task(read())
         await asyncio.sleep(0.01)
         await chain.start(thread_id)
         result = await chain.wait(thread_id)
         head = (await ledger.head(thread_id)).seq
-        while not any(each.record is not None and each.record.seq == head for each in found):
-            await asyncio.sleep(0)  # the test's own time limit ends it
+        (last,) = [record async for record in ledger.read(thread_id, head - 1, head + 1)]
+        while not any(each.record == last for each in found):
+            await arrived.wait()
+            arrived.clear()
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     said = "".join(each.words.text for each in found if each.words is not None and each.words.speaker == "yield")
@@ -146,3 +151,25 @@ async def test_a_run_is_reported_with_what_it_took() -> None:
     assert (report.status, report.was_interrupted, report.models) == ("completed", False, ("teller",))
     assert report.to_json()["response"] == report.response
     assert heard[-1] == "ended"
+
+
+async def test_an_event_that_was_read_from_the_ledger_does_not_come_again() -> None:
+    """It was written, and kept for the reader, while the reader was about to read the ledger."""
+    ledger = MemoryLedger()
+    events = ChainEvents(ledger)
+
+    async def called() -> None:
+        call, result = exchange(1, "Oslo")
+        for record in await ledger.append("t", [call, result]):
+            events.seen(record)
+
+    following = cast("Any", events.follow("t", most=2))
+    begun = asyncio.create_task(anext(following))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await called()
+    found = [await begun, await anext(following), await anext(following)]  # the third is read from the ledger
+    await called()
+    found += [await anext(following) for _ in range(5)]
+    await following.aclose()
+    assert [event.seq for event in found] == [1, 2, 3, 4, 5, 6, 7, 8]
