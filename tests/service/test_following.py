@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, chain_on, known
+from typing_extensions import override
 
 from antiphon.errors import CursorError, UnknownThreadError
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain._events import ChainEvents
 from antiphon.service import ChainRunner, Followed, chain_words, follow, replay_thread
@@ -153,14 +154,30 @@ async def test_a_run_is_reported_with_what_it_took() -> None:
     assert heard[-1] == "ended"
 
 
+class SlowLedger(MemoryLedger):
+    """A ledger that reads when it is told to, as one on a slow disk may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_read = asyncio.Event(), asyncio.Event()
+
+    @override
+    async def read(
+        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Record]:
+        self.asked.set()
+        await self.may_read.wait()
+        async for record in super().read(thread_id, after, before, reverse):
+            yield record
+
+
 async def test_an_event_that_was_read_from_the_ledger_does_not_come_again() -> None:
     """It was written, and kept for the reader, while the reader was about to read the ledger."""
-    ledger = MemoryLedger()
+    ledger = SlowLedger()
     events = ChainEvents(ledger)
 
     async def called() -> None:
-        call, result = exchange(1, "Oslo")
-        for record in await ledger.append("t", [call, result]):
+        for record in await ledger.append("t", exchange(1, "Oslo")):
             events.seen(record)
 
     following = cast("Any", events.follow("t", most=2))
@@ -168,8 +185,13 @@ async def test_an_event_that_was_read_from_the_ledger_does_not_come_again() -> N
     await asyncio.sleep(0)
     for _ in range(3):
         await called()
-    found = [await begun, await anext(following), await anext(following)]  # the third is read from the ledger
+    found = [await begun, await anext(following)]
+    third = asyncio.create_task(anext(following))
+    await ledger.asked.wait()
     await called()
-    found += [await anext(following) for _ in range(5)]
+    ledger.may_read.set()
+    found += [await third, *[await anext(following) for _ in range(5)]]
+    await called()
+    found += [await anext(following) for _ in range(2)]
     await following.aclose()
-    assert [event.seq for event in found] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [event.seq for event in found] == list(range(1, 11))
