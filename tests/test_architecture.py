@@ -138,6 +138,22 @@ def test_a_file_begins_with_what_is_in_it(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "src" / "antiphon" / "cli").glob("*.py")), ids=lambda path: path.name)
+def test_a_command_calls_the_service_and_no_actor_agent_or_pattern(path: Path) -> None:
+    """Not even for type checking, or inside a function."""
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [name for node in imports for name in _names_of(node)]
+
+    below = ("antiphon.runtime.", "antiphon.telemetry.", "antiphon.agents.", "antiphon.patterns.", "antiphon.service._")
+    assert [name for name in names if f"{name}.".startswith(below)] == []
+
+
+def _names_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+
+
 FIGURES = {
     "files": (None, 340),
     "median lines of a file": (140, None),

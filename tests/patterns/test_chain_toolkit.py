@@ -629,6 +629,6 @@ async def test_the_command_leaves_a_thread_to_the_program_that_has_its_toolkit(t
         (waiting,) = await pending_approvals(ledger)
         await answer(ledger, waiting.id, principal="grace", approved=True)
         typed = await asyncio.to_thread(command, "resume", thread_id, "--ledger", url)
-        assert (typed.exit_code, f"thread {thread_id} goes on in the program that runs it" in typed.stderr) == (0, True)
+        assert (typed.exit_code, f"thread {thread_id} continues in the program that runs it" in typed.stderr) == (0, True)
         result = await chain.wait(thread_id)
         assert [each["quote"] for each in result.citations] == ["391"]

@@ -1,7 +1,7 @@
-"""How a chain is set up for a model of 135 million parameters: short, with one tool at a time, and with help if it fails.
+"""Settings of a chain for a model of 135 million parameters: short answers, one tool at a time, a script if it fails.
 
-Such a model copies badly. So a tool is offered only where the question is one for it, and its arguments can be nothing but
-what stands in the question: an expression to be calculated, or the question itself to be looked up.
+Such a model copies badly. So a tool is offered only if the question fits it, and its arguments can only be text of the
+question: an arithmetic expression, or the whole question as a search.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from antiphon.protocol import AgentConfig
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
 
-__all__ = ["expressions_in", "for_small_model"]
-
 _FEW_TOKENS: Final = 32
-"""Of an answer: more of it takes long, and says no more."""
+"""Of an answer: more takes long, and adds nothing."""
 _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\d\s]*[.\d)]")
-"""Not a date, a range or a version: there, nothing is between the numbers but a sign."""
+"""Not a date, a range or a version: these have a sign between the numbers, and no space."""
 _LONGEST_QUESTION: Final = 200
 
 
 def for_small_model(ledger: Ledger) -> dict[str, Any]:
-    """Return what a `PostChain` is given for it."""
+    """Return the options of a `PostChain` for it."""
     action = AgentConfig(tools=("calculator", "knowledge_base"), max_tokens=2 * _FEW_TOKENS)
     config = ChainConfig(
         max_tokens=_FEW_TOKENS, found=3, drafts=False, fallback="scripted", attempts=1, phases={"action": action}
@@ -38,7 +36,7 @@ def for_small_model(ledger: Ledger) -> dict[str, Any]:
 
 
 def expressions_in(text: str) -> list[str]:
-    """Return what can be calculated in a text."""
+    """Return the arithmetic expressions in a text."""
     return [found.strip() for found in _ARITHMETIC.findall(text) if _is_expression(found)]
 
 
@@ -78,13 +76,13 @@ def _knowledge_base(ledger: Ledger) -> Tool[Any]:
 
 
 def _question(context: RunContext[Any]) -> str:
-    """Return what was asked last: what was said before it ends with an empty line."""
+    """Return the last question: an empty line separates it from earlier turns."""
     said = context.prompt if isinstance(context.prompt, str) else ""
     return said.rpartition("\n\n")[2].strip()
 
 
 def _held_to(tool: ToolDefinition, name: str, values: list[str]) -> ToolDefinition:
-    """Return a tool one argument of which can only be one of some values."""
+    """Return a tool with one argument limited to some values."""
     schema = tool.parameters_json_schema
     held = {**schema["properties"], name: {"type": "string", "enum": values}}
     return replace(tool, parameters_json_schema={**schema, "properties": held})
