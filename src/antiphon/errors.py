@@ -39,6 +39,13 @@ AntiphonError                     .retryable: may the same operation succeed lat
 ├── EffectError                   raised in an effect to report its outcome
 │   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
 │   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
+├── ServiceError                  .thread_id: a verb of the service cannot do what was asked
+│   ├── PlaceError                the thread has no such place, or does not continue from there; name another
+│   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
+│   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
+│   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── OwnProgramError           only the thread's own program can continue it; start that program
+│   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
 ├── CalculationError              not arithmetic, or too large; also a ValueError
 └── DeliveryError                 .code .address: a message to an actor has no answer; the code says why
@@ -81,6 +88,7 @@ __all__ = [
     "CastError",
     "ChainConfigError",
     "ConfigError",
+    "CursorError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
@@ -105,17 +113,23 @@ __all__ = [
     "MissingKeyError",
     "ModelError",
     "NewerVersionError",
+    "NotWaitingError",
+    "OtherPatternError",
+    "OwnProgramError",
     "OwnedError",
     "ParkedError",
+    "PlaceError",
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
     "ScriptError",
     "SecretNameError",
+    "ServiceError",
     "SetupError",
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
+    "ThreadEndedError",
     "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
@@ -502,6 +516,55 @@ class WorkFailedError(AntiphonError, RuntimeError):
 
 class CalculationError(AntiphonError, ValueError):
     """The text is not arithmetic, or is too large to evaluate; the message says why."""
+
+
+# ---------------------------------------------------------------- the service
+
+
+class ServiceError(AntiphonError):
+    """A verb of `antiphon.service` cannot do what was asked; the text says why, and what to do instead."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
+        super().__init__(reason, thread_id, *details)
+        self.reason = reason
+        self.thread_id = thread_id
+        """The thread that it is about; None if it is not about one."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class PlaceError(ServiceError):
+    """The thread has no such message, step or phase, or does not continue from there by itself."""
+
+
+class CursorError(ServiceError):
+    """The text is no cursor of this ledger."""
+
+
+class OtherPatternError(ServiceError):
+    """The verb is for threads of another pattern."""
+
+    def __init__(self, reason: str, thread_id: str, pattern: str | None) -> None:
+        super().__init__(reason, thread_id, pattern)
+        self.pattern = pattern
+        """The pattern of the thread; None if it has none."""
+
+
+class ThreadEndedError(ServiceError):
+    """The thread has completed, failed or was terminated: it cannot be resumed."""
+
+    def __init__(self, reason: str, thread_id: str, status: str) -> None:
+        super().__init__(reason, thread_id, status)
+        self.status = status
+
+
+class OwnProgramError(ServiceError):
+    """The thread uses tools that only its own program has. It continues when that program runs again."""
+
+
+class NotWaitingError(ServiceError):
+    """No such approval or parked call waits, or not for this person."""
 
 
 # ---------------------------------------------------------------- delivery
