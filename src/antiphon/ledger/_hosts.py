@@ -41,7 +41,8 @@ def process_name() -> str:
     if simulated is not None:
         return simulated
     pid = os.getpid()
-    return f"{_boot()}/{_pid_namespace()}/{pid}/{_started_at(pid)}"
+    _, started_at = _process_state(pid) or ("", "")
+    return f"{_boot()}/{_pid_namespace()}/{pid}/{started_at}"
 
 
 def _boot() -> str:
@@ -60,14 +61,18 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _started_at(pid: int) -> str | None:
-    """Return when a process was started, in ticks of the machine; None if there is no such process, or it has ended."""
+_DEAD_STATES = "ZX"
+"""A process that has ended and whose parent has not asked how."""
+
+
+def _process_state(pid: int) -> tuple[str, str] | None:
+    """Return the state of a process, and when it was started, in ticks of the machine; None if the machine does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the name before may have spaces and brackets
-    return None if state in "ZX" else fields[18]
+    return state, fields[18]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +211,20 @@ class BootClock:
 
     def now(self) -> float:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)  # noqa: TID251 (nobody sets it)
+
+    def has_ended(self, instance: str) -> bool:
+        """Whether the process of a host has ended; known only of a process that this one can see."""
+        boot, namespace, pid, started_at = (*instance.split("/"), "", "", "", "")[:4]
+        if not boot or boot != self.boot or not namespace or namespace != _pid_namespace() or not pid.isdecimal():
+            return False  # another machine or container counts its processes for itself; a program may choose any name
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            pass  # it belongs to another user
+        found = _process_state(int(pid))
+        return found is not None and (found[0] in _DEAD_STATES or found[1] != started_at)  # else the id was given out again
 
 
 def lasts(now: float, ends: float, lease: float) -> bool:
