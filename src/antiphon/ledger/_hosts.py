@@ -20,6 +20,8 @@ from antiphon.messages import current_port, is_name
 
 _LONGEST_LEASE = 24 * 3600.0
 """Seconds: threads of a host that died are not taken over for so long."""
+_SLACK = 1.0
+"""Seconds: sums of floats are not exact, and a clock that began anew is off by more."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -208,4 +210,4 @@ class BootClock:
 
 def lasts(now: float, ends: float, lease: float) -> bool:
     """Whether a lease has begun and not ended. One that begins later than now was given before the clock began anew."""
-    return ends - lease <= now < ends
+    return now < ends <= now + lease + _SLACK

@@ -419,8 +419,9 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         found = Recovered()
-        host = await self._lease.host()
-        while taken := await self._ledger.take(host, kinds=(*self._tree.kinds(), None), limit=_AT_ONCE):
+        while taken := await self._ledger.take(
+            host := await self._lease.host(), kinds=(*self._tree.kinds(), None), limit=_AT_ONCE
+        ):
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
             found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)

@@ -8,6 +8,7 @@ that are stored keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
+from antiphon.runtime._hosting import Lease
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
@@ -31,6 +32,7 @@ __all__ = [
     "Directive",
     "Effect",
     "Journal",
+    "Lease",
     "Park",
     "Run",
     "Standing",

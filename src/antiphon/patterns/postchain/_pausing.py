@@ -31,7 +31,7 @@ class _Gate:
     may_look: asyncio.Event = field(default_factory=asyncio.Event)
     """Set unless it is closed."""
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while nobody is passing."""
+    """Set while no start is passing."""
     passing: int = 0
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Gates:
     """The gates of all threads, by their ids."""
 
     def __init__(self, look: Callable[[str], Awaitable[GateState]]) -> None:
-        """Make them; `look` says what the ledger knows of a thread."""
+        """Make them; `look` reads the state of a thread from the ledger."""
         self._look = look
         self._gates: dict[str, _Gate] = {}
         self._looking: dict[str, asyncio.Lock] = {}
@@ -60,7 +60,7 @@ class Gates:
         """Wait until the gate of a thread is open, and pass it.
 
         Raises:
-            WithdrawnError: the thread is over.
+            WithdrawnError: the thread has ended.
         """
         gate = await self._gate(thread_id)
         while gate.state == "closed":
@@ -80,28 +80,28 @@ class Gates:
         """Wait until the gate of a thread is open.
 
         Raises:
-            WithdrawnError: the thread is over.
+            WithdrawnError: the thread has ended.
         """
         async with self.passing(thread_id):
             pass
 
     def is_open(self, thread_id: str) -> bool:
-        """Whether nobody has to wait, as far as is known here."""
+        """Whether a start need not wait, as far as this process knows."""
         gate = self._gates.get(thread_id)
         return gate is None or gate.state == "open"
 
     async def is_over(self, thread_id: str) -> bool:
-        """Whether nobody passes the gate of a thread any more."""
+        """Whether no start passes the gate of a thread any more."""
         return (await self._gate(thread_id)).state == "over"
 
     async def close(self, thread_id: str) -> None:
-        """Close a gate, and wait until nothing is passing any more."""
+        """Close a gate, and wait until no start is passing."""
         gate = await self._gate(thread_id)
         gate.turn("closed")
         await gate.quiet.wait()
 
     def open(self, thread_id: str) -> None:
-        """Let what waits go on."""
+        """Open a gate."""
         self._turn(thread_id, "open")
 
     def end(self, thread_id: str) -> None:
@@ -109,12 +109,12 @@ class Gates:
         self._turn(thread_id, "over")
 
     async def look_again(self, thread_id: str) -> None:
-        """Have a gate as the ledger says, where that is in doubt."""
+        """Set a gate to the state in the ledger, if it may differ."""
         state = await self._look(thread_id)
         self._turn(thread_id, state)
 
     def forget(self, thread_id: str) -> None:
-        """Give back the memory of a gate that nobody passes or waits at: the ledger knows."""
+        """Drop a gate that no start passes or waits at: the ledger has its state."""
         gate = self._gates.get(thread_id)
         if gate is not None and not gate.passing and gate.state != "closed":
             del self._gates[thread_id]
@@ -142,13 +142,13 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a thread that is paused waits for."""
+    """What a paused thread waits for."""
 
     reason: str
     commands: tuple[str, ...]
-    """What to type, one after the other; where there are several ways, the first one."""
+    """The commands to run, in order; if there are alternatives, the first."""
     is_answered: bool = False
-    """Whether it can go on as it is: nobody has said yes in time, and the model is told so."""
+    """Whether it can continue as it is: the approval has expired, and the model is told."""
 
     @property
     def text(self) -> str:
@@ -161,7 +161,7 @@ class Waiting:
 
 
 async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return what a thread waits for; None: for nobody.
+    """Return what a thread waits for; None: it does not wait.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -171,7 +171,7 @@ async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
 
 
 async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
-    """Return the questions of a thread that nobody has answered.
+    """Return the open approvals of a thread.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -180,7 +180,7 @@ async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
 
 
 def withdrawal(approval: Approval) -> Message:
-    """Return the row that closes a question which nobody need answer any more."""
+    """Return the row that closes an approval that is no longer needed."""
     payload = OptionResultPayload(
         invocation_id=approval.id,
         option_name=APPROVE,
@@ -212,7 +212,7 @@ def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:
     for row in rows:
         payload = row.message.payload
         if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
-            reason = f"{payload.arguments['reason']}; look what became of it, and say so"
+            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
             settle = f"antiphon settle {thread_id} {row.message.parent_id} --result JSON"
             return Waiting(reason, (settle, f"antiphon resume {thread_id}"))
     return None

@@ -1,12 +1,12 @@
-r"""What the folds of streamed answers share: deltas, text that grows, and typed looks into events.
+r"""The shared base of the answer assemblers: deltas, growing text, and typed access to events.
 
-A fold takes the events of one answer and keeps the whole answer as it would have come without streaming. It is a dataclass of
-plain JSON fields, so its state can be stored, and a fold made of a stored state goes on as if nothing had happened. The one
-exception is text that is being said: adding to a `str` again and again would copy it each time, so it is a `StringIO` until
-someone looks. `settled` gives plain JSON.
+An assembler takes the events of one streamed answer and builds the body that the provider would have sent without streaming.
+It is a dataclass of plain JSON fields, so its state can be stored, and an assembler resumed from a stored state continues
+where the first one stopped. The one exception is text that still grows: appending to a `str` copies it each time, so it is a
+`StringIO` until it is read. `settled` returns plain JSON.
 
-A provider may cut its text between the two halves of a character that JSON escapes as a pair (`\ud83d`, `\ude00`). The first
-half waits in the fold until the second comes, so that no delta holds half a character.
+A provider may split its text between the two surrogates of a character that JSON escapes as a pair (`\ud83d`, `\ude00`). The
+assembler keeps the first surrogate until the second arrives, so that no delta contains half a character.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from antiphon.messages.json_values import JsonError, freeze, parse, write
 DeltaKind: TypeAlias = Literal["text", "reasoning", "call", "arguments", "refusal", "signature", "citation", "usage", "finish"]
 
 _NAMES = ("type", "event_kind", "object")
-"""Where an event may have a name."""
+"""Keys that may hold the name of an event."""
 _HALF_ALONE = "half a character without its other half (a lone surrogate)"
 _HIGH_HALVES = range(0xD800, 0xDC00)
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What an event adds to an answer. Only the first of several choices is told; the others are in the answer."""
+    """What an event adds to an answer. Deltas report only the first of several choices; the answer has all."""
 
     kind: DeltaKind
     index: int | None = None
-    """The piece it belongs to (a text, a thought, a call), counted in the order in which they begin; None: no one piece."""
+    """The piece it belongs to (a text, a thought, a call), numbered in order of their start; None: no single piece."""
     text: str = ""
-    """What is said next, of a text, a thought, a refusal or the JSON text of arguments; the signature; why it finished."""
+    """The next piece of a text, a thought, a refusal or the arguments' JSON; the signature; the finish reason."""
     option_name: str | None = None
-    """What is called."""
+    """The option of a call."""
     invocation_id: str | None = None
-    """The id of the call, where the format gives one."""
+    """The id of the call, if the format has one."""
     value: Json = None
-    """A citation or the usage so far, as the provider says it; arguments, where they do not come as text."""
+    """A citation or the usage so far, in the provider's form; arguments, if they are not sent as text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """What a provider says went wrong in the middle of an answer."""
+class StreamFailure:
+    """A failure that a provider reports in the middle of an answer."""
 
     message: str
     code: str | None
 
 
 class EventError(ValueError):
-    """An event that is not what its format says: why, and at which key. The stream knows which event it was."""
+    """An event violates its format: the reason and the key. The stream adds which event it was."""
 
     def __init__(self, reason: str, key: str = "") -> None:
         super().__init__(reason, key)
@@ -63,82 +63,82 @@ class EventError(ValueError):
         self.key = key
 
 
-class Fold(Protocol):
-    """One answer of some format, put together event by event."""
+class AnswerAssembler(Protocol):
+    """Builds one answer of some format, event by event."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the provider has said that this was all."""
+        """Whether the provider has marked the answer as complete."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of an answer has come."""
+        """Whether no part of an answer has arrived."""
         ...
 
     @property
     def unknown(self) -> Mapping[str, int]:
-        """How often events came that say nothing we know of and have no place in the answer, by their name."""
+        """The number of unknown events that are not part of the answer, by name."""
         ...
 
     @property
-    def state(self) -> dict[str, Any]:
-        """All that has come, as plain JSON."""
+    def state(self) -> dict[str, object]:
+        """The state, as plain JSON."""
         ...
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
-        """Take an event, which is then the fold's own, and yield what it adds.
+        """Add an event, and yield its deltas. The assembler owns the event from then on.
 
         Raises:
-            EventError: it is not what the format says.
+            EventError: the event violates the format.
         """
         ...
 
     def end(self) -> None:
-        """Take note that the server has marked the end of the stream."""
+        """Record that the server has marked the end of the stream."""
         ...
 
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
-        """Return what went wrong, if that is what an event says."""
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
+        """Return the failure that an event reports, if any."""
         ...
 
     def unfinished(self) -> tuple[str, ...]:
-        """Name what has begun and is not whole, other than text."""
+        """Name the incomplete pieces, except text."""
         ...
 
     def body(self, *, whole: bool = False) -> dict[str, Any]:
-        """Return the answer so far, as plain JSON; with `whole`, only what is whole, and text as it stands."""
+        """Return the answer so far, as plain JSON; with `whole`, only complete pieces and the text so far."""
         ...
 
 
 DERIVED: Final = {"derived": True}
-"""Metadata of a field that is found out from others, and stored nowhere."""
+"""Metadata of a field that is derived from others, and not stored."""
 _LATER = frozenset({"begins"})
-"""Fields that states stored by earlier versions do not have."""
+"""Fields that are missing in states stored by earlier versions."""
 
 
 @dataclass(slots=True)
-class Folding:
-    """The part of a fold that is the same for all formats. Its fields are its state, but those that follow from others."""
+class AssemblerBase:
+    """The part of an assembler that all formats share. Its fields, except derived ones, are its state."""
 
     pieces: dict[str, int] = field(default_factory=dict[str, int])
-    """The number of each piece that was told of, by what the format knows it by."""
+    """The number of each piece that was reported in a delta, by the format's key for it."""
     halves: dict[str, int] = field(default_factory=dict[str, int])
-    """First halves of characters whose second half has not come, by the piece they belong to."""
+    """High surrogates whose low surrogate has not arrived, by the piece they belong to."""
     unknown: dict[str, int] = field(default_factory=dict[str, int])
     ended: bool = False
     """Whether the server has marked the end of the stream."""
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {each.name: settled(getattr(self, each.name)) for each in fields(self) if not each.metadata}
 
     @classmethod
     def resumed(cls, state: Mapping[str, object]) -> Self:
-        """Make a fold of a stored state.
+        """Create an assembler from a stored state.
 
         Raises:
-            EventError: it is no state of this fold.
+            EventError: it is not a state of this assembler.
         """
         fresh = cls()
         for each in [each for each in fields(cls) if not each.metadata]:
@@ -152,21 +152,23 @@ class Folding:
     def end(self) -> None:
         self.ended = True
 
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
-        """Providers say it as `{"error": {"message", "code" or "type"}}`, some as `{"type": "error", "message"}`."""
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
+        """Providers write it as `{"error": {"message", "code" or "type"}}`, some as `{"type": "error", "message"}`."""
         error = event.get("error")
         if event.get("type") != "error" and not (error and isinstance(error, dict | str)):
             return None
         if isinstance(error, str):
-            return Failure(error, None)
+            return StreamFailure(error, None)
         details = cast("Mapping[str, Any]", error if isinstance(error, dict) else event)
         codes = (details.get(key) for key in ("code", "status", "type"))
         code = next((str(code) for code in codes if isinstance(code, str | int) and code != "error"), None)
         message = details.get("message")
-        return Failure(message if isinstance(message, str) and message else json.dumps(details, separators=(",", ":")), code)
+        return StreamFailure(
+            message if isinstance(message, str) and message else json.dumps(details, separators=(",", ":")), code
+        )
 
     def count_unknown(self, event: Mapping[str, Any]) -> None:
-        """Note an event that has no place in the answer."""
+        """Count an event that is not part of the answer."""
         name = next((event[key] for key in _NAMES if isinstance(event.get(key), str)), "(without a name)")
         self.unknown[name] = self.unknown.get(name, 0) + 1
 
@@ -174,22 +176,22 @@ class Folding:
         return self.pieces.setdefault(piece, len(self.pieces))
 
     def tell(self, kind: DeltaKind, piece: str, text: str) -> Iterator[Delta]:
-        """Tell of text, if there is any."""
+        """Yield a delta for text, unless it is empty."""
         if text:
             yield Delta(kind, self.number(piece), text)
 
     def tell_value(self, kind: DeltaKind, piece: str | None, value: Any) -> Iterator[Delta]:
-        """Tell of something that is no text."""
+        """Yield a delta for a value that is not text."""
         yield Delta(kind, None if piece is None else self.number(piece), value=freeze(settled(value)))
 
     def tell_call(self, piece: str, name: object, invocation_id: object) -> Iterator[Delta]:
-        """Tell that a call begins: once, and not before its name is known."""
+        """Yield the delta that starts a call: once, and not before its name is known."""
         if piece not in self.pieces and isinstance(name, str) and name:
             given = invocation_id if isinstance(invocation_id, str) else None
             yield Delta("call", self.number(piece), option_name=name, invocation_id=given)
 
     def clean(self, piece: str, text: str) -> str:
-        """Return text of whole characters: with the half that waited for it, without the half that has to wait."""
+        """Return text of complete characters: prepend the kept surrogate, and keep a high surrogate at the end."""
         if text.isascii() and not self.halves:
             return text
         if (half := self.halves.pop(piece, None)) is not None:
@@ -210,10 +212,10 @@ class Folding:
 
 
 def grow(holder: dict[str, object], key: str, text: str) -> None:
-    """Add to a text; one that is not there, or null, begins.
+    """Append to a text; start one if it is missing or null.
 
     Raises:
-        EventError: something else than text is there.
+        EventError: the value is not text.
     """
     held = holder.get(key)
     if held is not None and not isinstance(held, str | StringIO):
@@ -222,7 +224,7 @@ def grow(holder: dict[str, object], key: str, text: str) -> None:
 
 
 def grown(held: str | StringIO | None, text: str) -> StringIO:
-    """Return a text with another added."""
+    """Return a text with another one appended."""
     growing = held if isinstance(held, StringIO) else StringIO()
     if isinstance(held, str):
         growing.write(held)
@@ -231,13 +233,13 @@ def grown(held: str | StringIO | None, text: str) -> StringIO:
 
 
 def said(holder: Mapping[str, Any], key: str) -> str:
-    """Return a text as it stands; empty if there is none."""
+    """Return the text so far; empty if there is none."""
     held = holder.get(key)
     return held.getvalue() if isinstance(held, StringIO) else held if isinstance(held, str) else ""
 
 
 def settled(value: object) -> Any:
-    """Return a copy in which text that grows is text."""
+    """Return a copy with growing text as `str`."""
     if isinstance(value, StringIO):
         return value.getvalue()
     if isinstance(value, dict):
@@ -253,13 +255,13 @@ def called(name: object, invocation_id: object) -> str:
 
 
 def keep(holder: dict[str, Any], key: str, value: Any) -> None:
-    """Take over a fact: the latest counts, but null says nothing where something is known."""
+    """Store a value: the latest wins, but null does not replace a known value."""
     if value is not None or key not in holder:
         holder[key] = value
 
 
-def json_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text spells; None if it is not the text of one whole object."""
+def json_object(text: str) -> dict[str, object] | None:
+    """Parse a text as a JSON object; None if it is not one complete object."""
     try:
         value = parse(text.encode())
     except (JsonError, UnicodeEncodeError):
@@ -271,7 +273,7 @@ def json_text(value: object) -> str:
     """Return the JSON text of a value in an event.
 
     Raises:
-        EventError: half a character is in it.
+        EventError: it contains a lone surrogate.
     """
     try:
         return write(value).decode()
@@ -283,7 +285,7 @@ def json_text(value: object) -> str:
 
 
 def text_in(holder: Mapping[str, Any], key: str) -> str:
-    """Return a text; empty if it is not there or null."""
+    """Return a text; empty if it is missing or null."""
     value = holder.get(key)
     if value is not None and not isinstance(value, str):
         _refuse("text", value, key)
@@ -291,7 +293,7 @@ def text_in(holder: Mapping[str, Any], key: str) -> str:
 
 
 def object_in(holder: Mapping[str, object], key: str) -> dict[str, Any]:
-    """Return an object; an empty one if it is not there or null."""
+    """Return an object; empty if it is missing or null."""
     value = holder.get(key)
     if value is not None and not isinstance(value, dict):
         _refuse("an object", value, key)
@@ -299,7 +301,7 @@ def object_in(holder: Mapping[str, object], key: str) -> dict[str, Any]:
 
 
 def objects_in(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects; an empty one if it is not there or null."""
+    """Return a list of objects; empty if it is missing or null."""
     value = holder.get(key)
     if value is not None and not isinstance(value, list):
         _refuse("a list", value, key)
@@ -309,8 +311,8 @@ def objects_in(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", value or [])
 
 
-def kept_list(holder: dict[str, object], key: str) -> list[Any]:
-    """Return the list that is kept under a key; one that is not there, or null, begins."""
+def kept_list(holder: dict[str, object], key: str) -> list[object]:
+    """Return the list under a key; create it if it is missing or null."""
     value = holder.get(key)
     if value is None:
         value = holder[key] = []
@@ -320,7 +322,7 @@ def kept_list(holder: dict[str, object], key: str) -> list[Any]:
 
 
 def index_in(holder: Mapping[str, object], key: str, default: int | None = None) -> int:
-    """Return a position, which must be there unless there is a default for its absence."""
+    """Return a position; required unless a default is given."""
     value = holder.get(key, default)
     if type(value) is not int or value < 0:
         _refuse("a position", value, key)
