@@ -187,12 +187,18 @@ class RemoteAnswers:
         Raises:
             LedgerError: the thread cannot take it, or the ledger cannot be used.
         """
-        thread_id, message = delivery.thread_id or "", delivery.message
-        if message.kind != "option_call":
-            tell = Tell(to=delivery.to, message=orjson.loads(dumps(message)))
-            message = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id)).message
-        await self._ledger.post(thread_id, message)
-        self.add(delivery)
+        thread_id = delivery.thread_id or ""
+        if delivery.is_call:
+            await self._ledger.post(thread_id, delivery.message)
+            self.add(delivery)
+            return
+        tell = Tell(to=delivery.to, message=orjson.loads(dumps(delivery.message)))
+        posted = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id))
+        try:
+            await self._ledger.post(thread_id, posted.message)
+        except errors.AppendRefusedError:
+            if not await self._ledger.by_invocation(posted.id, thread_id=thread_id):
+                raise  # otherwise the same was told before, at another time
 
     def add(self, delivery: DeliveryState) -> None:
         """Let a caller wait for the answer to a message that is in a thread of another host."""

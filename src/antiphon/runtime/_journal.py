@@ -21,7 +21,6 @@ that were on their way have landed. So no handler and no effect starts before th
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -125,8 +124,6 @@ Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 
 _DELAYS = (0.05, 0.2, 0.8)
 """Seconds to wait before each retry of an append while the ledger is unavailable."""
-_MOST_THREADS = 100_000
-"""Threads that are owned at once. The least recently written one is forgotten, and claimed again when needed."""
 
 
 class Journal:
@@ -151,8 +148,8 @@ class Journal:
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self._budget = budget
-        self._epochs: OrderedDict[str, int] = OrderedDict()
-        """By owned thread, the most recently written last."""
+        self._epochs: dict[str, int] = {}
+        """By owned thread."""
         self._lengths: dict[str, int] = {}
         """By owned thread, its length at the last write."""
         self._redactions: dict[str, Redaction | None] = {}
@@ -333,7 +330,6 @@ class Journal:
             OwnedError: another living host has it.
         """
         if (epoch := self._epochs.get(thread_id)) is not None:
-            self._epochs.move_to_end(thread_id)
             return epoch
         self._check_lost(thread_id)
         claim = self._claims.get(thread_id)
@@ -358,7 +354,7 @@ class Journal:
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The threads that this journal owns, the least recently written first."""
+        """The threads that this journal owns."""
         return tuple(self._epochs)
 
     def give(self, thread_id: str, epoch: int) -> None:
@@ -413,15 +409,7 @@ class Journal:
             del self._claims[thread_id]
         if self.on_claimed is not None:
             self.on_claimed()
-        self._forget_some()
         return epoch
-
-    def _forget_some(self) -> None:
-        """Forget the least recently written thread, unless it is being written; the next write claims it again."""
-        if len(self._epochs) > _MOST_THREADS:
-            oldest = next(iter(self._epochs))
-            if oldest not in self._writing:
-                self._disown(oldest)
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
