@@ -279,10 +279,10 @@ class OwnedError(LedgerError):
 
     retryable = True
 
-    def __init__(self, thread_id: str, owner: str, until: datetime) -> None:
-        reason = f"host {owner!r} owns it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
+    def __init__(self, thread_id: str, owner: str, until: datetime, advice: str = "post to it, or claim it later") -> None:
+        reason = f"host {owner!r} owns it, at least until {until.isoformat(timespec='seconds')}; {advice}"
         super().__init__(reason, thread_id)
-        self.args = (thread_id, owner, until)
+        self.args = (thread_id, owner, until, advice)
         self.owner = owner
         """The name of the host."""
         self.until = until

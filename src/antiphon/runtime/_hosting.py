@@ -45,7 +45,7 @@ from antiphon.runtime._settings import SYSTEM, Address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, TakenThread, Tailed
+    from antiphon.ledger import Ledger, Tailed, TakenThread
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
@@ -70,6 +70,11 @@ class Lease:
         self._first_beat: asyncio.Task[Host] | None = None
         self._beaten_at = 0.0
 
+    @property
+    def build(self) -> str:
+        """The version of this program."""
+        return self._settings.build or default_build()
+
     async def host(self, *, renew: bool = False) -> Host:
         """Return this host, with a lease that lasts. The first call registers it with the ledger.
 
@@ -90,7 +95,7 @@ class Lease:
     async def _register(self) -> Host:
         settings = self._settings
         name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        host = Host(name, settings.build or default_build(), self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        host = Host(name, self.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
         await self._beat(host)
         return host
 

@@ -129,9 +129,21 @@ _DELAYS = (0.05, 0.2, 0.8)
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: CurrentHost | None = None) -> None:
-        """Make it; `host` returns the host that claims threads. Without one, none can be claimed."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        budget: Budget,
+        admit: Admit | None = None,
+        *,
+        host: CurrentHost | None = None,
+        has_attempts: bool = False,
+    ) -> None:
+        """Make it; `host` returns the host that claims threads. Without one, none can be claimed.
+
+        `has_attempts`: whether a course was begun by an earlier owner is said by its attempt alone, as in runs.
+        """
         self.ledger = ledger
+        self._has_attempts = has_attempts
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
@@ -333,7 +345,7 @@ class Journal:
 
     def has_had_owners(self, thread_id: str) -> bool:
         """Whether a thread may have had another owner, who may have begun what is handled here."""
-        return self.epoch(thread_id) != 1
+        return not self._has_attempts and self.epoch(thread_id) != 1
 
     @property
     def has_threads(self) -> bool:
