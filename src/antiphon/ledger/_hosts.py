@@ -70,6 +70,25 @@ def _started_at(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
+def _has_ended(pid: int, started: str) -> bool:
+    found = _started_at(pid)
+    if found is not None:
+        return found != started  # another process has the id since
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        state = ""
+    if state:
+        return state in "ZX"
+    try:
+        os.kill(pid, 0)  # asks only whether it is there: a machine may hide the processes of other users
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A process that runs threads, as it tells the ledger. Make one value when the process starts, and use it for every call.
@@ -206,6 +225,15 @@ class BootClock:
 
     def now(self) -> float:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)  # noqa: TID251 (nobody sets it)
+
+    def has_ended(self, instance: str) -> bool:
+        """Whether the process of a host of this machine has ended. One of another container cannot be seen: its lease lasts."""
+        match instance.split("/"):
+            case [boot, *namespace, pid, started, _] if pid.isdecimal() and boot and boot == self.boot:
+                is_seen = "/".join(namespace) == _pid_namespace() != ""
+                return is_seen and _has_ended(int(pid), started)
+            case _:
+                return False
 
 
 def lasts(now: float, ends: float, lease: float) -> bool:

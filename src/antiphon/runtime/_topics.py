@@ -10,8 +10,8 @@ in memory. There is no moment between reading what is there and following what c
 
 **The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
 hash that `verify` checks, and an owner: this process as a host (`_process.py`). While it lives, a subscriber of another
-process with the same name is refused with `OwnedError`. A new one in the same process takes the cursor over, and the next commit of
-the old one is refused with `FencedError`. No message of a thread can move it.
+process with the same name is refused with `OwnedError`. A new one in the same process takes the cursor over, and the next
+commit of the old one is refused with `FencedError`. No message of a thread can move it.
 
 `FlowReporter` follows what this process writes: it checks each thread against a flow, and reports the first message that the
 flow does not allow.
