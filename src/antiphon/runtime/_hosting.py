@@ -45,7 +45,7 @@ from antiphon.runtime._settings import SYSTEM, Address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, Tailed, Taken
+    from antiphon.ledger import Ledger, Tailed, TakenThread
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
@@ -433,7 +433,7 @@ class Hosting:
             found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
         return found
 
-    async def _continue(self, taken: Taken, host: Host) -> Recovered:
+    async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
         try:
             found = await self._recovery.thread(taken.thread_id)
         except errors.FencedError:
