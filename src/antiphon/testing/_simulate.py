@@ -330,21 +330,25 @@ class SharedLedger(FaultyLedger):
     async def append(self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **more: Any) -> tuple[Record, ...]:
         messages = tuple(messages)
         await self._before("append")
-        for message in messages:
-            self._world.say("inv", thread=thread_id, id=message.id, content=content_of(message), epoch=epoch)
         records = await self._ledger.append(thread_id, messages, epoch=epoch, **more)
+        self._written(records, epoch)
         await self._after("append")
-        for record in records:
-            self._world.say("ok", thread=thread_id, id=record.message.id)
         return records
 
     async def post(self, thread_id: str, message: Message, **more: Any) -> Record:
         await self._before("post")
-        self._world.say("inv", thread=thread_id, id=message.id, content=content_of(message))
         record = await self._ledger.post(thread_id, message, **more)
+        self._written((record,), 0)
         await self._after("post")
-        self._world.say("ok", thread=thread_id, id=message.id)
         return record
+
+    def _written(self, records: Iterable[Record], epoch: int) -> None:
+        """Write down what is in the ledger now. The host may never learn of it; the next owner relies on it all the same."""
+        for record in records:
+            message = record.message
+            said = {"thread": message.thread_id or "", "id": message.id}
+            self._world.say("inv", **said, content=content_of(message), epoch=epoch)
+            self._world.say("ok", **said)
 
     async def claim(self, thread_id: str, **more: Any) -> int:
         await self._before("claim")
