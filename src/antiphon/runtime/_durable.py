@@ -113,8 +113,8 @@ class Durable:
             return
         try:
             await self._append_and_deliver(cell, delivery, until)
-        except errors.FencedError:
-            await self._post(delivery)  # lost since the last write: the new owner gets it
+        except (errors.FencedError, errors.OwnedError):
+            await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
     async def _post(self, delivery: DeliveryState) -> None:
         """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
@@ -154,7 +154,7 @@ class Durable:
         has the thread, it is posted there, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
-        if isinstance(error, errors.FencedError) and delivery.parent is None:
+        if isinstance(error, errors.FencedError | errors.OwnedError) and delivery.parent is None:
             return
         delivery.fail_duplicates(error)
         if isinstance(error, errors.LedgerUnavailableError):

@@ -425,13 +425,19 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         found = Recovered()
-        while taken := await self._ledger.take(
-            host := await self._lease.host(), kinds=(*self._tree.kinds(), None), limit=_AT_ONCE
-        ):
+        while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
+            host = await self._lease.host()
             found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
         return found
+
+    async def _take_some(self) -> tuple[TakenThread, ...]:
+        kinds = (*self._tree.kinds(), None)
+        try:
+            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
+        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
 
     async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
         try:
