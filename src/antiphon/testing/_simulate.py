@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from antiphon.errors import DeliveryError, FencedError, LedgerError, LedgerUnavailableError, OwnedError
 from antiphon.ledger import Host as LedgerHost
-from antiphon.ledger import Ledger, Record, Taken, Woken
+from antiphon.ledger import Ledger, Record, TakenThread, Woken
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
 from antiphon.messages.keys import kind_of
@@ -357,7 +357,7 @@ class SharedLedger(FaultyLedger):
         await self._after("claim")
         return epoch
 
-    async def take(self, by: LedgerHost, **more: Any) -> tuple[Taken, ...]:
+    async def take(self, by: LedgerHost, **more: Any) -> tuple[TakenThread, ...]:
         await self._before("take")
         found = await self._ledger.take(by, **more)
         for taken in found:
