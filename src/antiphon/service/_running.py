@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from antiphon.errors import OwnedError, RefusedError, ThreadBusyError, ThreadEndedError
+from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
@@ -122,7 +122,8 @@ def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None =
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
         more = for_small_model(ledger)
-    settings = Settings(build=build_of((config,), model))
+    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
+    settings = Settings(block_limit=None, build=build_of((config,), model))
     return PostChain(ledger, model=model, recover=False, listen=True, settings=settings, **more)
 
 
@@ -271,7 +272,7 @@ class ChainRunner:
             replacing = asyncio.ensure_future(self._replace_owner(thread_id))
             stopping = asyncio.ensure_future(stop.wait())
             try:
-                await begin()
+                await self._begun(thread_id, begin)
                 await asyncio.wait((following, replacing, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not stopping.done() or following.done():
                     (following if following.done() else replacing).result()
@@ -288,6 +289,21 @@ class ChainRunner:
                 for task in (following, replacing, stopping):
                     task.cancel()
                 await asyncio.gather(following, replacing, stopping, return_exceptions=True)
+
+    async def _begun(self, thread_id: str, begin: Callable[[], Awaitable[Any]]) -> None:
+        """Have a thread begin or continue; `begin` is posted to its host, if that is another one.
+
+        Raises:
+            OwnedError: that host lives, and does not answer.
+        """
+        try:
+            await begin()
+        except ReplyTimeoutError as exc:
+            owner = await self._other_owner(thread_id)
+            for each in await self.ledger.hosts():
+                if each.host.name == owner:
+                    raise OwnedError(thread_id, owner, each.until, "it does not answer: end it, or wait for it") from exc
+            raise
 
     async def _other_owner(self, thread_id: str) -> str | None:
         """Return the living host of a thread, if that is not this process."""
