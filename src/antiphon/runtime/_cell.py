@@ -310,7 +310,7 @@ class Cell:
 
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
-        if delivery.evicted is not None:
+        if _is_evicted(delivery):
             return  # another host handles it; a caller here gets the answer from the ledger
         if delivery.withdrawn is not None or self._is_too_late(delivery, began):
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
@@ -322,7 +322,7 @@ class Cell:
             # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
             # and the ledger with different answers.
             delivery.task = None
-            if delivery.evicted is not None:
+            if _is_evicted(delivery):
                 return
             if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
@@ -479,6 +479,11 @@ def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
         return handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
+
+
+def _is_evicted(delivery: DeliveryState) -> bool:
+    """Whether another host has its thread; it may be evicted while its handler runs."""
+    return delivery.evicted is not None
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:
