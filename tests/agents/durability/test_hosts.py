@@ -149,19 +149,30 @@ async def test_the_runs_of_a_process_are_one_host_that_leaves_with_the_last_of_t
     assert summaries == {"a": "run/one", "b": "run/two"}
 
 
+class SlowToLeave(MemoryLedger):
+    """A ledger that takes a while to end a host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_leaving = asyncio.Event()
+
+    async def leave(self, host: Host) -> None:
+        self.is_leaving.set()
+        await asyncio.sleep(0.02)
+        await super().leave(host)
+
+
 async def test_a_run_that_opens_while_the_last_one_leaves_has_its_thread() -> None:
     """The host that leaves frees all its threads: one that is claimed meanwhile must not be among them."""
-    ledger = MemoryLedger()
+    ledger = SlowToLeave()
 
     async def work(id: str) -> None:
         async with ledger_run("t", id=id, ledger=ledger) as run:
             await run.effect("look", {}, _look)
 
-    for number in range(20):
-        first = asyncio.create_task(work(f"a{number}"))
-        for _ in range(number):
-            await asyncio.sleep(0)
-        await asyncio.gather(first, work(f"b{number}"))
+    first = asyncio.create_task(work("first"))
+    await ledger.is_leaving.wait()
+    await asyncio.gather(first, work("second"))
     assert not await ledger.open_calls("t")
 
 
