@@ -30,7 +30,7 @@ from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
@@ -70,13 +70,12 @@ class Durable:
         *,
         elsewhere: Elsewhere,
         run_command: Callable[[Cell, DeliveryState], None],
-        recover: Callable[[str], Awaitable[object]],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover` delivers what
-        is open in a thread; `recover_later` does so after an append that was not confirmed.
+        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later` reads
+        a thread again after an append that was not confirmed.
         """
         self._elsewhere = elsewhere
         self._lifetime = lifetime
@@ -85,7 +84,6 @@ class Durable:
         self._redelivery = redelivery
         self._dead = dead
         self._run_command = run_command
-        self._recover = recover
         self._recover_later = recover_later
 
     # ------------------------------------------------------------ to the actor
@@ -107,14 +105,14 @@ class Durable:
         thread_id = _thread(delivery)
         try:
             if not self._journal.epoch(thread_id):
-                await self._claim(delivery, thread_id)
+                await self._journal.own(thread_id, kind_of(delivery.to))
         except (errors.OwnedError, errors.FencedError):
             await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return
         try:
             await self._append_and_deliver(cell, delivery, until)
-        except errors.FencedError:
-            await self._post(delivery)  # lost since the last write: the new owner gets it
+        except (errors.FencedError, errors.OwnedError):
+            await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
     async def _post(self, delivery: DeliveryState) -> None:
         """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
@@ -128,14 +126,6 @@ class Durable:
                     delivery.settle(result)
                 return
         await self._elsewhere.post(delivery)
-
-    async def _claim(self, delivery: DeliveryState, thread_id: str) -> None:
-        """Claim a thread for a message, and first deliver what an earlier owner has left open in it.
-
-        `take` gives out only threads without a living owner, so what was left open there would wait for ever.
-        """
-        if await self._journal.own(thread_id, kind_of(delivery.to)) > 1:
-            await self._recover(thread_id)
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):
@@ -154,7 +144,7 @@ class Durable:
         has the thread, it is posted there, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
-        if isinstance(error, errors.FencedError) and delivery.parent is None:
+        if isinstance(error, errors.FencedError | errors.OwnedError) and delivery.parent is None:
             return
         delivery.fail_duplicates(error)
         if isinstance(error, errors.LedgerUnavailableError):

@@ -41,7 +41,7 @@ import orjson
 
 from antiphon import errors
 from antiphon.ledger import Host
-from antiphon.messages import Message, dumps, loads, thaw
+from antiphon.messages import Message, current_port, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._context import Context
@@ -497,7 +497,7 @@ class Hosting:
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
                 with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
-                    await self._recovery.thread(woken.thread_id, with_timers=False)
+                    await self._recovery.thread(woken.thread_id, is_running=True)
                     self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
@@ -540,13 +540,21 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         found = Recovered()
-        while taken := await self._ledger.take(
-            host := await self._lease.host(), kinds=(*self._tree.kinds(), None), limit=_AT_ONCE
-        ):
+        for thread_id in tuple(self._journal.unrecovered):
+            found += await self._recovery.thread(thread_id)
+        while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
+            host = await self._lease.host()
             found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
         return found
+
+    async def _take_some(self) -> tuple[TakenThread, ...]:
+        kinds = (*self._tree.kinds(), None)
+        try:
+            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
+        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
 
     async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
         try:
@@ -560,18 +568,25 @@ class Hosting:
 
     async def _release_idle(self) -> None:
         """Release the threads that nothing has happened in for a while."""
-        now, idle = self._lifetime.loop.time(), []
+        now = self._lifetime.loop.time()
+        idle: list[str] = []
         for thread_id in self._journal.owned:
-            due = self._timers.next_due(thread_id)
+            has_timers = self._timers.next_due(thread_id) is not None
             is_busy = self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
-            if is_busy or (due is not None and not self.is_taking):
+            if is_busy or (has_timers and not self.is_taking):  # a released timer rings only on a host that takes threads
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
-                idle.append((thread_id, due))
-        for thread_id, _ in idle:
-            del self._idle_since[thread_id]
+                idle.append(thread_id)
+        await asyncio.gather(*map(self._release, idle))
+
+    async def _release(self, thread_id: str) -> None:
+        self._idle_since.pop(thread_id, None)
+        wake_at = self._timers.next_due(thread_id)
+        if thread_id in self._journal.unrecovered and await self._ledger.open_calls(thread_id):
+            wake_at = current_port().now()  # what an earlier owner left open is still to be done
+        if not self._in_flight.has_thread(thread_id):  # looked at again after the read
             self._timers.forget(thread_id)
-        await asyncio.gather(*(self._journal.release(thread_id, wake_at=due) for thread_id, due in idle))
+            await self._journal.release(thread_id, wake_at=wake_at)
 
 
 _AT_ONCE = 16

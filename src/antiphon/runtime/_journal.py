@@ -163,6 +163,9 @@ class Journal:
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
         """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
+        self.unrecovered: dict[str, int] = {}
+        """By owned thread that had another owner before, its length when it was claimed. What is open up to there was not
+        delivered: the claim was for one message, and the program need not be one that can run the thread."""
         self.on_claimed: Callable[[], None] | None = None
         """Called after a thread was claimed."""
         self.watchers: list[Callable[[Record], None]] = []
@@ -360,6 +363,7 @@ class Journal:
     def give(self, thread_id: str, epoch: int) -> None:
         """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
         self._lost.pop(thread_id, None)
+        self.unrecovered.pop(thread_id, None)
         self._epochs[thread_id] = epoch
         if self.on_claimed is not None:
             self.on_claimed()
@@ -410,6 +414,8 @@ class Journal:
                 epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
             except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
                 epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+            if epoch > 1:
+                self.unrecovered[thread_id] = (await self.ledger.head(thread_id)).seq
             self._epochs[thread_id] = epoch
         finally:
             del self._claims[thread_id]
@@ -420,6 +426,7 @@ class Journal:
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
+        self.unrecovered.pop(thread_id, None)
         self._redactions.pop(thread_id, None)
 
     async def close(self) -> None:

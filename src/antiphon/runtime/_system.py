@@ -391,12 +391,17 @@ class System:
 
     # ------------------------------------------------------------ after a crash
 
-    async def recover(self) -> Recovered:
-        """Continue the open threads that no living host has and that this system can run. Spawn or register the actors before.
+    async def recover(self, thread_id: str | None = None) -> Recovered:
+        """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
+
+        Spawn or register the actors before.
 
         Raises:
+            OwnedError: another living host has the thread.
             LedgerError: the ledger cannot be read or written.
         """
+        if thread_id is not None:
+            return await self._kernel.recovery.thread(thread_id)
         return await self._kernel.hosting.take()
 
     async def host(self) -> None:
