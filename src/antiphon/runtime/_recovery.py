@@ -25,7 +25,6 @@ from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of
-from antiphon.runtime._settings import GOES_ON, STOPPED
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -253,20 +252,12 @@ class Recovery:
             unrecovered.pop(thread_id, None)
         rows = await self._ledger.open_calls(thread_id)
         found = Recovered(threads=1)
-        if with_timers and rows:
-            await self._go_on(thread_id)
         for row in rows:
             if row.seq > after and not (is_running and option_of(row.message) == TIMER):
                 found += await self._take_up(thread_id, row, rows)
         if not after:
             await self._end_leftovers(thread_id, rows)
         return found
-
-    async def _go_on(self, thread_id: str) -> None:
-        """Take back that a thread is stopped: the code here may be able to continue it."""
-        summary = await self._ledger.thread(thread_id)
-        if summary is not None and summary.status == STOPPED:
-            await self._journal.write(thread_id, (), status=GOES_ON)
 
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End the leftovers of messages that have ended: their process died between the two appends."""
