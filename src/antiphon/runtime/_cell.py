@@ -39,6 +39,7 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     FencedError,
+    HistoryMismatchError,
     LedgerUnavailableError,
     MailboxFullError,
     OwnedError,
@@ -84,6 +85,7 @@ class Outcomes(Protocol):
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
     async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
@@ -439,6 +441,9 @@ class Cell:
             await self._fail(delivery, error)
 
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
+        if isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
+            await self.parts.outcomes.give_up(delivery, error)  # no answer: other code may be able to continue the thread
+            return
         try:
             await self.parts.outcomes.end_with_error(delivery, error)
         except ValueError as exc:  # the text or the details of the error cannot be stored

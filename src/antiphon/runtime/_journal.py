@@ -384,6 +384,12 @@ class Journal:
             with suppress(errors.FencedError):  # another host has it already
                 await self.ledger.release(thread_id, epoch=epoch, **more)
 
+    def give_up(self, thread_id: str, error: errors.FencedError) -> None:
+        """Write nothing more to a thread, as if it were lost. It is still owned in the ledger: release it with its epoch."""
+        self._disown(thread_id)
+        self._write_behind.forget(thread_id)
+        self._lost[thread_id] = error
+
     def evicted(self, thread_id: str) -> None:
         """Allow a new claim of a thread that was lost: nothing here is at work in it any more."""
         self._lost.pop(thread_id, None)
