@@ -12,11 +12,11 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── AppendRefusedError        .code .message_id: the thread refuses a message; fix the message
 │   ├── AppendConflictError       .version: another writer appended first; re-read, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
-│   ├── OwnedError                .owner .until: a host that lives has the thread; post to it, or wait
+│   ├── OwnedError                .owner .until: a live host owns the thread; post to it, or wait
 │   ├── HostError                 .host
-│   │   ├── UnknownHostError      the ledger does not know the host; beat, then go on
-│   │   ├── HostExpiredError      the lease of the host is over; beat, and drop the threads that it lost
-│   │   └── HostNameTakenError    .until: another process that lives has the name; choose another
+│   │   ├── UnknownHostError      the ledger does not know the host; call beat first
+│   │   ├── HostExpiredError      the host's lease is over; call beat, and drop the threads that it lost
+│   │   └── HostNameTakenError    .until: another live process has the name; choose another one
 │   ├── RestoreRefusedError       .seq: no given head proves the rows; supply the heads
 │   ├── UnknownThreadError        the ledger has no such thread; check the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another one
@@ -39,6 +39,13 @@ AntiphonError                     .retryable: may the same operation succeed lat
 ├── EffectError                   raised in an effect to report its outcome
 │   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
 │   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
+├── ServiceError                  .thread_id: a verb of the service cannot do what was asked
+│   ├── PlaceError                the thread has no such place, or does not continue from there; name another
+│   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
+│   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
+│   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── OwnProgramError           only the thread's own program can continue it; start that program
+│   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
 ├── CalculationError              not arithmetic, or too large; also a ValueError
 └── DeliveryError                 .code .address: a message to an actor has no answer; the code says why
@@ -81,6 +88,7 @@ __all__ = [
     "CastError",
     "ChainConfigError",
     "ConfigError",
+    "CursorError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
@@ -105,17 +113,23 @@ __all__ = [
     "MissingKeyError",
     "ModelError",
     "NewerVersionError",
+    "NotWaitingError",
+    "OtherPatternError",
+    "OwnProgramError",
     "OwnedError",
     "ParkedError",
+    "PlaceError",
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
     "ScriptError",
     "SecretNameError",
+    "ServiceError",
     "SetupError",
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
+    "ThreadEndedError",
     "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
@@ -252,23 +266,23 @@ class FencedError(LedgerError):
 
     def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
         said = "no epoch was given" if given is None else f"epoch {given} was given"
-        owner = "it was released since" if given == epoch else f"its owner has epoch {epoch}"
-        super().__init__(f"{said}, and {owner}; claim it, or use post", thread_id)
+        owner = "it was released" if given == epoch else f"its owner has epoch {epoch}"
+        super().__init__(f"{said}, but {owner}; claim it, or use post", thread_id)
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """The epoch of the present owner, or of the last one; 0 if the thread was never claimed."""
+        """The epoch of the current owner, or of the last one; 0 if the thread was never claimed."""
 
 
 class OwnedError(LedgerError):
-    """A host that lives owns the thread. Nothing was changed: post to the thread, or wait until the host gives it up."""
+    """A live host owns the thread. Nothing was changed: post to the thread, or wait until the host releases it."""
 
     retryable = True
 
-    def __init__(self, thread_id: str, owner: str, until: datetime) -> None:
-        reason = f"host {owner!r} has it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
+    def __init__(self, thread_id: str, owner: str, until: datetime, advice: str = "post to it, or claim it later") -> None:
+        reason = f"host {owner!r} owns it, at least until {until.isoformat(timespec='seconds')}; {advice}"
         super().__init__(reason, thread_id)
-        self.args = (thread_id, owner, until)
+        self.args = (thread_id, owner, until, advice)
         self.owner = owner
         """The name of the host."""
         self.until = until
@@ -292,12 +306,12 @@ class UnknownHostError(HostError):
     """The ledger does not know the host, or another process has its name since. Call `beat` first."""
 
     def __init__(self, host: str) -> None:
-        super().__init__("the ledger does not know this process as a host; call beat first, and again within each lease", host)
+        super().__init__("the ledger does not know this process as a host; call beat first", host)
         self.args = (host,)
 
 
 class HostExpiredError(HostError):
-    """The lease of the host is over, so others may have its threads. Call `beat`, and drop the threads that it lost."""
+    """The host's lease is over, so other hosts may own its threads. Call `beat`, and drop the threads that it lost."""
 
     def __init__(self, host: str, until: datetime) -> None:
         ended = until.isoformat(timespec="seconds")
@@ -308,7 +322,7 @@ class HostExpiredError(HostError):
 
 
 class HostNameTakenError(HostError):
-    """Another process that lives has the name. Choose another name, or wait until the lease of the other one is over."""
+    """Another live process has the name. Choose another name, or wait until its lease is over."""
 
     retryable = True
 
@@ -502,6 +516,55 @@ class WorkFailedError(AntiphonError, RuntimeError):
 
 class CalculationError(AntiphonError, ValueError):
     """The text is not arithmetic, or is too large to evaluate; the message says why."""
+
+
+# ---------------------------------------------------------------- the service
+
+
+class ServiceError(AntiphonError):
+    """A verb of `antiphon.service` cannot do what was asked; the text says why, and what to do instead."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
+        super().__init__(reason, thread_id, *details)
+        self.reason = reason
+        self.thread_id = thread_id
+        """The thread that it is about; None if it is not about one."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class PlaceError(ServiceError):
+    """The thread has no such message, step or phase, or does not continue from there by itself."""
+
+
+class CursorError(ServiceError):
+    """The text is no cursor of this ledger."""
+
+
+class OtherPatternError(ServiceError):
+    """The verb is for threads of another pattern."""
+
+    def __init__(self, reason: str, thread_id: str, pattern: str | None) -> None:
+        super().__init__(reason, thread_id, pattern)
+        self.pattern = pattern
+        """The pattern of the thread; None if it has none."""
+
+
+class ThreadEndedError(ServiceError):
+    """The thread has completed, failed or was terminated: it cannot be resumed."""
+
+    def __init__(self, reason: str, thread_id: str, status: str) -> None:
+        super().__init__(reason, thread_id, status)
+        self.status = status
+
+
+class OwnProgramError(ServiceError):
+    """The thread uses tools that only its own program has. It continues when that program runs again."""
+
+
+class NotWaitingError(ServiceError):
+    """No such approval or parked call waits, or not for this person."""
 
 
 # ---------------------------------------------------------------- delivery

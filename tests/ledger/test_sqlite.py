@@ -437,7 +437,7 @@ SIZES = {
     "tools": (lambda: conversation(200), 1.6, 2.1),
     "mixed": (lambda: errands(200), 1.6, 2.1),
     "short": (short, 1.6, 2.1),
-    "tiny": (tiny, 2.1, 2.3),  # of 120 bytes: the smallest that the builder makes has 260
+    "tiny": (tiny, 2.2, 2.4),  # of 120 bytes: the smallest that the builder makes has 260
 }
 
 

@@ -93,6 +93,7 @@ async def test_a_thread_of_another_pattern_is_not_made_one_of_a_chain() -> None:
         assert await ledger.head("t") == before
 
 
+@pytest.mark.slow
 async def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> None:
     ledger, task = NotingLedger(), decode(EARLIER, "openai-chat")
     async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
@@ -108,6 +109,7 @@ async def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> N
         assert [row.text for row in rows if row.parent_id is None].count("Lisbon.") == 1
 
 
+@pytest.mark.slow
 async def test_a_chain_that_is_a_tool_is_taken_up_again_wherever_the_process_died() -> None:
     ledger = NotingLedger()
     whole, _ = await _asked(ledger)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -51,6 +52,7 @@ async def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
     assert threads == {"t"}
 
 
+@pytest.mark.slow
 async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
     """The chain can be asked once: the second time the answer is the recorded one, and the team is not asked again."""
     ledger, asked = MemoryLedger(), list[str]()

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.virtual_time
 # ---------------------------------------------------------------- what is forgotten
 
 
+@pytest.mark.slow
 def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     """A day of asks that may take a day: a few thousand buckets, and each deadline is kept to a five-hundredth."""
     loop = VirtualLoop()
@@ -355,6 +356,7 @@ def test_run_returns_what_the_program_returns_and_raises_what_it_raises() -> Non
         run(is_cancelled())
 
 
+@pytest.mark.slow
 async def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
     """What was taken in once is not refused later, however full it is."""
     ledger = MemoryLedger()

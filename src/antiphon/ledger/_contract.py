@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._chain import Record
-from antiphon.ledger._hosts import Host, HostStatus, Taken, Woken
+from antiphon.ledger._hosts import Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
     CallOrder,
@@ -195,7 +195,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         """Claim threads that have something to do and no living owner, the longest due first; never two hosts the same.
 
         A thread has something to do if it was posted to and no owner has reported that as seen, if the `wake_at` of its

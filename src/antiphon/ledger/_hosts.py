@@ -100,7 +100,7 @@ class Host:
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
         given: tuple[Any, Any] = self.kinds, self.lease  # whatever a program without a type checker gives
         kinds, lease = given
-        if not isinstance(kinds, tuple) or not all(map(is_name, kinds)):
+        if type(kinds) is not tuple or not all(map(is_name, self.kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
         is_number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
         if not is_number or not 0 < lease <= _LONGEST_LEASE:
@@ -128,7 +128,7 @@ Why: TypeAlias = Literal["posted", "due", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenThread:
     """A thread that a host was given, and why."""
 
     thread_id: str

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from antiphon import errors
-from antiphon.ledger import Host
+from antiphon.ledger import Host, ThreadFilter
 from antiphon.messages import Message, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
@@ -45,7 +45,7 @@ from antiphon.runtime._settings import SYSTEM, Address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, Tailed, Taken
+    from antiphon.ledger import Ledger, Tailed, TakenThread
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
@@ -70,6 +70,11 @@ class Lease:
         self._first_beat: asyncio.Task[Host] | None = None
         self._beaten_at = 0.0
 
+    @property
+    def build(self) -> str:
+        """The version of this program."""
+        return self._settings.build or default_build()
+
     async def host(self, *, renew: bool = False) -> Host:
         """Return this host, with a lease that lasts. The first call registers it with the ledger.
 
@@ -90,7 +95,7 @@ class Lease:
     async def _register(self) -> Host:
         settings = self._settings
         name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        host = Host(name, settings.build or default_build(), self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        host = Host(name, self.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
         await self._beat(host)
         return host
 
@@ -368,7 +373,7 @@ class Hosting:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.is_taking or self._answers.threads or self._journal.has_threads)
+        return bool(self.is_taking or self._answers.threads or self._journal.has_threads or self._journal.is_unsure)
 
     async def _deliver_posted(self) -> None:
         """Deliver what was posted to threads of this host.
@@ -383,6 +388,7 @@ class Hosting:
                     self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
+        await self._continue_unconfirmed()
         await self._release_idle()
         for thread_id in self._answers.threads:
             await self._take_over_if_dead(thread_id)
@@ -423,41 +429,80 @@ class Hosting:
         while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
-            host = await self._lease.host()
-            found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
+            found = sum(await asyncio.gather(*(self._continue(each.thread_id) for each in taken)), found)
         return found
 
-    async def _take_some(self) -> tuple[Taken, ...]:
+    async def _take_some(self) -> tuple[TakenThread, ...]:
         kinds = (*self._tree.kinds(), None)
         try:
             return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
         except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
             return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
 
-    async def _continue(self, taken: Taken, host: Host) -> Recovered:
+    async def _continue(self, thread_id: str) -> Recovered:
+        """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
         try:
-            found = await self._recovery.thread(taken.thread_id)
+            found = await self._recovery.thread(thread_id)
         except errors.FencedError:
             return Recovered()  # the host slept past its lease meanwhile
-        if found.homeless and not found.delivered:
+        if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            await self._journal.release(taken.thread_id, unfit=host.build, reason=reason)
+            self._timers.forget(thread_id)
+            await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
+
+    async def _continue_unconfirmed(self) -> None:
+        """Continue the threads that the ledger has given to this host without its knowledge.
+
+        A claim, a take or a release that was not confirmed may have been written. No other host takes a thread of one that
+        lives, so it would wait for as long as this host lives.
+        """
+        if not self._journal.is_unsure:
+            return
+        self._journal.is_unsure = False  # before the look: what fails from here on needs another one
+        mine = ThreadFilter(owner=(await self._lease.host()).name)
+        try:
+            page = await self._ledger.threads(mine)
+            while True:
+                for thread in page.threads:
+                    if not self._journal.epoch(thread.thread_id):
+                        with suppress(errors.OwnedError):
+                            await self._continue(thread.thread_id)
+                if page.next is None:
+                    return
+                page = await self._ledger.threads(mine, page=page.next)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
+
+    def _is_busy(self, thread_id: str) -> bool:
+        return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
 
     async def _release_idle(self) -> None:
         """Release the threads that nothing has happened in for a while."""
-        now, idle = self._lifetime.loop.time(), []
+        now, idle = self._lifetime.loop.time(), list[str]()
         for thread_id in self._journal.owned:
-            due = self._timers.next_due(thread_id)
-            is_busy = self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
-            if is_busy or (due is not None and not self.is_taking):
+            waits_here = self._timers.next_due(thread_id) is not None and not self.is_taking
+            if self._is_busy(thread_id) or waits_here:
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
-                idle.append((thread_id, due))
-        for thread_id, _ in idle:
-            del self._idle_since[thread_id]
+                idle.append(thread_id)
+        await asyncio.gather(*map(self._release_if_idle, idle))
+
+    async def _release_if_idle(self, thread_id: str) -> None:
+        """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
+
+        A released thread is taken only when it is due, so what is open in it would wait for ever.
+        """
+        self._idle_since.pop(thread_id, None)
+        found = await self._continue(thread_id)
+        if not found.delivered and not self._is_busy(thread_id) and self._journal.epoch(thread_id):
+            due = self._timers.next_due(thread_id)
             self._timers.forget(thread_id)
-        await asyncio.gather(*(self._journal.release(thread_id, wake_at=due) for thread_id, due in idle))
+            await self._journal.release(thread_id, wake_at=due)
 
 
 _AT_ONCE = 16

@@ -129,9 +129,21 @@ _DELAYS = (0.05, 0.2, 0.8)
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: CurrentHost | None = None) -> None:
-        """Make it; `host` returns the host that claims threads. Without one, none can be claimed."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        budget: Budget,
+        admit: Admit | None = None,
+        *,
+        host: CurrentHost | None = None,
+        has_attempts: bool = False,
+    ) -> None:
+        """Make it; `host` returns the host that claims threads. Without one, none can be claimed.
+
+        `has_attempts`: whether a course was begun by an earlier owner is said by its attempt alone, as in runs.
+        """
         self.ledger = ledger
+        self._has_attempts = has_attempts
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
@@ -149,6 +161,8 @@ class Journal:
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
+        self.is_unsure = False
+        """Whether a change of owner was not confirmed: this host may own threads that this journal does not know."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
         """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
         self.on_claimed: Callable[[], None] | None = None
@@ -333,7 +347,7 @@ class Journal:
 
     def has_had_owners(self, thread_id: str) -> bool:
         """Whether a thread may have had another owner, who may have begun what is handled here."""
-        return self.epoch(thread_id) != 1
+        return not self._has_attempts and self.epoch(thread_id) != 1
 
     @property
     def has_threads(self) -> bool:
@@ -348,7 +362,7 @@ class Journal:
     def give(self, thread_id: str, epoch: int) -> None:
         """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
         self._lost.pop(thread_id, None)
-        self._epochs[thread_id] = epoch
+        self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # it may have been claimed here meanwhile
         if self.on_claimed is not None:
             self.on_claimed()
 
@@ -365,7 +379,7 @@ class Journal:
         epoch = self._epochs.get(thread_id)
         if epoch is not None:
             self._disown(thread_id)  # first: a write that begins meanwhile claims the thread again, with a new epoch
-            with suppress(errors.FencedError):  # another host has it already
+            with suppress(errors.FencedError), self._sure():  # fenced: another host has it already
                 await self.ledger.release(thread_id, epoch=epoch, **more)
 
     def evicted(self, thread_id: str) -> None:
@@ -388,16 +402,28 @@ class Journal:
     async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            try:
-                epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
-            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
-                epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+            with self._sure():
+                try:
+                    epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+                except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+                    epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
             self._epochs[thread_id] = epoch
         finally:
             del self._claims[thread_id]
         if self.on_claimed is not None:
             self.on_claimed()
         return epoch
+
+    @contextmanager
+    def _sure(self) -> Generator[None, None, None]:
+        """Note that a change of owner in this block was not confirmed: the ledger may say something else than this journal."""
+        try:
+            yield
+        except errors.LedgerUnavailableError:
+            self.is_unsure = True
+            if self.on_claimed is not None:
+                self.on_claimed()
+            raise
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)

@@ -10,6 +10,7 @@ from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._hosting import Lease
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -45,6 +46,7 @@ __all__ = [
     "from_wire",
     "is_too_large",
     "observe",
+    "process_host",
     "response_type",
     "says_the_same_value",
     "text_of",

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from antiphon.errors import DeliveryError, FencedError, LedgerError, LedgerUnavailableError, OwnedError
 from antiphon.ledger import Host as LedgerHost
-from antiphon.ledger import Ledger, Record, Taken, Woken
+from antiphon.ledger import Ledger, Record, TakenThread, Woken
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
 from antiphon.messages.keys import kind_of
@@ -357,7 +357,7 @@ class SharedLedger(FaultyLedger):
         await self._after("claim")
         return epoch
 
-    async def take(self, by: LedgerHost, **more: Any) -> tuple[Taken, ...]:
+    async def take(self, by: LedgerHost, **more: Any) -> tuple[TakenThread, ...]:
         await self._before("take")
         found = await self._ledger.take(by, **more)
         for taken in found:
@@ -484,10 +484,7 @@ class HostsWorld(World):
         random, faults = self._random, self._faults
         for number in range(faults.crashes):
             node, life = self._start(f"{slot}.{number}", slot, host, settings)
-            for _ in range(int(random.random() * (faults.sleeps + 1))):
-                await asyncio.sleep(random.expovariate(1 / faults.uptime))
-                await self._sleep(node)
-            await asyncio.sleep(random.expovariate(1 / faults.uptime))
+            await self._trouble(node)
             if random.random() < _CLOSES:
                 life.cancel()
                 await asyncio.wait((life,))
@@ -497,18 +494,22 @@ class HostsWorld(World):
             node.is_alive = False
             self._living.pop(slot, None)
             await asyncio.sleep(random.random() * faults.downtime)
-        self._start(f"{slot}.{faults.crashes}", slot, host, settings)
+        node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
+        await self._trouble(node)  # in the last life too: what goes wrong there, no end of a process puts right
         self._calm_slots += 1
-        if self._calm_slots == self._count:
-            self._shared.is_calm = True
+        self._shared.is_calm = self._calm_slots == self._count
 
     _calm_slots = 0
 
-    async def _sleep(self, node: Node) -> None:
-        node.is_asleep = True
-        self.landed["sleep"] += 1
-        await asyncio.sleep(self._random.random() * self._faults.sleep)
-        self._loop.wake(node)
+    async def _trouble(self, node: Node) -> None:
+        """Let a system live for a while; it sleeps now and then."""
+        for _ in range(int(self._random.random() * (self._faults.sleeps + 1))):
+            await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
+            node.is_asleep = True
+            self.landed["sleep"] += 1
+            await asyncio.sleep(self._random.random() * self._faults.sleep)
+            self._loop.wake(node)
+        await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
 
     def _start(self, name: str, slot: int, host: Host, settings: Settings) -> tuple[Node, asyncio.Task[None]]:
         node = Node(name, is_far=self._random.random() < _FAR)

@@ -1196,6 +1196,7 @@ def test_a_message_survives_json(message: StructuredMessage) -> None:
     assert json.loads(message.to_json()) == message.to_dict()
 
 
+@pytest.mark.slow
 @given(fields, values)
 def test_a_message_holds_the_values_it_is_given(metadata: dict[str, Any], result: Any) -> None:
     """AT-033, AT-034"""

@@ -76,7 +76,7 @@ class Chain:
         self.config = config
         self.gates = Gates(self._look)
         self.cast = ChainCast(ledger, config, self.gates, **cast)
-        self.events = ChainEvents()
+        self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()
         self.at_work: dict[str, asyncio.Event] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -286,8 +287,15 @@ class PostChain(Pattern):
         return ChainResult(thread_id, life.status)
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
-        """Yield the events of a thread from now on, with streamed words, until it ends."""
+        """Yield the events of a thread from now on, with streamed words, until it ends.
+
+        A reader that is hundreds of events behind loses words, but no recorded event.
+        """
         return self._chain.events.follow(thread_id)
+
+    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
+        """Call a function with each event of a thread, with streamed words, while the block lasts."""
+        return self._chain.events.listening(thread_id, listener)
 
     # ------------------------------------------------------------ the life of a thread
 
