@@ -320,12 +320,20 @@ def _is_parked(row: Any, parked: set[str | None]) -> bool:
 # ---------------------------------------------------------------- several systems on one ledger
 
 
+TAKEN_FROM_THE_LIVING = "taken from a host that lives"
+RELEASED_BY_ANOTHER = "released by a host that does not own it"
+
+
 class SharedLedger(FaultyLedger):
     """A ledger of several hosts: every verb takes its time and may fail, and what is written and claimed is an event."""
 
     def __init__(self, world: HostsWorld, ledger: Ledger, random: Random, faults: Faults) -> None:
         super().__init__(ledger, random, faults, world.landed)
         self._world = world
+        self._leases: dict[str, tuple[Node, float]] = {}
+        """By host, its process and when its lease ends: kept here, to compare with what the ledger decides."""
+        self._owners: dict[str, str] = {}
+        """By thread, its host."""
 
     async def append(self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **more: Any) -> tuple[Record, ...]:
         messages = tuple(messages)
@@ -353,7 +361,7 @@ class SharedLedger(FaultyLedger):
     async def claim(self, thread_id: str, **more: Any) -> int:
         await self._before("claim")
         epoch = await self._ledger.claim(thread_id, **more)
-        self._world.say("claim", thread=thread_id, epoch=epoch)
+        self._claimed(thread_id, epoch, more["by"])
         await self._after("claim")
         return epoch
 
@@ -361,7 +369,7 @@ class SharedLedger(FaultyLedger):
         await self._before("take")
         found = await self._ledger.take(by, **more)
         for taken in found:
-            self._world.say("claim", thread=taken.thread_id, epoch=taken.epoch)
+            self._claimed(taken.thread_id, taken.epoch, by)
             self._landed[f"taken over: {taken.why}"] += 1
         await self._after("take")
         return found
@@ -369,11 +377,28 @@ class SharedLedger(FaultyLedger):
     async def release(self, thread_id: str, **more: Any) -> None:
         await self._before("release")
         await self._ledger.release(thread_id, **more)
+        owner = self._owners.pop(thread_id, None)
+        if owner is None or self._leases[owner][0] is not current_node():
+            self._landed[RELEASED_BY_ANOTHER] += 1
         await self._after("release")
 
     async def beat(self, host: LedgerHost) -> Any:
         await self._before("beat")
-        return await self._ledger.beat(host)
+        until = await self._ledger.beat(host)
+        self._leases[host.name] = current_node(), asyncio.get_running_loop().time() + host.lease
+        return until
+
+    async def leave(self, host: LedgerHost) -> None:
+        await self._ledger.leave(host)
+        self._leases[host.name] = current_node(), 0.0
+
+    def _claimed(self, thread_id: str, epoch: int, by: LedgerHost) -> None:
+        self._world.say("claim", thread=thread_id, epoch=epoch)
+        owner = self._owners.get(thread_id, by.name)
+        node, ends = self._leases[owner]
+        if owner != by.name and asyncio.get_running_loop().time() < ends and (node.is_alive or node.is_far):
+            self._landed[TAKEN_FROM_THE_LIVING] += 1
+        self._owners[thread_id] = by.name
 
     async def woken(self, by: LedgerHost, **more: Any) -> tuple[Woken, ...]:
         await self._before("woken")
