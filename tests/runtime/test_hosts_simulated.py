@@ -214,7 +214,9 @@ def _with_release_by_anybody(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("broken", "least"), [(_without_lease_check, 15), (_with_claim_back, 2), (_with_release_by_anybody, 1)], ids=str
+    ("broken", "least"),
+    [(_without_lease_check, 15), (_with_claim_back, 2), (_with_release_by_anybody, 1)],
+    ids=["no lease check", "claim back", "release by anybody"],
 )
 def test_a_broken_build_is_caught(
     broken: Callable[[pytest.MonkeyPatch], None], least: int, monkeypatch: pytest.MonkeyPatch
