@@ -365,6 +365,8 @@ class Durable:
         except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            if delivery.evicted is not None:
+                return  # another host has the thread: the caller gets the outcome that it writes
             self._in_flight.abandon(delivery, exc)
             self._recover_later(_thread(delivery))
         else:

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import orjson
 
 from antiphon import errors
-from antiphon.ledger import Host
+from antiphon.ledger import Host, ThreadFilter
 from antiphon.messages import Message, current_port, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
@@ -486,7 +486,7 @@ class Hosting:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.is_taking or self._answers.threads or self._journal.has_threads)
+        return bool(self.is_taking or self._answers.threads or self._journal.has_threads or self._journal.is_unsure)
 
     async def _deliver_posted(self) -> None:
         """Deliver what was posted to threads of this host.
@@ -501,6 +501,7 @@ class Hosting:
                     self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
+        await self._continue_unconfirmed()
         await self._release_idle()
         for thread_id in self._answers.threads:
             await self._take_over_if_dead(thread_id)
@@ -545,8 +546,7 @@ class Hosting:
         while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
-            host = await self._lease.host()
-            found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
+            found = sum(await asyncio.gather(*(self._continue(each.thread_id) for each in taken)), found)
         return found
 
     async def _take_some(self) -> tuple[TakenThread, ...]:
@@ -555,38 +555,78 @@ class Hosting:
             return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
         except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
             return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
 
-    async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
+    async def _continue(self, thread_id: str) -> Recovered:
+        """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
         try:
-            found = await self._recovery.thread(taken.thread_id)
+            found = await self._recovery.thread(thread_id)
         except errors.FencedError:
             return Recovered()  # the host slept past its lease meanwhile
-        if found.homeless and not found.delivered:
+        if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            await self._journal.release(taken.thread_id, unfit=host.build, reason=reason)
+            self._timers.forget(thread_id)
+            await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
+
+    async def _continue_unconfirmed(self) -> None:
+        """Continue the threads that the ledger has given to this host without its knowledge.
+
+        A claim, a take or a release that was not confirmed may have been written. No other host takes a thread of one that
+        lives, so it would wait for as long as this host lives.
+        """
+        if not self._journal.is_unsure:
+            return
+        self._journal.is_unsure = False  # before the look: what fails from here on needs another one
+        mine = ThreadFilter(owner=(await self._lease.host()).name)
+        try:
+            page = await self._ledger.threads(mine)
+            while True:
+                for thread in page.threads:
+                    if not self._journal.epoch(thread.thread_id):
+                        with suppress(errors.OwnedError):
+                            await self._continue(thread.thread_id)
+                if page.next is None:
+                    return
+                page = await self._ledger.threads(mine, page=page.next)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
+
+    def _is_busy(self, thread_id: str) -> bool:
+        return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
 
     async def _release_idle(self) -> None:
         """Release the threads that nothing has happened in for a while."""
-        now = self._lifetime.loop.time()
-        idle: list[str] = []
+        now, idle = self._lifetime.loop.time(), list[str]()
         for thread_id in self._journal.owned:
-            has_timers = self._timers.next_due(thread_id) is not None
-            is_busy = self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
-            if is_busy or (has_timers and not self.is_taking):  # a released timer rings only on a host that takes threads
+            waits_here = self._timers.next_due(thread_id) is not None and not self.is_taking
+            if self._is_busy(thread_id) or waits_here:
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
                 idle.append(thread_id)
-        await asyncio.gather(*map(self._release, idle))
+        await asyncio.gather(*map(self._release_if_idle, idle))
 
-    async def _release(self, thread_id: str) -> None:
+    async def _release_if_idle(self, thread_id: str) -> None:
+        """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
+
+        A released thread is taken only when it is due, so what is open in it would wait for ever.
+        """
         self._idle_since.pop(thread_id, None)
-        wake_at = self._timers.next_due(thread_id)
-        if thread_id in self._journal.unrecovered and await self._ledger.open_calls(thread_id):
-            wake_at = current_port().now()  # what an earlier owner left open is still to be done
-        if not self._in_flight.has_thread(thread_id):  # looked at again after the read
+        if thread_id in self._journal.unrecovered:
+            # What an earlier owner left open is for a program that can run the thread.
+            is_done = not await self._ledger.open_calls(thread_id)
+            due = self._timers.next_due(thread_id) if is_done else current_port().now()
+        else:
+            found = await self._continue(thread_id)
+            due, is_done = self._timers.next_due(thread_id), not found.delivered
+        # Looked at again after the awaits: a message may have come meanwhile.
+        is_left = is_done or thread_id in self._journal.unrecovered
+        if is_left and not self._is_busy(thread_id) and self._journal.epoch(thread_id):
             self._timers.forget(thread_id)
-            await self._journal.release(thread_id, wake_at=wake_at)
+            await self._journal.release(thread_id, wake_at=due)
 
 
 _AT_ONCE = 16
