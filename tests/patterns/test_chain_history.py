@@ -11,7 +11,7 @@ from antiphon.dialects import decode
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import MediaPart, Message, PartsPayload
+from antiphon.messages import MediaPart, Message, PartsPayload, current_port
 from antiphon.messages import TextPart as Words
 from antiphon.patterns.cast import together
 from antiphon.patterns.peers import Peers, PeerSpec
@@ -47,7 +47,9 @@ async def left_behind(ledger: Ledger, thread_id: str, upto: int, pattern: str | 
     """Return the ledger of a process that dies when a thread has so many rows."""
     left = MemoryLedger()
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
-    await left.append(thread_id, rows, pattern=pattern, allow_foreign=True)
+    epoch = await left.claim(thread_id, kind="thread")
+    await left.append(thread_id, rows, epoch=epoch, pattern=pattern, allow_foreign=True)
+    await left.release(thread_id, epoch=epoch, wake_at=current_port().now())
     return left
 
 

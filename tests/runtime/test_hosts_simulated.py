@@ -1,4 +1,4 @@
-"""Three systems on one ledger, in virtual time: killed, stopped past their lease, closed, told too late (G6-G9, G15, G16)."""
+"""Three systems on one ledger, in virtual time: killed, stopped past their lease, closed, told late (G6-G9, G15, G16)."""
 
 import asyncio
 import os

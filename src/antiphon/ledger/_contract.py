@@ -243,7 +243,8 @@ class Ledger(Protocol):
 
         `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
         of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
-        or none. They have no owner; status, pattern, kind and snapshots are not in the rows, so they are not restored.
+        or none. They have no owner. One with open requests is due, of the kind of the actor that the first was for. Status,
+        pattern and snapshots are not in the rows, so they are not restored.
 
         Raises:
             RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.

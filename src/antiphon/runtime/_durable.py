@@ -28,9 +28,10 @@ from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
+from antiphon.runtime._settings import GOES_ON, STOPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
@@ -70,13 +71,12 @@ class Durable:
         *,
         elsewhere: Elsewhere,
         run_command: Callable[[Cell, DeliveryState], None],
-        recover: Callable[[str], Awaitable[object]],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover` delivers what
-        is open in a thread; `recover_later` does so after an append that was not confirmed.
+        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later` reads
+        a thread again after an append that was not confirmed.
         """
         self._elsewhere = elsewhere
         self._lifetime = lifetime
@@ -85,7 +85,6 @@ class Durable:
         self._redelivery = redelivery
         self._dead = dead
         self._run_command = run_command
-        self._recover = recover
         self._recover_later = recover_later
 
     # ------------------------------------------------------------ to the actor
@@ -107,7 +106,7 @@ class Durable:
         thread_id = _thread(delivery)
         try:
             if not self._journal.epoch(thread_id):
-                await self._claim(delivery, thread_id)
+                await self._journal.own(thread_id, kind_of(delivery.to))
         except (errors.OwnedError, errors.FencedError):
             await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return
@@ -128,14 +127,6 @@ class Durable:
                     delivery.settle(result)
                 return
         await self._elsewhere.post(delivery)
-
-    async def _claim(self, delivery: DeliveryState, thread_id: str) -> None:
-        """Claim a thread for a message, and first deliver what an earlier owner has left open in it.
-
-        `take` gives out only threads without a living owner, so what was left open there would wait for ever.
-        """
-        if await self._journal.own(thread_id, kind_of(delivery.to)) > 1:
-            await self._recover(thread_id)
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):
@@ -339,10 +330,17 @@ class Durable:
             delivery.standing = Standing.of(rows, delivery.invocation_id)
             if delivery.standing.parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
+            await self._go_on(_thread(delivery))
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
             cell.held -= 1
+
+    async def _go_on(self, thread_id: str) -> None:
+        """Take back that a thread is stopped: the code here may be able to continue it."""
+        summary = await self._journal.ledger.thread(thread_id)
+        if summary is not None and summary.status == STOPPED:
+            await self._journal.write(thread_id, (), status=GOES_ON)
 
     # ------------------------------------------------------------ back to the caller
 

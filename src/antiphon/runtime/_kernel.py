@@ -93,7 +93,6 @@ class Kernel:
             self.dead,
             elsewhere=self.answers,
             run_command=self._run_command,
-            recover=self._recover,
             recover_later=self._recover_later,
         )
         self.dispatcher = Dispatcher(
@@ -146,10 +145,13 @@ class Kernel:
             self.lifetime,
             self.journal,
             self.in_flight,
+            lease=self.lease,
+            settings=self.settings,
             answers=self.answers,
             timers=self.timers,
             states=self.states,
         )
+        self.dispatcher.evicting = self.eviction
         self.journal.on_lost = self.eviction.evict
         self.hosting = Hosting(
             self.lifetime,
@@ -194,9 +196,6 @@ class Kernel:
 
     def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
-
-    async def _recover(self, thread_id: str) -> None:
-        await self.recovery.thread(thread_id)
 
     def _recover_later(self, thread_id: str) -> None:
         self.recovery.recover_later(thread_id)

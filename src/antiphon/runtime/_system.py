@@ -367,6 +367,14 @@ class System:
         """Call a function with each record of a thread, right after this system has written it."""
         self._kernel.journal.watchers.append(watcher)
 
+    def on_evicted(self, forget: Callable[[str], None]) -> None:
+        """Call a function with each thread that this system has lost or given up: forget what is remembered of it.
+
+        Another host may change the thread from then on. The function is called before any handler of the thread runs here
+        again.
+        """
+        self._kernel.eviction.watchers.append(forget)
+
     def watch_flow(self, flow: Flow, report: Callable[[str, Verdict], None], **roles: str) -> None:
         """Call a function with the thread and the verdict when a message breaks a flow.
 
@@ -383,12 +391,17 @@ class System:
 
     # ------------------------------------------------------------ after a crash
 
-    async def recover(self) -> Recovered:
-        """Continue the open threads that no living host has and that this system can run. Spawn or register the actors before.
+    async def recover(self, thread_id: str | None = None) -> Recovered:
+        """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
+
+        Spawn or register the actors before.
 
         Raises:
+            OwnedError: another living host has the thread.
             LedgerError: the ledger cannot be read or written.
         """
+        if thread_id is not None:
+            return await self._kernel.recovery.thread(thread_id)
         return await self._kernel.hosting.take()
 
     async def host(self) -> None:

@@ -99,7 +99,7 @@ async def rerun(
         "recover": False,
     }
     async with PostChain(copy, config=chosen, grace=0.2, **given) as chain:
-        await chain.system.recover()
+        await chain.system.recover(thread_id)
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)
     return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
