@@ -501,7 +501,7 @@ class Hosting:
                     self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
-        await self._continue_unconfirmed()
+        await self._claim_unconfirmed()
         await self._release_idle()
         for thread_id in self._answers.threads:
             await self._take_over_if_dead(thread_id)
@@ -542,7 +542,8 @@ class Hosting:
         """
         found = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
-            found += await self._recovery.thread(thread_id)
+            with suppress(errors.OwnedError):  # lost meanwhile
+                found += await self._continue(thread_id)
         while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
@@ -571,11 +572,12 @@ class Hosting:
             await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
 
-    async def _continue_unconfirmed(self) -> None:
-        """Continue the threads that the ledger has given to this host without its knowledge.
+    async def _claim_unconfirmed(self) -> None:
+        """Claim the threads that the ledger has given to this host without its knowledge.
 
         A claim, a take or a release that was not confirmed may have been written. No other host takes a thread of one that
-        lives, so it would wait for as long as this host lives.
+        lives, so it would wait for as long as this host lives. A host that takes threads continues them; any other releases
+        them when they are idle.
         """
         if not self._journal.is_unsure:
             return
@@ -587,7 +589,7 @@ class Hosting:
                 for thread in page.threads:
                     if not self._journal.epoch(thread.thread_id):
                         with suppress(errors.OwnedError):
-                            await self._continue(thread.thread_id)
+                            await self._journal.own(thread.thread_id)
                 if page.next is None:
                     return
                 page = await self._ledger.threads(mine, page=page.next)
@@ -615,18 +617,15 @@ class Hosting:
         A released thread is taken only when it is due, so what is open in it would wait for ever.
         """
         self._idle_since.pop(thread_id, None)
+        is_left = False
         if thread_id in self._journal.unrecovered:
-            # What an earlier owner left open is for a program that can run the thread.
-            is_done = not await self._ledger.open_calls(thread_id)
-            due = self._timers.next_due(thread_id) if is_done else current_port().now()
-        else:
-            found = await self._continue(thread_id)
-            due, is_done = self._timers.next_due(thread_id), not found.delivered
-        # Looked at again after the awaits: a message may have come meanwhile.
-        is_left = is_done or thread_id in self._journal.unrecovered
-        if is_left and not self._is_busy(thread_id) and self._journal.epoch(thread_id):
+            is_left = bool(await self._ledger.open_calls(thread_id))  # by an earlier owner: it is still to be done
+        elif (await self._continue(thread_id)).delivered:
+            return
+        if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # looked at again after the reads
+            wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)
             self._timers.forget(thread_id)
-            await self._journal.release(thread_id, wake_at=due)
+            await self._journal.release(thread_id, wake_at=wake_at)
 
 
 _AT_ONCE = 16
