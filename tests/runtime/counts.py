@@ -7,10 +7,14 @@ __all__ = ["count"]
 _COUNTS: dict[str, tuple[int, int, int]] = {
     # fault: make test, make chaos, ANTIPHON_CHAOS=nightly
     "seeds": (500, 20_000, 200_000),  # worlds that are simulated
-    "hosts": (500, 20_000, 200_000),  # worlds of three systems that are simulated
+    "hosts": (200, 20_000, 200_000),  # worlds of three systems that are simulated
     "storms": (60, 2_000, 50_000),  # of each of two ways
     "F13": (30, 300, 1_000),  # ledgers, each with three processes killed
+    "F13 hosts": (1, 100, 3_000),  # ledgers, each with three hosts of which two are killed
+    "threads": (60, 200, 200),  # in hand of one of three hosts that is killed
     "F14": (2, 20, 500),  # of each of two ways
+    "F15": (1, 20, 200),
+    "F16 hosts": (1, 20, 200),  # of each of three ways
     "F16": (5, 20, 200),  # of each of four ways
     "F17": (3, 20, 50),
     "F18": (1, 5, 50),

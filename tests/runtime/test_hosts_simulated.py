@@ -11,9 +11,14 @@ import pytest
 from tests.runtime.actors import Note, Ping, Pong
 from tests.runtime.counts import count
 
-from antiphon.errors import DeliveryError, RefusedError
+from antiphon.errors import DeliveryError, FencedError, RefusedError
+from antiphon.ledger import _ownership, memory
+from antiphon.ledger._admission import State
+from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime._journal import Journal
 from antiphon.testing import Breach, Event, Evidence, Faults, Simulated, World, check_witness, gather_evidence, simulate
+from antiphon.testing._simulate import RELEASED_BY_ANOTHER, TAKEN_FROM_THE_LIVING
 from antiphon.testing._virtual_time import VirtualLoop
 
 SEEDS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("hosts")
@@ -46,14 +51,12 @@ class Story:
         return effect
 
     def host(self, system: System) -> None:
-        system.register("clerk", lambda: Clerk(self, system), grace=2)
-        system.register("bank", lambda: Bank(self, system), grace=2)
+        system.register("clerk", lambda: Clerk(self, system), grace=2, concurrency=8)
+        system.register("bank", lambda: Bank(self, system), grace=2, concurrency=8)
 
 
 class Clerk(Actor):
     """Has the bank pay, looks something up, and sets a timer; or fails."""
-
-    concurrency = 8
 
     def __init__(self, story: Story, system: System) -> None:
         self._story, self._system = story, system
@@ -75,8 +78,6 @@ class Clerk(Actor):
 
 class Bank(Actor):
     """Pays, which must not happen twice."""
-
-    concurrency = 8
 
     def __init__(self, story: Story, system: System) -> None:
         self._story, self._system = story, system
@@ -110,7 +111,7 @@ async def _drive(story: Story, world: World) -> None:
 
 
 def _simulate(seed: int, story: Story) -> Simulated:
-    faults = replace(FAULTS, crashes=1 + seed % 3)
+    faults = replace(FAULTS, crashes=seed % 4)
     return simulate(seed, host=story.host, drive=lambda world: _drive(story, world), faults=faults, systems=SYSTEMS)
 
 
@@ -162,6 +163,8 @@ def _check(seed: int, landed: Counter[str], outcomes: Counter[str]) -> None:
     simulated = _simulate(seed, story)
     breaches, window = _breaches(simulated)
     assert not breaches, (seed, breaches)
+    wrong = {what: simulated.landed[what] for what in (TAKEN_FROM_THE_LIVING, RELEASED_BY_ANOTHER)}
+    assert not any(wrong.values()), (seed, wrong)  # G15
     answered = THREADS * 3 - story.outcomes["no answer"]
     assert story.outcomes["answered"] + story.outcomes["RefusedError"] <= answered
     landed += simulated.landed + Counter(window=window)
@@ -176,3 +179,52 @@ def test_the_same_seed_gives_the_same_ledger_of_three_systems(seed: int) -> None
 
     assert (first.hash, first.seconds, first.landed) == (second.hash, second.seconds, second.landed)
     assert first.hash != _simulate(seed + 1, Story()).hash
+
+
+# ---------------------------------------------------------------- broken builds
+
+
+def _without_lease_check(patch: pytest.MonkeyPatch) -> None:
+    """A claim is granted, whether the owner lives or not."""
+    patch.setattr(MemoryLedger, "_owner_of", lambda self, state: None)
+
+
+def _with_claim_back(patch: pytest.MonkeyPatch) -> None:
+    """A host that lost a thread claims it again, and its handlers go on."""
+
+    def lose(journal: Journal, thread_id: str, epoch: int, error: FencedError) -> None:
+        if journal.epoch(thread_id) == epoch:
+            journal._disown(thread_id)
+
+    patch.setattr(Journal, "_lose", lose)
+
+
+def _with_release_by_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A release is not compared with the epoch of the owner."""
+
+    def released(state: State, release: _ownership.Release) -> State:
+        return _ownership.released(state, release._replace(epoch=abs(state.epoch)))
+
+    patch.setattr(memory, "released", released)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "least"),
+    [(_without_lease_check, 3), (_with_claim_back, 2), (_with_release_by_anybody, 1)],
+    ids=["no lease check", "claim back", "release by anybody"],
+)
+def test_a_broken_build_is_caught(
+    broken: Callable[[pytest.MonkeyPatch], None], least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of twenty or more worlds fail as are said, or more. A build that is not broken fails in none of them."""
+    broken(monkeypatch)
+    caught = 0
+    for seed in range(20 if least > 1 else 60):
+        try:
+            _check(seed, Counter(), Counter())
+        except AssertionError:
+            caught += 1
+        if caught == least:
+            return
+    raise AssertionError(f"{caught} worlds have failed, and {least} should have")

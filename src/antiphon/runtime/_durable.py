@@ -28,6 +28,7 @@ from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
+from antiphon.runtime._settings import GOES_ON, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,10 +330,17 @@ class Durable:
             delivery.standing = Standing.of(rows, delivery.invocation_id)
             if delivery.standing.parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
+            await self._go_on(_thread(delivery))
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
             cell.held -= 1
+
+    async def _go_on(self, thread_id: str) -> None:
+        """Take back that a thread is stopped: the code here may be able to continue it."""
+        summary = await self._journal.ledger.thread(thread_id)
+        if summary is not None and summary.status == STOPPED:
+            await self._journal.write(thread_id, (), status=GOES_ON)
 
     # ------------------------------------------------------------ back to the caller
 
@@ -357,6 +365,8 @@ class Durable:
         except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            if delivery.evicted is not None:
+                return  # another host has the thread: the caller gets the outcome that it writes
             self._in_flight.abandon(delivery, exc)
             self._recover_later(_thread(delivery))
         else:

@@ -145,10 +145,13 @@ class Kernel:
             self.lifetime,
             self.journal,
             self.in_flight,
+            lease=self.lease,
+            settings=self.settings,
             answers=self.answers,
             timers=self.timers,
             states=self.states,
         )
+        self.dispatcher.evicting = self.eviction
         self.journal.on_lost = self.eviction.evict
         self.hosting = Hosting(
             self.lifetime,

@@ -8,7 +8,7 @@ that are stored keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
-from antiphon.runtime._hosting import Lease
+from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
@@ -23,11 +23,14 @@ from antiphon.runtime._rows import (
     text_of,
     unused,
 )
+from antiphon.runtime._settings import GOES_ON, STOPPED
 from antiphon.runtime._supervision import Directive, concerned, decide
 
 __all__ = [
     "AGAIN",
+    "GOES_ON",
     "PARK",
+    "STOPPED",
     "Course",
     "Directive",
     "Effect",
@@ -44,11 +47,13 @@ __all__ = [
     "error_of",
     "error_response",
     "from_wire",
+    "has_other_build",
     "is_too_large",
     "observe",
     "process_host",
     "response_type",
     "says_the_same_value",
     "text_of",
+    "unfit_reason",
     "unused",
 ]

@@ -320,12 +320,20 @@ def _is_parked(row: Any, parked: set[str | None]) -> bool:
 # ---------------------------------------------------------------- several systems on one ledger
 
 
+TAKEN_FROM_THE_LIVING = "taken from a host that lives"
+RELEASED_BY_ANOTHER = "released by a host that does not own it"
+
+
 class SharedLedger(FaultyLedger):
     """A ledger of several hosts: every verb takes its time and may fail, and what is written and claimed is an event."""
 
     def __init__(self, world: HostsWorld, ledger: Ledger, random: Random, faults: Faults) -> None:
         super().__init__(ledger, random, faults, world.landed)
         self._world = world
+        self._leases: dict[str, tuple[Node, float]] = {}
+        """By host, its process and when its lease ends: kept here, to compare with what the ledger decides."""
+        self._owners: dict[str, str] = {}
+        """By thread, its host."""
 
     async def append(self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **more: Any) -> tuple[Record, ...]:
         messages = tuple(messages)
@@ -353,7 +361,7 @@ class SharedLedger(FaultyLedger):
     async def claim(self, thread_id: str, **more: Any) -> int:
         await self._before("claim")
         epoch = await self._ledger.claim(thread_id, **more)
-        self._world.say("claim", thread=thread_id, epoch=epoch)
+        self._claimed(thread_id, epoch, more["by"])
         await self._after("claim")
         return epoch
 
@@ -361,7 +369,7 @@ class SharedLedger(FaultyLedger):
         await self._before("take")
         found = await self._ledger.take(by, **more)
         for taken in found:
-            self._world.say("claim", thread=taken.thread_id, epoch=taken.epoch)
+            self._claimed(taken.thread_id, taken.epoch, by)
             self._landed[f"taken over: {taken.why}"] += 1
         await self._after("take")
         return found
@@ -369,11 +377,28 @@ class SharedLedger(FaultyLedger):
     async def release(self, thread_id: str, **more: Any) -> None:
         await self._before("release")
         await self._ledger.release(thread_id, **more)
+        owner = self._owners.pop(thread_id, None)
+        if owner is None or self._leases[owner][0] is not current_node():
+            self._landed[RELEASED_BY_ANOTHER] += 1
         await self._after("release")
 
     async def beat(self, host: LedgerHost) -> Any:
         await self._before("beat")
-        return await self._ledger.beat(host)
+        until = await self._ledger.beat(host)
+        self._leases[host.name] = current_node(), asyncio.get_running_loop().time() + host.lease
+        return until
+
+    async def leave(self, host: LedgerHost) -> None:
+        await self._ledger.leave(host)
+        self._leases[host.name] = current_node(), 0.0
+
+    def _claimed(self, thread_id: str, epoch: int, by: LedgerHost) -> None:
+        self._world.say("claim", thread=thread_id, epoch=epoch)
+        owner = self._owners.get(thread_id, by.name)
+        node, ends = self._leases[owner]
+        if owner != by.name and asyncio.get_running_loop().time() < ends and (node.is_alive or node.is_far):
+            self._landed[TAKEN_FROM_THE_LIVING] += 1
+        self._owners[thread_id] = by.name
 
     async def woken(self, by: LedgerHost, **more: Any) -> tuple[Woken, ...]:
         await self._before("woken")
@@ -484,10 +509,7 @@ class HostsWorld(World):
         random, faults = self._random, self._faults
         for number in range(faults.crashes):
             node, life = self._start(f"{slot}.{number}", slot, host, settings)
-            for _ in range(int(random.random() * (faults.sleeps + 1))):
-                await asyncio.sleep(random.expovariate(1 / faults.uptime))
-                await self._sleep(node)
-            await asyncio.sleep(random.expovariate(1 / faults.uptime))
+            await self._trouble(node)
             if random.random() < _CLOSES:
                 life.cancel()
                 await asyncio.wait((life,))
@@ -497,18 +519,22 @@ class HostsWorld(World):
             node.is_alive = False
             self._living.pop(slot, None)
             await asyncio.sleep(random.random() * faults.downtime)
-        self._start(f"{slot}.{faults.crashes}", slot, host, settings)
+        node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
+        await self._trouble(node)  # in the last life too: what goes wrong there, no end of a process puts right
         self._calm_slots += 1
-        if self._calm_slots == self._count:
-            self._shared.is_calm = True
+        self._shared.is_calm = self._calm_slots == self._count
 
     _calm_slots = 0
 
-    async def _sleep(self, node: Node) -> None:
-        node.is_asleep = True
-        self.landed["sleep"] += 1
-        await asyncio.sleep(self._random.random() * self._faults.sleep)
-        self._loop.wake(node)
+    async def _trouble(self, node: Node) -> None:
+        """Let a system live for a while; it sleeps now and then."""
+        for _ in range(int(self._random.random() * (self._faults.sleeps + 1))):
+            await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
+            node.is_asleep = True
+            self.landed["sleep"] += 1
+            await asyncio.sleep(self._random.random() * self._faults.sleep)
+            self._loop.wake(node)
+        await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
 
     def _start(self, name: str, slot: int, host: Host, settings: Settings) -> tuple[Node, asyncio.Task[None]]:
         node = Node(name, is_far=self._random.random() < _FAR)

@@ -142,6 +142,7 @@ class PostChain(Pattern):
         self._gateway = Gateway(system, self.ledger, self.config.input_limit)
         system.admit(chain.gates.passing)
         system.watch(chain.seen)
+        system.on_evicted(chain.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
         system.spawn(POSTED, PostedMessageActor)
         system.spawn(DELEGATE, partial(DelegateActor, chain))
