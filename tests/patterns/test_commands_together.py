@@ -199,7 +199,8 @@ def _asked(thread_id: str, name: str) -> int:
 
 PARKED = """
 import asyncio, sys
-from antiphon.errors import UnknownOutcomeError
+from contextlib import suppress
+from antiphon.errors import ParkedError, UnknownOutcomeError
 from antiphon.ledger import Host, ThreadFilter, open_ledger
 from antiphon.messages import TextPart
 from antiphon.protocol import Reply, Request
@@ -224,7 +225,12 @@ async def main():
     async with open_ledger("sqlite:///antiphon.db") as ledger:
         async with System(ledger, settings=Settings(release_after=600, within=200)) as system:
             system.spawn("till/1", Till)
-            print(await system.ask("till/1", Pay(), thread_id="order", id="pay"), flush=True)
+            paid = None
+            while paid is None:
+                with suppress(ParkedError):
+                    paid = await system.ask("till/1", Pay(), thread_id="order", id="pay")
+                await asyncio.sleep(0.1)
+            print(paid, (await ledger.thread("order")).owner == system.host_name, flush=True)
 
 asyncio.run(main())
 """
@@ -238,13 +244,16 @@ def test_a_settled_call_continues_in_the_program_that_runs(folder: Path) -> None
         assert program.stdout.readline() == "charged\n"
         until(lambda: json.loads(command("parked", "--json").stdout))
         (before,) = threads()
+        assert before["owner"] is not None
         (parked,) = json.loads(command("parked", "--json").stdout)
         settled = command("settle", "order", parked["invocation_id"], "--result", '"a card"')
+        if settled.exit_code:
+            program.kill()
         out, _ = program.communicate(timeout=100)
 
     assert (settled.exit_code, program.returncode) == (0, 0), settled.stderr
-    assert out == "by='a card'\n"
-    assert before["owner"] is not None
+    assert out == "by='a card' True\n"
+    assert asyncio.run(_open_calls()) == (0, 1)  # nobody else has claimed it
 
 
 # ---------------------------------------------------------------- an owner that cannot be asked
