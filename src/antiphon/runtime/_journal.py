@@ -33,6 +33,7 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._observer import Observer
 
 _FLUSH_AFTER = 0.005
@@ -138,6 +139,8 @@ class Journal:
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
+        self.gates: Gates | None = None
+        """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
         self._epochs: OrderedDict[str, int] = OrderedDict()
         """By owned thread, the most recently written last."""
