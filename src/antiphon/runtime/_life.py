@@ -271,7 +271,7 @@ class LifeActor(Actor):
         summary = await context.ledger.thread(request.thread_id)
         listed = None if summary is None or summary.pattern is None else summary.status
         before = state.status_before if state.held == "paused" else listed
-        more = {} if before is None else {"status_before": before}
+        more: dict[str, Any] = {} if before is None else {"status_before": before}
         try:
             await self._gates.close(request.thread_id)
             if before is not None:
@@ -420,17 +420,15 @@ async def read_status(ledger: Ledger, thread_id: str) -> protocol.ThreadStatus:
     if summary is None:
         raise not_found(thread_id)
     state = await ledger.replay(thread_id, LIFE.fold())
-    reason = state.reason
-    if state.held != "open":
-        status = state.held
-    elif (listed := _STATUS.get(summary.status)) is not None:
-        status = listed
+    reason, status = state.reason, str(state.held)
+    if state.held == "open" and summary.status in _STATUS:
+        status = _STATUS[summary.status]
         reason = summary.unfit[-1].reason if status == "stopped" and summary.unfit else None
-    else:
+    elif state.held == "open":
         rows = [row.message for row in await ledger.open_calls(thread_id) if row.message.to != (LIFE_ACTOR,)]
         is_parked = any(option_of(row) == PARK and row.lane == "effect" for row in rows)
         status = "paused" if is_parked else "processing" if rows else "completed" if state.is_used else "created"
-    more = {} if reason is None else {"reason": reason}
+    more: dict[str, Any] = {} if reason is None else {"reason": reason}
     return protocol.ThreadStatus(
         thread_id=thread_id,
         status=status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (one of `_STATUS`)

@@ -165,7 +165,7 @@ def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any]
 
 def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any] = _WITHDRAWN) -> Message:
     result = OptionResultPayload(invocation_id=payload.invocation_id, option_name=payload.option_name, **outcome)
-    return quick_message(
+    row = quick_message(
         RUNTIME_POLICY,
         result,
         id=withdrawn_id(payload.invocation_id),
@@ -175,8 +175,8 @@ def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any
         correlation_id=call.correlation_id,
         in_reply_to=call.id,
         parent_id=call.parent_id,
-        role_hint_for_llm="tool" if call.lane == "talk" else None,
     )
+    return row if call.lane != "talk" else row.model_copy(update={"role_hint_for_llm": "tool"})
 
 
 class Redelivery:

@@ -8,7 +8,9 @@ that are stored keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
+from antiphon.runtime._gates import Gates, GateState
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -25,11 +27,16 @@ from antiphon.runtime._supervision import Directive, concerned, decide
 
 __all__ = [
     "AGAIN",
+    "LIFE",
+    "LIFE_ACTOR",
     "PARK",
     "Course",
     "Directive",
     "Effect",
+    "GateState",
+    "Gates",
     "Journal",
+    "LifeState",
     "Park",
     "Run",
     "Standing",
@@ -43,6 +50,7 @@ __all__ = [
     "from_wire",
     "is_too_large",
     "observe",
+    "read_status",
     "response_type",
     "says_the_same_value",
     "text_of",

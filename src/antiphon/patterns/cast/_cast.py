@@ -34,7 +34,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast._models import Gate, HeldModel, Patience, ask_in_turn
+from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
@@ -140,7 +140,6 @@ class Cast:
         patience: Patience = Patience(),  # noqa: B008 (frozen)
         budget: AgentBudget | None = None,
         thread_budget: AgentBudget | None = None,
-        gate: Gate | None = None,
         make_model: Callable[[str | None], Model] = named_model,
         live: bool = False,
         capabilities: Sequence[AbstractCapability[object]] = (),
@@ -158,7 +157,7 @@ class Cast:
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self.patience = patience
-        self._given, self._make_model, self._gate = model, make_model, gate
+        self._given, self._make_model = model, make_model
         self._durability: dict[str, Any] = {"budget": budget, "thread_budget": thread_budget, "live": live}
         self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
@@ -293,7 +292,7 @@ class Cast:
         """
         if name not in self._models:
             turns = asyncio.Semaphore(self.patience.concurrency)
-            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout, self._gate)
+            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout)
         return self._models[name]
 
     def _made_model(self, name: str | None) -> Model:

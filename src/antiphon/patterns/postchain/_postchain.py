@@ -28,6 +28,7 @@ from antiphon.patterns.cast import (
     failed,
     known_by,
     read_answer,
+    waiting_for,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._chain import Chain
@@ -35,7 +36,6 @@ from antiphon.patterns.postchain._config import ChainConfig, check_about, check_
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway, PostedMessageActor, answer_of_owner, listen
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
-from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._phases import (
     ActionPhaseActor,
@@ -142,7 +142,8 @@ class PostChain(Pattern):
         """Begin all actors in a system, which is one of this chain's ledger."""
         chain = self._chain
         self._gateway = Gateway(system, self.ledger, self.config.input_limit)
-        system.admit(chain.gates.passing)
+        chain.gates = system.gates
+        system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
         system.spawn(POSTED, PostedMessageActor)
@@ -318,10 +319,12 @@ class PostChain(Pattern):
             await self._create_in(thread_id, TaskInput(text), current_port().new_id())
         return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **more))
 
+    @override
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:
         """Let no model call and no tool of a thread begin until it is resumed. What runs ends, and is recorded."""
         return await self._ask(thread_id, protocol.PauseThread(thread_id=thread_id))
 
+    @override
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
         """Let a thread go on where it was, also one that another process left behind.
 
@@ -333,10 +336,12 @@ class PostChain(Pattern):
             raise UnguardedToolError(reason)
         return await self._ask(thread_id, protocol.ResumeThread(thread_id=thread_id))
 
+    @override
     async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
         """End a thread for good: what runs is cancelled, nothing begins any more."""
         return await self._ask(thread_id, protocol.TerminateThread(thread_id=thread_id, reason=reason))
 
+    @override
     async def status(self, thread_id: str) -> protocol.ThreadStatus:
         """Return where a thread is."""
         return await self._ask(thread_id, protocol.GetThreadStatus(thread_id=thread_id))
