@@ -12,6 +12,8 @@ ARGS ?=
 
 export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
+# Where a shell forbids it, each test run compiles every module anew, and so does each of the hundreds of children.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run test quick check fix bench since chaos docs api figures release lock clean

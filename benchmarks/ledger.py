@@ -1,4 +1,4 @@
-"""The ledger: appending alone and together, long threads, their size, reading, and opening a large file.
+"""The ledger: appending alone and together, long threads, their size, reading, opening a large file, listing threads.
 
 Wall clock, because what counts is the wait for the disk. What others do to the disk comes in bursts, so samples are short and
 rounds are many: then a burst hits all candidates. The files are where Python keeps temporary ones; `TMPDIR` says where.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Host, Ledger, ThreadFilter, open_ledger
 from benchmarks._harness import Goal, Sample, Table, waited, worked
 from benchmarks._messages import Said, cases
 from benchmarks.peers import raw_pydantic
@@ -45,6 +45,8 @@ SNAPSHOTS = 300
 SETTLING = 500
 """Messages that are written ten times over before anything is measured: 6 MB, and a log begins anew after 4."""
 MILLION = 1_000_000
+MANY = 100_000
+"""Threads of which a page is listed."""
 ROUNDS = 45
 
 StoreT = TypeVar("StoreT", bound=Store)
@@ -62,6 +64,7 @@ def tables(part: str = "") -> Iterator[Table]:
         f"size of a thread of {LONGER:,}": _larger_size,
         f"read a thread of {LONG:,}": _read,
         "open a ledger of a million": _open_million,
+        f"list {MANY:,} threads": _list_many,
     }.items():
         if part in name:
             with Stores() as stores:
@@ -448,3 +451,57 @@ async def _first_answer(url: str) -> None:
 async def _latest(ledger: Ledger, thread: str) -> list[Message]:
     last = (await ledger.head(thread)).seq
     return [record.message async for record in ledger.read(thread, after=last - _LATEST)]
+
+
+# ---------------------------------------------------------------- listing
+
+
+def _list_many(name: str, stores: Stores) -> Table:
+    """Make a table of what a front page asks for: a page of threads, approvals, parked effects, and what is due."""
+    runner = stores.enter_context(asyncio.Runner())
+    opened = open_ledger(f"sqlite:///{stores.folder()}/ledger.db")
+    ledger = runner.run(opened.__aenter__())
+    stores.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
+    host = Host("benchmark", "1", ("agent",), lease=24 * 3600.0)
+    runner.run(_begin_many(ledger, host))
+    asked: dict[str, Callable[[], Coroutine[None, None, object]]] = {
+        _PAGE: lambda: ledger.threads(limit=_SHOWN),
+        "a page of threads, oldest first": lambda: ledger.threads(order="created_at", limit=_SHOWN),
+        "threads with open calls": lambda: ledger.threads(ThreadFilter(open_calls=True), limit=_SHOWN),
+        "approvals": lambda: ledger.open_calls_of("APPROVE", limit=_SHOWN),
+        "parked effects, newest first": lambda: ledger.open_calls_of("PARK", order="-recorded_at", limit=_SHOWN),
+        "take, with nothing due": lambda: ledger.take(host),
+        "woken, with nothing posted": lambda: ledger.woken(host),
+    }
+    return Table(
+        name=name,
+        unit="ms",
+        scale=1e3,
+        baseline=_PAGE,
+        candidates={
+            **{what: waited(lambda _, ask=ask: runner.run(ask()), 1) for what, ask in asked.items()},
+            _QUICK: _constant(0.020),
+        },
+        goals=tuple(Goal(what, 1.0, _QUICK) for what in asked),
+        notes=(f"{_SHOWN} of each; a fifth of a percent of the threads wait for an approval, as many have a parked effect",),
+        rounds=15,
+    )
+
+
+_PAGE, _QUICK = "a page of threads", "twenty milliseconds"
+_SHOWN = 50
+_AT_ONCE = 1_000
+_RARE = 500
+"""Of so many threads, one waits for an approval and one has a parked effect."""
+
+
+async def _begin_many(ledger: Ledger, host: Host) -> None:
+    await ledger.beat(host)
+    for first in range(0, MANY, _AT_ONCE):
+        await asyncio.gather(*(ledger.append(f"t{number}", _begun(number)) for number in range(first, first + _AT_ONCE)))
+
+
+def _begun(number: int) -> list[Message]:
+    said = MessageBuilder().add_text(f"How busy was the ferry on day {number}?").to_message()
+    option = {0: "APPROVE", 1: "PARK"}.get(number % _RARE)
+    return [said] if option is None else [said, MessageBuilder(policy="agent").add_option_call(option, {}).last_option_call]

@@ -48,7 +48,7 @@ def workers(ledger: Ledger, mind: Model | None = None) -> Workers:
         AgentSpec(name="counter", instructions="You count.", tools=("count_words",), max_tokens=40),
         AgentSpec(name="editor", instructions="You edit.", max_tokens=40),
     ]
-    return Workers(ledger, policy, team, model=mind or ScriptedModel(SCRIPT), tools=[count_words])
+    return Workers(ledger, team, controller=policy, model=mind or ScriptedModel(SCRIPT), tools=[count_words])
 
 
 async def request_response(team: Workers) -> str:

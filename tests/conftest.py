@@ -6,14 +6,15 @@ Hypothesis tries a little, and always the same, in `make test`; a lot, and ever 
 import gc
 import inspect
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.charmap import charmap
 from tests.children import have_children_handle_signals
+from tests.clock import share_imports, shared_work, used
 from tests.loops import run
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -28,8 +29,14 @@ settings.register_profile("long", max_examples=20_000, deadline=None, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     have_children_handle_signals()
+    if _without_slow_tests(config):
+        share_imports()
+
+
+def _without_slow_tests(config: pytest.Config) -> bool:
+    return bool(config.getoption("markexpr") == "not slow")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,24 +68,33 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    item.stash[_BEGAN] = _processor_time()
+    item.stash[_BEGAN] = used()
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+    """Charge a fixture that several tests share to none of them."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with shared_work():
+        return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def table_of_characters() -> None:
+    """Have Hypothesis make its table of all characters before the first test: that takes it two seconds, once a machine."""
+    charmap()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Keep the marks honest: a test that is not marked slow must not take long where the slow ones are left out."""
     result = yield
-    took = _processor_time() - item.stash[_BEGAN]
-    if item.config.getoption("markexpr") == "not slow" and took > _MOST:
+    took = used() - item.stash[_BEGAN]
+    if _without_slow_tests(item.config) and took > _MOST:
         pytest.fail(f"this took {took:.1f} s of processor time: make it faster, or mark it slow", pytrace=False)
     return result
-
-
-def _processor_time() -> float:
-    """Return the seconds that this process and its finished children have used: others load the machine too."""
-    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in both)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

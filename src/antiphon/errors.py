@@ -1,66 +1,73 @@
 """Every error that antiphon raises on purpose, as one tree.
 
 ```
-AntiphonError                     .retryable: may the same thing succeed later?
+AntiphonError                     .retryable: may the same operation succeed later?
 ├── DialectError                  .dialect .where
-│   ├── DecodeError               their bytes are wrong
-│   │   └── NewerVersionError     written by a later antiphon: upgrade, then read
-│   ├── EncodeError               our message cannot be said in this dialect
-│   ├── StreamCutError            .opened .state: a streamed answer broke off; resume it, or ask again
-│   └── StreamFailedError         .code: the provider gave up in the middle of an answer
+│   ├── DecodeError               the input is not valid in its format
+│   │   └── NewerVersionError     written by a newer antiphon: upgrade
+│   ├── EncodeError               the conversation cannot be written in this format
+│   ├── StreamCutError            .opened .state: a streamed answer was interrupted; resume it, or repeat the request
+│   └── StreamFailedError         .code: the provider failed in the middle of an answer
 ├── LedgerError                   .thread_id
-│   ├── AppendRefusedError        .code .message_id: a message that the thread cannot take; mend it
-│   ├── AppendConflictError       .version: someone appended first; read again, then decide
+│   ├── AppendRefusedError        .code .message_id: the thread refuses a message; fix the message
+│   ├── AppendConflictError       .version: another writer appended first; re-read, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
-│   ├── OwnedError                .owner .until: a host that lives has the thread; post to it, or wait
+│   ├── OwnedError                .owner .until: a live host owns the thread; post to it, or wait
 │   ├── HostError                 .host
-│   │   ├── UnknownHostError      the ledger does not know the host; beat, then go on
-│   │   ├── HostExpiredError      the lease of the host is over; beat, and drop the threads that it lost
-│   │   └── HostNameTakenError    .until: another process that lives has the name; choose another
-│   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
-│   ├── UnknownThreadError        the ledger has no such thread; look at the name
-│   ├── SecretNameError           .what: a name looks like a secret; choose another
+│   │   ├── UnknownHostError      the ledger does not know the host; call beat first
+│   │   ├── HostExpiredError      the host's lease is over; call beat, and drop the threads that it lost
+│   │   └── HostNameTakenError    .until: another live process has the name; choose another one
+│   ├── RestoreRefusedError       .seq: no given head proves the rows; supply the heads
+│   ├── UnknownThreadError        the ledger has no such thread; check the name
+│   ├── SecretNameError           .what: a name looks like a secret; choose another one
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
-│   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
-│   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
-├── SetupError                    a program or a file sets up what cannot be; the text says what to change
-│   ├── ConfigError               antiphon.toml cannot be read, or has a key that is not known
-│   ├── ChainConfigError          the configuration of a chain cannot be read, or has a key that is not known
-│   ├── TeamFileError             a team file cannot be read, or has a key that is not known
-│   ├── CastError                 an agent is named that takes no part, or takes part twice
-│   └── ToolOffError              .tool .line: a tool is used that is not turned on
-├── ModelError                    .model: the model that was asked for cannot be used
-│   ├── UnknownModelError         .nearest: no model has that name; look at it
-│   ├── MissingKeyError           .variables: set one of them, or choose a model that needs no key
+│   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
+│   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
+├── SetupError                    invalid configuration; the text says what to change
+│   ├── ConfigError               antiphon.toml is unreadable, or has an unknown key
+│   ├── ChainConfigError          a chain's configuration is unreadable, or has an unknown key
+│   ├── TeamFileError             a team file is unreadable, or has an unknown key
+│   ├── CastError                 an agent's name is unknown, or is used twice
+│   └── ToolOffError              .tool .line: a tool is not enabled
+├── ModelError                    .model: the requested model cannot be used
+│   ├── UnknownModelError         .nearest: no model has that name; check the name
+│   ├── MissingKeyError           .variables: set one of them, or choose a model without a key
 │   ├── MissingExtraError         .install: a package is not installed; also a ModuleNotFoundError
-│   ├── ScriptError               .where: a script is wrong, or has no turn left
-│   ├── WeightsError              the local model's file is not there, or is another; install it
-│   └── LocalServerError          the local model's server does not start, or dies again and again
-├── EffectError                   raised in an effect, to say how it ended
+│   ├── ScriptError               .where: a script is invalid, or has no turn left
+│   ├── WeightsError              the local model's file is missing or differs; install it
+│   └── LocalServerError          the local model's server does not start, or keeps crashing
+├── EffectError                   raised in an effect to report its outcome
 │   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
-│   └── UnknownOutcomeError       it may or may not have been done; what must not be done twice is parked
+│   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
+├── ServiceError                  .thread_id: a verb of the service cannot do what was asked
+│   ├── PlaceError                the thread has no such place, or does not continue from there; name another
+│   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
+│   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
+│   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── OwnProgramError           only the thread's own program can continue it; start that program
+│   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
-├── CalculationError              not arithmetic, or too large to be calculated; also a ValueError
-└── DeliveryError                 .code .address: why a message to an actor has no answer
-    ├── UndeliverableError        no actor lives there; look at the address, or spawn it
-    ├── ActorStoppedError         the actor has stopped and takes no more messages
-    ├── MailboxFullError          the actor does not keep up; try again later
-    ├── ReplyTimeoutError         no answer in time; also a TimeoutError
-    ├── WithdrawnError            the caller was cancelled and wants no answer
-    ├── HopLimitError             passed on too often, or asked in a circle
-    ├── BudgetExceededError       the thread has used up what it was given
-    ├── RefusedError              .details: the actor answers with an error; raise it in a handler to do so
-    ├── ActorFailedError          the actor raised something else; its supervisor knows
-    ├── EffectFailedError         what an effect ran has raised
-    ├── ParkedError               it waits for a person, with the evidence
-    ├── ToolServerError           .server: a server of tools that is required cannot be used; look at it
-    ├── HistoryMismatchError      this code does something else than the thread says it did
-    │   └── UnguardedToolError    it would start a tool without the toolkit that guards it there
+├── CalculationError              not arithmetic, or too large; also a ValueError
+└── DeliveryError                 .code .address: a message to an actor has no answer; the code says why
+    ├── UndeliverableError        no actor has this address; check it, or spawn the actor
+    ├── ActorStoppedError         the actor has stopped and accepts no more messages
+    ├── MailboxFullError          the mailbox is full; retry later
+    ├── ReplyTimeoutError         no answer before the deadline; also a TimeoutError
+    ├── WithdrawnError            the caller was cancelled
+    ├── HopLimitError             forwarded too often, or a circular request
+    ├── BudgetExceededError       the thread's budget is used up
+    ├── RefusedError              .details: the actor answers with an error; handlers may raise it
+    ├── ActorFailedError          the handler raised another exception; the supervisor decides
+    ├── EffectFailedError         the function of an effect raised an exception
+    ├── ParkedError               it waits for a person's decision
+    ├── ToolServerError           .server: a required tool server cannot be used; check it
+    ├── HistoryMismatchError      the code does not match the thread's history
+    │   └── UnguardedToolError    a tool would start without the toolkit that guards it
     └── EscalatedError            a supervisor gave up
 ```
 
-Branches are the layers that speak; leaves are what the caller can do about it. Programming mistakes stay `ValueError`,
-`TypeError` and `RuntimeError`, and a value refused by a constructor is Pydantic's `ValidationError`: neither is in the tree.
+A branch is the layer that raises; a leaf tells the caller what to do. Programming mistakes are `ValueError`, `TypeError` and
+`RuntimeError`, and a constructor that refuses a value raises Pydantic's `ValidationError`: neither is in the tree.
 """
 
 from __future__ import annotations
@@ -81,6 +88,7 @@ __all__ = [
     "CastError",
     "ChainConfigError",
     "ConfigError",
+    "CursorError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
@@ -105,17 +113,23 @@ __all__ = [
     "MissingKeyError",
     "ModelError",
     "NewerVersionError",
+    "NotWaitingError",
+    "OtherPatternError",
+    "OwnProgramError",
     "OwnedError",
     "ParkedError",
+    "PlaceError",
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
     "ScriptError",
     "SecretNameError",
+    "ServiceError",
     "SetupError",
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
+    "ThreadEndedError",
     "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
@@ -131,21 +145,21 @@ __all__ = [
 
 
 class AntiphonError(Exception):
-    """The base of the tree: one `except` for everything antiphon refuses."""
+    """The base class of all errors that antiphon raises on purpose."""
 
     retryable: bool = False
-    """Whether the same thing, unchanged, may succeed later."""
+    """Whether the same operation, unchanged, may succeed later."""
 
 
 class DialectError(AntiphonError):
-    """Something could not be said or understood in a message format."""
+    """A conversation cannot be read from or written to a message format."""
 
     def __init__(self, reason: str, *, dialect: str, where: str = "") -> None:
         super().__init__(reason, dialect, where)
         self.reason = reason
         self.dialect = dialect
         self.where = where
-        """Where in the data: a path such as `payload.arguments.limit`, or a line; empty for the whole."""
+        """The place in the data: a path such as `payload.arguments.limit`, or a line; empty for the whole."""
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
@@ -156,42 +170,42 @@ class DialectError(AntiphonError):
 
 
 class DecodeError(DialectError):
-    """The data that came in is not what its format says; nothing of it was kept."""
+    """The input violates its format. Nothing was read."""
 
 
 class NewerVersionError(DecodeError):
-    """The data was written by a later version of antiphon than this one can read."""
+    """The data was written by a newer version of antiphon."""
 
 
 class EncodeError(DialectError):
-    """The conversation says something that the format cannot, and the caller did not want to lose it."""
+    """The format cannot express the conversation without a loss, and the caller allowed none."""
 
 
 class StreamCutError(DialectError):
-    """A streamed answer broke off before it was whole."""
+    """A streamed answer was interrupted before it was complete."""
 
     retryable = True
 
     def __init__(self, reason: str, *, dialect: str, where: str = "", opened: tuple[str, ...], state: dict[str, Any]) -> None:
         super().__init__(reason, dialect=dialect, where=where)
         self.opened = opened
-        """What had begun and is not whole."""
+        """The pieces that started and are not complete."""
         self.state = state
-        """What `Stream.resume` goes on from: plain JSON."""
+        """The state for `Stream.resume`: plain JSON."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _revive, (type(self), self.reason, self.dialect, self.where, {"opened": self.opened, "state": self.state})
 
 
 class StreamFailedError(DialectError):
-    """The provider said, in the middle of a streamed answer, that it failed. The reason is in its own words."""
+    """The provider reported a failure in the middle of a streamed answer. The reason is the provider's message."""
 
     def __init__(
         self, reason: str, *, dialect: str, where: str = "", code: str | None = None, retryable: bool = False
     ) -> None:
         super().__init__(reason, dialect=dialect, where=where)
         self.code = code
-        """What the provider calls it (`overloaded_error`, `503`); None if it has no name for it."""
+        """The provider's error code (`overloaded_error`, `503`); None if it sent none."""
         self.retryable = retryable
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -209,25 +223,25 @@ def _revive(
 
 
 class LedgerError(AntiphonError):
-    """The ledger did not do what it was asked to; what it had acknowledged before is as it was."""
+    """The ledger refused or failed an operation. Earlier acknowledged appends are unaffected."""
 
     def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
         super().__init__(reason, thread_id, *details)
         self.reason = reason
         self.thread_id = thread_id
-        """The thread that it is about; None for the ledger as a whole."""
+        """The thread concerned; None for the ledger as a whole."""
 
     def __str__(self) -> str:
         return f"thread {self.thread_id!r}: {self.reason}" if self.thread_id is not None else self.reason
 
 
 class AppendRefusedError(LedgerError):
-    """A message breaks a rule that every thread keeps, such as a result without its call. Nothing was appended."""
+    """A message violates a rule of every thread, such as a result without its call. Nothing was appended."""
 
     def __init__(self, reason: str, thread_id: str, code: str, message_id: str) -> None:
         super().__init__(reason, thread_id, code, message_id)
         self.code = code
-        """The code under which `check` reports the same thing."""
+        """The code of the same rule in `check`."""
         self.message_id = message_id
 
     def __str__(self) -> str:
@@ -235,40 +249,40 @@ class AppendRefusedError(LedgerError):
 
 
 class AppendConflictError(LedgerError):
-    """The thread is not as long as the caller believed. Nothing was appended: read what is new, then decide."""
+    """The thread has another version than the caller expected. Nothing was appended: read the new messages, then decide."""
 
     def __init__(self, thread_id: str, expected: int, version: int, hash: str) -> None:
-        super().__init__(f"expected version {expected}, but it is at {version}; read what is new, then decide", thread_id)
+        super().__init__(f"expected version {expected}, but it is at {version}; read the new messages, then decide", thread_id)
         self.args = (thread_id, expected, version, hash)
         self.expected = expected
         self.version = version
-        """How many messages are there now."""
+        """The current number of messages."""
         self.hash = hash
-        """The hash of the last one."""
+        """The hash of the last message."""
 
 
 class FencedError(LedgerError):
-    """The caller does not own the thread, or no longer. Nothing was appended, and nothing more should be done for it."""
+    """The caller is not, or no longer, the owner of the thread. Nothing was appended; stop working on the thread."""
 
     def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
         said = "no epoch was given" if given is None else f"epoch {given} was given"
-        owner = "it was released since" if given == epoch else f"its owner has epoch {epoch}"
-        super().__init__(f"{said}, and {owner}; claim it, or use post", thread_id)
+        owner = "it was released" if given == epoch else f"its owner has epoch {epoch}"
+        super().__init__(f"{said}, but {owner}; claim it, or use post", thread_id)
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """The epoch of the present owner, or of the last one; 0 if the thread was never claimed."""
+        """The epoch of the current owner, or of the last one; 0 if the thread was never claimed."""
 
 
 class OwnedError(LedgerError):
-    """A host that lives owns the thread. Nothing was changed: post to the thread, or wait until the host gives it up."""
+    """A live host owns the thread. Nothing was changed: post to the thread, or wait until the host releases it."""
 
     retryable = True
 
-    def __init__(self, thread_id: str, owner: str, until: datetime) -> None:
-        reason = f"host {owner!r} has it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
+    def __init__(self, thread_id: str, owner: str, until: datetime, advice: str = "post to it, or claim it later") -> None:
+        reason = f"host {owner!r} owns it, at least until {until.isoformat(timespec='seconds')}; {advice}"
         super().__init__(reason, thread_id)
-        self.args = (thread_id, owner, until)
+        self.args = (thread_id, owner, until, advice)
         self.owner = owner
         """The name of the host."""
         self.until = until
@@ -292,12 +306,12 @@ class UnknownHostError(HostError):
     """The ledger does not know the host, or another process has its name since. Call `beat` first."""
 
     def __init__(self, host: str) -> None:
-        super().__init__("the ledger does not know this process as a host; call beat first, and again within each lease", host)
+        super().__init__("the ledger does not know this process as a host; call beat first", host)
         self.args = (host,)
 
 
 class HostExpiredError(HostError):
-    """The lease of the host is over, so others may have its threads. Call `beat`, and drop the threads that it lost."""
+    """The host's lease is over, so other hosts may own its threads. Call `beat`, and drop the threads that it lost."""
 
     def __init__(self, host: str, until: datetime) -> None:
         ended = until.isoformat(timespec="seconds")
@@ -308,7 +322,7 @@ class HostExpiredError(HostError):
 
 
 class HostNameTakenError(HostError):
-    """Another process that lives has the name. Choose another name, or wait until the lease of the other one is over."""
+    """Another live process has the name. Choose another name, or wait until its lease is over."""
 
     retryable = True
 
@@ -321,12 +335,12 @@ class HostNameTakenError(HostError):
 
 
 class RestoreRefusedError(LedgerError):
-    """Rows were to be restored that no head proves, or that there is no place for. Nothing was restored."""
+    """No given head proves the rows, or the ledger already has their threads. Nothing was restored."""
 
     def __init__(self, reason: str, thread_id: str | None = None, seq: int | None = None) -> None:
         super().__init__(reason, thread_id, seq)
         self.seq = seq
-        """The first row that does not fit; None if it is not about one."""
+        """The first row that does not match; None if the error is not about one row."""
 
     def __str__(self) -> str:
         place = "" if self.seq is None else f" at seq {self.seq}"
@@ -338,31 +352,31 @@ class UnknownThreadError(LedgerError):
 
 
 class SecretNameError(LedgerError):
-    """A name looks like a secret. Nothing was written: a name cannot be redacted, because it is what a thing is found by."""
+    """A name looks like a secret. Nothing was written: a name is a lookup key, so it cannot be redacted."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f'{what} looks like a secret; choose another name, or open the ledger with redaction="off"')
         self.args = (what,)
         self.what = what
-        """Which name it is, such as "the status of a thread". The name itself is not told, because errors are logged."""
+        """Which name it is, such as "the status of a thread". The error omits the name itself, because errors are logged."""
 
 
 class LedgerUnavailableError(LedgerError):
-    """The store cannot be used at present: locked by another, out of space, failing.
+    """The store is currently unavailable: locked by another process, out of space, or failing.
 
-    An append that ends so is there as a whole or not at all; appending the same messages again settles it.
+    An append that raises this error was applied completely or not at all. Appending the same messages again is safe.
     """
 
     retryable = True
 
 
 class LedgerCorruptError(LedgerError):
-    """What is stored is not what was written."""
+    """The stored data is not the data that was written."""
 
     def __init__(self, reason: str, thread_id: str | None = None, seq: int | None = None) -> None:
         super().__init__(reason, thread_id, seq)
         self.seq = seq
-        """The first message that is not as it was; None if that cannot be said."""
+        """The first changed message; None if unknown."""
 
     def __str__(self) -> str:
         place = "" if self.seq is None else f" at seq {self.seq}"
@@ -370,50 +384,50 @@ class LedgerCorruptError(LedgerError):
 
 
 class LedgerFormatError(LedgerError):
-    """What was opened is not a ledger that this version of antiphon can use."""
+    """The file or database is not a ledger that this version of antiphon can use."""
 
 
 # ---------------------------------------------------------------- setting up
 
 
 class SetupError(AntiphonError):
-    """A program or a file sets up what cannot be; the text says what to change."""
+    """The configuration in a program or a file is invalid; the text says what to change."""
 
 
 class ConfigError(SetupError):
-    """`antiphon.toml` cannot be read, or has a key that is not known."""
+    """`antiphon.toml` is unreadable, or has an unknown key."""
 
 
 class ChainConfigError(SetupError):
-    """The configuration of a chain cannot be read, or has a key that is not known."""
+    """A chain's configuration is unreadable, or has an unknown key."""
 
 
 class TeamFileError(SetupError):
-    """A team file cannot be read, or has a key that is not known."""
+    """A team file is unreadable, or has an unknown key."""
 
 
 class CastError(SetupError):
-    """An agent is named that takes no part, or takes part twice; the text says which agents there are."""
+    """The name of an agent is unknown, or is used twice; the text lists the agents."""
 
 
 class ToolOffError(SetupError):
-    """A tool is used that is not turned on."""
+    """A tool is not enabled."""
 
     def __init__(self, tool: str, line: str) -> None:
         super().__init__(tool, line)
         self.tool = tool
         self.line = line
-        """What to write into `antiphon.toml` to turn it on."""
+        """The line for `antiphon.toml` that enables it."""
 
     def __str__(self) -> str:
-        return f"{self.tool} is off: what agents ask on the web leaves this machine; to turn it on, write {self.line}"
+        return f"{self.tool} is off, because its requests leave this machine; to enable it, write {self.line}"
 
 
 # ---------------------------------------------------------------- models
 
 
 class ModelError(AntiphonError):
-    """The model that was asked for cannot be used."""
+    """The requested model cannot be used."""
 
     def __init__(self, reason: str, model: str, *details: object) -> None:
         super().__init__(reason, model, *details)
@@ -430,16 +444,16 @@ class UnknownModelError(ModelError):
     def __init__(self, reason: str, model: str, nearest: tuple[str, ...] = ()) -> None:
         super().__init__(reason, model, nearest)
         self.nearest = nearest
-        """Names like it that there are, the most alike first."""
+        """Similar names of existing models, the most similar first."""
 
 
 class MissingKeyError(ModelError):
-    """The provider wants a key, and none is set."""
+    """The provider requires an API key, and none is set."""
 
     def __init__(self, reason: str, model: str, variables: tuple[str, ...] = ()) -> None:
         super().__init__(reason, model, variables)
         self.variables = variables
-        """Environment variables that its key may stand in, as the provider's client says."""
+        """Environment variables that the provider's client reads the key from."""
 
 
 class MissingExtraError(ModelError, ModuleNotFoundError):
@@ -452,12 +466,12 @@ class MissingExtraError(ModelError, ModuleNotFoundError):
 
 
 class ScriptError(ModelError):
-    """A script cannot be read, names a tool that is not there, or has no turn left for what is asked."""
+    """A script is unreadable, names an unknown tool, or has no turn left for the request."""
 
     def __init__(self, reason: str, model: str, where: str = "") -> None:
         super().__init__(reason, model, where)
         self.where = where
-        """Where in the script: a path such as `rules.0.when`; empty for the whole."""
+        """The place in the script: a path such as `rules.0.when`; empty for the whole."""
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
@@ -465,11 +479,11 @@ class ScriptError(ModelError):
 
 
 class WeightsError(ModelError):
-    """The file that the local model is read from is not there, or not the one that was pinned."""
+    """The local model's file is missing, or is not the pinned one."""
 
 
 class LocalServerError(ModelError):
-    """The server of the local model is not running, and starting it again does not help."""
+    """The local model's server is not running, and restarting it does not help."""
 
     retryable = True
 
@@ -478,11 +492,11 @@ class LocalServerError(ModelError):
 
 
 class EffectError(AntiphonError):
-    """Raised in what an effect runs, to say how it ended."""
+    """Raised in the function of an effect, to report its outcome."""
 
 
 class FailedError(EffectError):
-    """Raise it in `run` to have an effect fail with a code and details of its own: the caller gets a `RefusedError`."""
+    """Raise it in `run` to fail an effect with a specific code and details: the caller gets a `RefusedError`."""
 
     def __init__(self, reason: str, code: str, *, details: object = None, retryable: bool = False) -> None:
         super().__init__(reason, code)
@@ -493,28 +507,77 @@ class FailedError(EffectError):
 
 
 class UnknownOutcomeError(EffectError):
-    """Raise it in `run` where it is not known whether the effect was done: what must not be done twice is parked."""
+    """Raise it in `run` if it is unknown whether the effect happened: an effect that must not repeat is parked."""
 
 
 class WorkFailedError(AntiphonError, RuntimeError):
-    """An agent has answered with an error; the message says which."""
+    """An agent answered with an error; the message contains it."""
 
 
 class CalculationError(AntiphonError, ValueError):
-    """The text is not arithmetic, or too large to be calculated; the message says why."""
+    """The text is not arithmetic, or is too large to evaluate; the message says why."""
+
+
+# ---------------------------------------------------------------- the service
+
+
+class ServiceError(AntiphonError):
+    """A verb of `antiphon.service` cannot do what was asked; the text says why, and what to do instead."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
+        super().__init__(reason, thread_id, *details)
+        self.reason = reason
+        self.thread_id = thread_id
+        """The thread that it is about; None if it is not about one."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class PlaceError(ServiceError):
+    """The thread has no such message, step or phase, or does not continue from there by itself."""
+
+
+class CursorError(ServiceError):
+    """The text is no cursor of this ledger."""
+
+
+class OtherPatternError(ServiceError):
+    """The verb is for threads of another pattern."""
+
+    def __init__(self, reason: str, thread_id: str, pattern: str | None) -> None:
+        super().__init__(reason, thread_id, pattern)
+        self.pattern = pattern
+        """The pattern of the thread; None if it has none."""
+
+
+class ThreadEndedError(ServiceError):
+    """The thread has completed, failed or was terminated: it cannot be resumed."""
+
+    def __init__(self, reason: str, thread_id: str, status: str) -> None:
+        super().__init__(reason, thread_id, status)
+        self.status = status
+
+
+class OwnProgramError(ServiceError):
+    """The thread uses tools that only its own program has. It continues when that program runs again."""
+
+
+class NotWaitingError(ServiceError):
+    """No such approval or parked call waits, or not for this person."""
 
 
 # ---------------------------------------------------------------- delivery
 
 
 class DeliveryError(AntiphonError):
-    """A message did not get the answer that was due, for a reason that the code says.
+    """A message did not get its answer; the code says why.
 
-    The same error stands in the ledger as an error result with that code, and is raised again from it after a crash.
+    The ledger stores the same error as an error result with that code. After a crash it is raised again from there.
     """
 
     code: str = "DELIVERY_ERROR"
-    """What it is called in an error response."""
+    """The code in an error response."""
 
     def __init__(self, reason: str, address: str | None = None) -> None:
         super().__init__(reason, address)
@@ -522,20 +585,20 @@ class DeliveryError(AntiphonError):
         self.address = address
         """The actor that the message was for."""
         self.message_id: str | None = None
-        """The id of the message, where it has one that can be told again, as a RETRY does."""
+        """The id of the message, if it has one that a RETRY can refer to."""
 
     def __str__(self) -> str:
         return self.reason if self.address is None else f"{self.address}: {self.reason}"
 
 
 class UndeliverableError(DeliveryError):
-    """No actor lives at the address, and no factory is registered for its kind."""
+    """No actor has the address, and no factory is registered for its kind."""
 
     code = "ACTOR_NOT_FOUND"
 
 
 class ActorStoppedError(DeliveryError):
-    """The actor has stopped; what it had not handled is with the dead letters."""
+    """The actor has stopped; its unhandled messages are dead letters."""
 
     code = "ACTOR_STOPPED"
 
@@ -548,7 +611,7 @@ class MailboxFullError(DeliveryError):
 
 
 class ReplyTimeoutError(DeliveryError, TimeoutError):
-    """The deadline has passed. What the actor was doing for it was cancelled."""
+    """The deadline has passed. The actor's work on the message was cancelled."""
 
     code = "TIMEOUT"
     retryable = True
@@ -562,19 +625,19 @@ class WithdrawnError(DeliveryError):
 
 
 class HopLimitError(DeliveryError):
-    """The message followed from too many others, or asks an actor that waits for its answer."""
+    """The chain of messages is too long, or the request is circular: its receiver waits for its answer."""
 
     code = "HOP_LIMIT"
 
 
 class BudgetExceededError(DeliveryError):
-    """The thread may not say more: its budget of messages, tokens or money is used up."""
+    """The thread's budget of messages, tokens or money is used up."""
 
     code = "BUDGET_EXCEEDED"
 
 
 class RefusedError(DeliveryError):
-    """An actor's own error answer. A handler that raises it has not failed: it has answered."""
+    """An error that an actor answers with. A handler that raises it has answered; it has not failed."""
 
     def __init__(
         self,
@@ -600,53 +663,54 @@ def _revive_refused(reason: str, code: str, details: object, retryable: bool, ad
 
 
 class ActorFailedError(DeliveryError):
-    """The actor's handler raised; `__cause__` is what, where it happened in this process."""
+    """The actor's handler raised an exception: `__cause__`, if it happened in this process."""
 
     code = "ACTOR_FAILED"
 
 
 class EffectFailedError(DeliveryError):
-    """What was run as an effect raised. The outcome is recorded, and the same when the handler runs again."""
+    """The function of an effect raised an exception. The outcome is recorded: a replayed handler gets the same."""
 
     code = "EFFECT_FAILED"
 
 
 class ParkedError(DeliveryError):
-    """It must not go on by itself: it crashed its actor too often, or it is not known whether an effect was done that must not
-    be done twice. A person settles it.
+    """The message or effect waits for a person's decision.
+
+    Either it crashed its actor too often, or it is unknown whether an effect that must not repeat has happened.
     """
 
     code = "PARKED"
 
 
 class ToolServerError(DeliveryError):
-    """A server of tools that a toolkit requires cannot be used, or offers what cannot be. The reason says what to do."""
+    """A tool server that a toolkit requires is unusable, or offers invalid tools. The reason says what to do."""
 
     code = "TOOL_SERVER_FAILED"
     retryable = True
 
     @property
     def server(self) -> str:
-        """What the toolkit calls the server."""
+        """The toolkit's name for the server."""
         return self.address or ""
 
 
 class HistoryMismatchError(DeliveryError):
-    """A handler runs again and does something else than the thread says it did. Bring back the old code, or settle it."""
+    """A replayed handler does not match the thread's history. Restore the old code, or settle the message."""
 
     code = "HISTORY_MISMATCH"
 
 
 class UnguardedToolError(HistoryMismatchError):
-    """The thread was begun under a toolkit, and this program would start a tool of it without. Nothing was started.
+    """The thread was started with a toolkit, and this program would run one of its tools without it. Nothing was started.
 
-    Give the agent the toolkit again; what waits for a person waits on.
+    Give the agent the toolkit again. Pending approvals stay pending.
     """
 
     code = "UNGUARDED_TOOL"
 
 
 class EscalatedError(DeliveryError):
-    """A supervisor has restarted too often, and hands the failure on."""
+    """A supervisor reached its restart limit and escalates the failure."""
 
     code = "ESCALATED"

@@ -129,7 +129,7 @@ def test_words_and_calls_of_one_turn_are_one() -> None:
 
 
 def test_a_finished_history_is_not_broken() -> None:
-    """AP403: that the assistant has the last word is a warning."""
+    """AP403: that the assistant speaks last is a warning."""
     done = of(ASK, says("assistant", "Warm."))
 
     assert (codes(done, CLAUDE), warnings(done, CLAUDE)) == ([], ["AP403"])

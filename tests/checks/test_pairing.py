@@ -388,7 +388,7 @@ def test_a_result_is_of_the_option_that_was_called() -> None:
     other = of(ASK, calls("c1", "weather"), gives("c1", 18, "get_weather"))
 
     assert (codes(other), warnings(other)) == ([], ["AP110"])
-    assert finding(other, "AP110").problem == "the result is of 'get_weather', and 'weather' was called"
+    assert finding(other, "AP110").problem == "the result names 'get_weather', but 'weather' was called"
 
 
 # ---------------------------------------------------------------- AP107
@@ -440,8 +440,8 @@ def test_repair_reports_each_change() -> None:
     repaired = repair(of(ASK, gives("c9"), calls("c1")))
 
     assert [str(change) for change in repaired.changes] == [
-        f"{repaired.conversation[1].id}: AP102: the message is kept, and left out of what is sent",
-        f"{repaired.conversation[2].id}: AP101: an error result of the runtime is added, of type 'interrupted'",
+        f"{repaired.conversation[1].id}: AP102: the message stays in the history but is not sent",
+        f"{repaired.conversation[2].id}: AP101: an error result of type 'interrupted' is added by the runtime",
     ]
 
 

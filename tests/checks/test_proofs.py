@@ -49,7 +49,7 @@ def test_an_item_without_its_reasoning_loses_its_id() -> None:
     broken = of(ASK, item(), gives("c1"))
 
     assert codes(broken, RESPONSES) == ["AP502"]
-    assert finding(broken, "AP502", RESPONSES).problem == "the item came of reasoning 'rs_1', which is not there"
+    assert finding(broken, "AP502", RESPONSES).problem == "the item belongs to reasoning 'rs_1', which is missing"
     assert mended(broken, RESPONSES)[1].metadata[RESPONSES] == {}
 
 

@@ -14,7 +14,7 @@ from tests.cli.running import PLAIN, in_terminal, run, start
 
 import antiphon
 from antiphon.cli import app
-from antiphon.cli._overview import OVERVIEW
+from antiphon.cli._app import OVERVIEW
 from antiphon.dialects import get, names
 
 ROOT = Path(__file__).parent.parent.parent

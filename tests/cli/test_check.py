@@ -37,7 +37,7 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
         f"{broken}: message 1: AP101 error: the call 'c-1' of 'get_weather' has no result (id openai-chat-1-"
     )
     assert answer.startswith(f"    OpenAI Chat Completions answers: “{ANSWER}")
-    assert help_ == "    help: Add a result; where nobody knows it, an error that says so."
+    assert help_ == "    help: Add a result. If the result is unknown, add an error that says so."
     assert summary == "Found 1 error for openai-chat. `antiphon repair` mends what is refused."
     assert result.stderr == ""
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat")
 
-    assert result.stdout.startswith(f"{empty}: AP305 error: nothing is said\n")
+    assert result.stdout.startswith(f"{empty}: AP305 error: the conversation is empty\n")
 
 
 def test_findings_as_json_are_a_list(broken: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_annotation_of_the_whole_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat", "--format", "github")
 
-    assert "title=AP305::nothing is said. OpenAI Chat Completions refuses it. Let" in result.stdout
+    assert "title=AP305::the conversation is empty. OpenAI Chat Completions refuses it. Add" in result.stdout
 
 
 EVIL = [
@@ -202,7 +202,7 @@ def test_a_repaired_file_is_in_its_own_format(broken: Path) -> None:
     assert [message["role"] for message in written] == ["user", "assistant", "tool", "user"]
     assert (written[:2], written[3]) == (BROKEN[:2], BROKEN[2])
     assert "mended: 1\nmessage" in result.stderr
-    assert "AP101  an error result of the runtime is added, of type 'interrupted'" in result.stderr
+    assert "AP101  an error result of type 'interrupted' is added by the runtime" in result.stderr
     assert check(decode(written, "openai-chat"), "openai-chat") == []
 
 
@@ -222,7 +222,7 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
 
     assert check(decode(written, "anthropic-messages"), "anthropic-messages") == []
     assert "anthropic-messages cannot say everything" in result.stderr
-    assert "written as" not in result.stderr
+    assert "; --to" not in result.stderr
 
 
 def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broken: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broke
 
     assert other.stderr.splitlines().count(line) == 1
     for own in ((), ("--for", "openai-chat")):
-        assert "written as" not in run("repair", broken, "--from", "openai-chat", *own).stderr
+        assert "; --to" not in run("repair", broken, "--from", "openai-chat", *own).stderr
 
 
 def test_in_the_house_format_the_marks_are_kept(broken: Path) -> None:
@@ -246,4 +246,4 @@ def test_changes_to_the_whole_are_listed_as_such(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("repair", empty, "--from", "openai-chat")
 
-    assert "(conversation)  AP305  a user's message is added that says '.'" in result.stderr
+    assert "(conversation)  AP305  a user message '.' is added" in result.stderr

@@ -109,7 +109,7 @@ def test_an_empty_ledger_says_so(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/empty.db"
     with_ledger(url, lambda ledger: ledger.head("t"))
 
-    assert run("threads", "--ledger", url).stderr == "no threads; with --all, those of the system are listed too\n"
+    assert run("threads", "--ledger", url).stderr == "no threads; --all lists those of the system too\n"
     assert run("threads", "--all", "--ledger", url).stderr == "no threads\n"
     assert answer("threads", "--ledger", url) == []
 
@@ -267,7 +267,7 @@ def test_a_tail_follows_what_is_said_until_it_is_stopped(url: str) -> None:
 
     assert "│ It is cold." in before[-1]
     assert "news 1  user  │ did you hear?" in heard
-    assert (process.returncode, last) == (0, "go on from here with --after 6\n")
+    assert (process.returncode, last) == (0, "continue from here with --after 6\n")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
 from tests.cli.running import CHAT, PLAIN, in_terminal, run, save, start
 from tests.ledger.test_hostile_rows import HOSTILE, plant
 
-from antiphon.cli import _delete, _ledger
+from antiphon.cli import _ledger, _threads
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_heads_that_are_none_are_refused(tmp_path: Path, url: str, content: str)
 
     assert (result.exit_code, result.stderr) == (
         1,
-        f"{path}: these are not heads as `antiphon verify --save-heads` writes them\n",
+        f"{path}: not a file of heads, as `antiphon verify --save-heads` writes it\n",
     )
 
 
@@ -135,7 +135,7 @@ def test_a_thread_is_deleted_when_it_is_wanted(url: str) -> None:
         ("y\n", "", False),
         ("n\n", "nothing is deleted\n", True),
         ("\n", "nothing is deleted\n", True),
-        ("", "nothing is deleted: nobody has said yes; with --yes it is not asked\n", True),
+        ("", "nothing is deleted: there was no answer; --yes deletes without a question\n", True),
     ],
 )
 def test_it_is_asked_before(url: str, answer: str, said: str, is_there: bool) -> None:
@@ -182,12 +182,12 @@ def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> Non
 
 
 def test_a_branch_that_appears_while_it_is_asked_stops_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_delete, "_ask", lambda threads: run("fork", "chat", "--into", "late", "--ledger", url))
+    monkeypatch.setattr(_threads, "_ask", lambda threads: run("fork", "chat", "--into", "late", "--ledger", url))
 
     result = run("delete", "chat", "chat", "--ledger", url)
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "chat: it has got a branch just now; look again, then decide\n"
+    assert result.stderr == "chat: it got a new branch meanwhile; list the branches again\n"
     assert run("show", "late", "--ledger", url).exit_code == 0
 
 
@@ -436,7 +436,7 @@ def test_an_export_to_a_full_disk_says_so(url: str) -> None:
     append(url, "long", text("x" * 100_000))
 
     assert refusal("export", "-o", "/dev/full", "--ledger", url) == (
-        "/dev/full: No space left on device; what was written to it is not whole\n"
+        "/dev/full: No space left on device; the file is incomplete\n"
     )
 
 
@@ -450,7 +450,7 @@ def test_an_export_that_stops_says_that_its_file_is_not_whole(tmp_path: Path, ur
     result = run("export", "-o", tmp_path / "out.jsonl", "--ledger", url)
 
     first, second = result.stderr.splitlines()
-    assert (result.exit_code, first) == (1, f"{tmp_path}/out.jsonl: what was written to it is not whole")
+    assert (result.exit_code, first) == (1, f"{tmp_path}/out.jsonl: the file is incomplete")
     assert second.startswith("thread 'chat' at seq 3: it is not what was written")
 
 

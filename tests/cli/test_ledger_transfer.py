@@ -14,7 +14,7 @@ from tests.cli.running import CHAT, in_terminal, run, said, save, tool_call
 from tests.strategies import messages
 
 from antiphon import Conversation, MediaPart, TextPart, dumps, loads
-from antiphon.cli._histories import histories
+from antiphon.cli._import import histories
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 from antiphon.messages import Tool
 from antiphon.patterns.decisions import export_transitions

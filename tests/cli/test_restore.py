@@ -18,8 +18,8 @@ from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
 from tests.cli.running import run, said
 
 from antiphon import MediaPart
-from antiphon.cli._heads import read_heads
 from antiphon.cli._restore import journals
+from antiphon.cli._verify import read_heads
 from antiphon.errors import RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record
 from antiphon.ledger.memory import MemoryLedger

@@ -10,7 +10,8 @@ from hypothesis import given
 from rich.console import Console
 from tests.strategies import texts
 
-from antiphon.cli._screen import escaped, print_table, styled, visible
+from antiphon.cli._screen import print_table, styled
+from antiphon.service import escaped, visible
 
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 

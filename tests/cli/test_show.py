@@ -27,10 +27,10 @@ from antiphon import (
     TextPart,
     dumps,
 )
-from antiphon.cli._transcript import transcript
 from antiphon.ledger import open_ledger
 from antiphon.messages import Tool
 from antiphon.patterns.options import Choices, Executor, Options
+from antiphon.service import transcript
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -408,7 +408,7 @@ def test_any_conversation_can_be_shown(conversation: Conversation) -> None:
     lines = list(transcript(conversation))
 
     assert lines
-    assert not any({"\x1b", "\x00", "\u202e", "\r"} & set(line.text.plain) for line in lines)
+    assert not any({"\x1b", "\x00", "\u202e", "\r"} & set(line.text) for line in lines)
 
 
 # ---------------------------------------------------------------- step by step

@@ -19,7 +19,7 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
-from antiphon.ledger import Fold, Ledger, Record, ThreadFilter
+from antiphon.ledger import Fold, Host, Ledger, Record, ThreadFilter
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._sql import Connection
@@ -29,13 +29,14 @@ from antiphon.testing import CountingPort
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
 PICTURE = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 2100)
 ASKED = OptionCallPayload(invocation_id="asked", option_name="weather", arguments={"city": "Oslo"})
-NAMES = ("talk", "owned", "branch", "empty", "shown", "late")
+NAMES = ("talk", "owned", "branch", "empty", "shown", "late", "left", "held", "asked", "refused")
+DEAD, LIVING, GONE, NEW = (Host(name, "2", ("agent",), 3600.0, name) for name in ("dead", "living", "gone", "new"))
 ORDERS = ("-updated_at", "updated_at", "-created_at", "created_at")
 
 
 async def fill(ledger: Ledger) -> None:
     """Write something into every table."""
-    await ledger.append("first", [said("deleted later", id="gone")], outbox=[said("never sent", to=("x",))])
+    await ledger.append("first", [said("deleted later", id="gone")])
     call = Message(
         policy="agent", payload=ASKED, correlation_id="exchange", id="call", usage=Usage(input_tokens=3, cost="0.5")
     )
@@ -48,9 +49,17 @@ async def fill(ledger: Ledger) -> None:
     await ledger.append("branch", [said("another way", id="b1")], snapshot=COUNT.snapshot(4), status="done")
     await ledger.claim("empty")
     picture = Message(policy="user", payload=PartsPayload(parts=(PICTURE,)), id="p1")
-    await ledger.append("shown", [picture, said("words beside")], outbox=[said("one", to=("x",)), said("two", to=("y",))])
-    await ledger.append("shown", [], outbox=[said("three", to=("x",))])
-    await ledger.delivered((await ledger.undelivered())[1:2])
+    await ledger.append("shown", [picture, said("words beside")])
+    for host in (DEAD, LIVING, GONE):
+        await ledger.beat(host)
+    await ledger.append("left", [called("left")], epoch=await ledger.claim("left", by=DEAD, kind="agent"))
+    await ledger.claim("held", by=LIVING, kind="agent")
+    await ledger.post("held", said("wake up", id="h1", to=("agent/1",)))
+    await ledger.post("asked", said("anybody", id="a1", to=("agent/1",)))
+    epoch = await ledger.claim("refused", by=LIVING, kind="agent")
+    await ledger.release("refused", epoch=epoch, unfit="2", reason="the prompt has changed")
+    await ledger.leave(DEAD)
+    await ledger.leave(GONE)
     await ledger.append("last", [said("deleted too")])
     await ledger.search("words")
     await ledger.delete("first")
@@ -141,7 +150,9 @@ def questions() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
     yield from (
         _heads,
         lambda ledger: ledger.horizon(),
-        lambda ledger: ledger.undelivered(),
+        lambda ledger: ledger.open_calls_of("other"),
+        _hosts,
+        lambda ledger: ledger.woken(LIVING),
         lambda ledger: ledger.by_invocation("asked"),
         lambda ledger: ledger.by_correlation("exchange"),
         lambda ledger: ledger.diff("talk", "branch"),
@@ -164,7 +175,7 @@ def changes() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
         lambda ledger: ledger.append("talk", [said("north by train", id="n1")]),
         lambda ledger: ledger.append("talk", [said("south", id="n1")]),
         lambda ledger: ledger.append("talk", [said("new", id="new")], expected_version=4, snapshot=COUNT.snapshot(5)),
-        lambda ledger: ledger.append("late", [called("later"), said("more words")], outbox=[said("four", to=("x",))]),
+        lambda ledger: ledger.append("late", [called("later"), said("more words")]),
         lambda ledger: ledger.append("branch", [said("north by train", id="n1")]),
         lambda ledger: ledger.append("owned", [said("stale")], epoch=0),
         lambda ledger: ledger.append("owned", [said("mine")], epoch=1),
@@ -174,7 +185,14 @@ def changes() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
         lambda ledger: ledger.fork("owned", into="second"),
         lambda ledger: ledger.post("owned", said("to you", to=("x",))),
         lambda ledger: ledger.search("words"),
-        _relayed,
+        lambda ledger: ledger.claim("held", by=DEAD),
+        lambda ledger: ledger.beat(NEW),
+        lambda ledger: ledger.take(NEW, kinds=["agent", "x", None]),
+        lambda ledger: ledger.release("left", epoch=2),
+        lambda ledger: ledger.woken(LIVING, seen={"held": 1}),
+        lambda ledger: ledger.leave(LIVING),
+        lambda ledger: ledger.claim("held", by=NEW),
+        _hosts,
         lambda ledger: ledger.expire(datetime(2020, 1, 1, tzinfo=UTC)),
         lambda ledger: ledger.delete("branch"),
         lambda ledger: ledger.append("fresh", [said("the end")]),
@@ -186,10 +204,9 @@ def changes() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
     )
 
 
-async def _relayed(ledger: Ledger) -> Any:
-    entries = await ledger.undelivered()
-    await ledger.delivered(entries[:1])
-    return await ledger.undelivered()
+async def _hosts(ledger: Ledger) -> Any:
+    """All hosts, but for when the lease of a living one ends: that is by a clock that goes on."""
+    return [(each.host, each.is_alive, each.since, each.is_alive or each.until, each.threads) for each in await ledger.hosts()]
 
 
 async def _damages(ledger: Ledger) -> Any:
@@ -214,7 +231,7 @@ TABLES = {
     "messages": ("position",),
     "open_calls": ("thread", "seq"),
     "snapshots": ("thread", "fold"),
-    "outbox": ("position",),
+    "hosts": ("key",),
     "counters": ("name",),
     "sqlite_sequence": ("rowid",),
     "media": ("key",),
@@ -304,7 +321,7 @@ def whole_threads() -> Iterator[str]:
             [*(f"DELETE FROM {each} WHERE thread = {mine}" for each in tables), f"DELETE FROM threads WHERE key = {mine}"]
         )
     for table, other in product(
-        ("messages", "threads", "outbox"), ("seq - 1", "seq + 1", "0", "'x'", "(SELECT max(rowid) FROM {})")
+        ("messages", "threads", "hosts"), ("seq - 1", "seq + 1", "0", "'x'", "(SELECT max(rowid) FROM {})")
     ):
         yield f"UPDATE sqlite_sequence SET seq = {other.format(table)} WHERE name = '{table}'"
     yield "INSERT INTO sqlite_sequence VALUES ('messages', 99)"
@@ -316,6 +333,9 @@ def whole_threads() -> Iterator[str]:
     yield "INSERT INTO search (search, rank) VALUES ('rank', 'bm25(0.0)')"
     yield "UPDATE threads SET status = 'done' WHERE status = 'running'"
     yield "UPDATE threads SET epoch = 0"
+    yield "UPDATE threads SET epoch = -epoch"
+    yield "UPDATE threads SET owner = NULL, due_at = NULL, posted = 0"
+    yield "UPDATE hosts SET left_at = NULL"
     yield "UPDATE threads SET updated_at = 0, created_at = 0"
 
 
@@ -344,11 +364,14 @@ def schema_alterations() -> Iterator[str]:
         yield f"DROP INDEX {index}; CREATE INDEX {index} ON messages {on}"
         yield f"DROP INDEX {index}; CREATE INDEX {index} ON messages {on} WHERE seq > 2"
         yield f"DROP INDEX {index}; CREATE INDEX other ON messages {on}"
-    yield "CREATE UNIQUE INDEX only ON outbox (thread_id, hash)"
+    yield "CREATE UNIQUE INDEX only ON hosts (name)"
     yield "CREATE UNIQUE INDEX only ON messages (recorded_at, hash)"
     yield "CREATE TRIGGER t AFTER UPDATE OF epoch ON threads BEGIN UPDATE threads SET epoch = 1 WHERE key = new.key; END"
     yield "CREATE TRIGGER t AFTER INSERT ON messages BEGIN UPDATE threads SET status = 'x' WHERE key = new.thread; END"
-    yield "CREATE TRIGGER t AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE position = new.position; END"
+    yield "CREATE TRIGGER t AFTER INSERT ON hosts BEGIN DELETE FROM hosts WHERE key = new.key; END"
+    yield "CREATE TRIGGER t AFTER UPDATE OF owner ON threads BEGIN UPDATE threads SET owner = 1 WHERE key = new.key; END"
+    yield "DROP INDEX threads_due"
+    yield "DROP INDEX threads_owned; CREATE INDEX threads_owned ON threads (owner, kind)"
     yield "DROP VIEW said"
     yield "DROP VIEW said; CREATE VIEW said AS SELECT position, 'zebra' AS words FROM messages"
     yield "DROP TABLE search"

@@ -4,6 +4,7 @@ After each: what was acknowledged is there, what was refused is not, and the led
 """
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.ledger.histories import at, everything, said, with_ledger
 from antiphon.errors import FencedError, LedgerUnavailableError
 from antiphon.ledger import Ledger
 from antiphon.ledger._admission import admit
-from antiphon.ledger.sqlite import _schema
+from antiphon.ledger.sqlite import _appends
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.testing import Event, check_witness, content_of, gather_evidence, read_events
 
@@ -269,12 +270,11 @@ class Noted:
         self.note("claim", thread=thread, epoch=epoch)
         return epoch
 
-    async def append(self, thread: str, epoch: int | None = None, outbox: Any = ()) -> None:
+    async def append(self, thread: str, epoch: int | None = None) -> None:
         message = said()
-        ids = tuple(each.id for each in outbox)
-        self.note("inv", thread=thread, id=message.id, content=content_of(message), epoch=epoch or 0, outbox=ids)
+        self.note("inv", thread=thread, id=message.id, content=content_of(message), epoch=epoch or 0)
         try:
-            await self.ledger.append(thread, [message], epoch=epoch, outbox=outbox)
+            await self.ledger.append(thread, [message], epoch=epoch)
         except FencedError:
             self.note("fail", thread=thread, id=message.id)
         else:
@@ -312,25 +312,31 @@ def _unfenced(state: Any, open_calls: Any, request: Any, lookup: Any) -> Any:
 
 
 async def relayed(ledger: Ledger) -> set[str]:
-    """A relay that remembers the last number it has seen, and a worker that appends; return the rules that are broken."""
-    noted = Noted(ledger)
-    last = 0
+    """A relay that follows from its last cursor, while threads are deleted; return the rules that are broken."""
+    noted, cursor = Noted(ledger), "0"
     for _ in range(6):
-        await noted.append("t", outbox=[said("out"), said("out")])
-        entries = [entry for entry in await ledger.undelivered() if entry.position > last]
-        for entry in entries:
-            last = entry.position
-            noted.note("rx", who="relay", thread=entry.thread_id, id=entry.message.id)
-        await ledger.delivered(entries)
+        await noted.append("t")
+        await ledger.append("gone", [said()])
+        with contextlib.suppress(TimeoutError):
+            cursor = await asyncio.wait_for(_followed(noted, cursor, 2), 0.5)
+        await ledger.delete("gone")
     return {breach.rule for breach in check_witness(noted.events, await gather_evidence(ledger)).breaches}
 
 
+async def _followed(noted: Noted, cursor: str, most: int) -> str:
+    """Note the next messages after a cursor, and return the last one's."""
+    async for tailed in noted.ledger.tail(cursor):
+        cursor, message, most = tailed.cursor, tailed.record.message, most - 1
+        noted.note("rx", who="relay", thread=message.thread_id, id=message.id)
+        if not most:
+            break
+    return cursor
+
+
 def test_a_relay_by_number_on_numbers_that_are_used_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G5, R9: with the numbers of deleted entries used again, `position > last` skips; ours are never used again."""
+    """G5, F11, R9: with the numbers of deleted messages used again, `position > last` skips; ours are never used again."""
     assert with_ledger(tmp_path / "ledger.db", relayed) == set()
 
-    broken = str(_schema.MIGRATIONS[0]).replace(
-        "outbox (position INTEGER PRIMARY KEY AUTOINCREMENT", "outbox (position INTEGER PRIMARY KEY"
-    )
-    monkeypatch.setattr(_schema, "MIGRATIONS", (broken, *_schema.MIGRATIONS[1:]))
+    last = "SELECT coalesce(max(position), 0) FROM messages"
+    monkeypatch.setattr(_appends, "_LAST", last)
     assert "R9" in with_ledger(tmp_path / "broken.db", relayed)

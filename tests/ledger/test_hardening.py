@@ -11,11 +11,12 @@ import pytest
 from tests.ledger.histories import answered, at, called, everything, said, with_ledger
 
 from antiphon import Message, OptionCallPayload, Usage
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
-from antiphon.ledger import STANDARD_REDACTION, Fold, Ledger, Record, Snapshot, ThreadSummary, Verification
+from antiphon.errors import FencedError, LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.ledger import STANDARD_REDACTION, Fold, Host, Ledger, Record, Snapshot, ThreadSummary, Verification
 from antiphon.ledger.sqlite import SqliteLedger, _changes, _verify
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 
+HOST = Host("host", "1", ("x",), 600.0, "instance")
 STORES = pytest.mark.parametrize("store", ["memory", "sqlite"])
 
 
@@ -136,7 +137,7 @@ def test_words_of_any_script_are_found(store: str, text: str, typed: str, tmp_pa
 @STORES
 def test_a_limit_is_not_negative(store: str, tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
-        for ask in (ledger.search("x", limit=-1), ledger.threads(limit=-1), ledger.undelivered(limit=-1)):
+        for ask in (ledger.search("x", limit=-1), ledger.threads(limit=-1), ledger.open_calls_of("x", limit=-1)):
             with pytest.raises(ValueError, match="a limit is 0 or more"):
                 await ask
 
@@ -235,9 +236,11 @@ def _filled(path: Path) -> None:
         for name in ("a", "b"):
             call = called()
             spoken = said("hello", usage=Usage(input_tokens=3), correlation_id="k")
-            await ledger.append(
-                name, [spoken, call, answered(call), called()], outbox=[said("out")], snapshot=Snapshot("count", 4)
-            )
+            await ledger.append(name, [spoken, call, answered(call), called()], snapshot=Snapshot("count", 4))
+        await ledger.beat(HOST)
+        await ledger.append("h", [called()], epoch=await ledger.claim("h", by=HOST, kind="x"))
+        await ledger.post("posted", said(to=("x",)))
+        await ledger.release("unfit", epoch=await ledger.claim("unfit", by=HOST), unfit="2", reason="no")
         await ledger.fork("a", at=4, into="branch")
         await ledger.append("a", [said("data:image/png;base64," + "A" * 9000)])
         await ledger.search("hello")
@@ -271,18 +274,40 @@ DOINGS: list[Callable[[Any], Any]] = [
     lambda ledger: ledger.search("hello"),
     lambda ledger: ledger.replay("a", _COUNT),
     lambda ledger: ledger.fork("a"),
-    lambda ledger: ledger.undelivered(),
+    lambda ledger: ledger.open_calls_of("look"),
+    lambda ledger: ledger.hosts(),
+    lambda ledger: ledger.woken(HOST, seen={"h": 1}),
+    lambda ledger: ledger.beat(Host("other", "1")),
+    lambda ledger: ledger.take(HOST, kinds=["x", None]),
     lambda ledger: ledger.verify(),
     _beside,
     lambda ledger: ledger.claim("a"),
+    lambda ledger: ledger.claim("h", by=HOST),
+    lambda ledger: ledger.release("h", epoch=1),
+    lambda ledger: ledger.leave(HOST),
     lambda ledger: ledger.delete("a", with_branches=True),
 ]
 COLUMNS = {
-    "threads": ("seq", "hash", "run", "open_from", "created_at", "updated_at", "cost", "base_seq", "open_calls"),
+    "threads": (
+        "seq",
+        "hash",
+        "run",
+        "open_from",
+        "created_at",
+        "updated_at",
+        "cost",
+        "base_seq",
+        "open_calls",
+        "owner",
+        "kind",
+        "due_at",
+        "posted",
+        "unfit",
+    ),
     "messages": ("thread", "seq", "id_key", "recorded_at", "hash", "body"),
-    "open_calls": ("seq", "is_effect", "invocation_id", "turn"),
+    "open_calls": ("seq", "is_effect", "invocation_id", "turn", "option_name", "position"),
     "snapshots": ("fold", "seq", "hash", "state"),
-    "outbox": ("thread_id", "hash", "body"),
+    "hosts": ("name", "instance", "build", "kinds", "lease", "boot", "ends", "since", "beaten_at", "left_at"),
     "media": ("hash", "text"),
     "media_uses": ("place", "media"),
 }
@@ -334,7 +359,16 @@ def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, 
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE outbox SET body = CAST(replace(CAST(body AS TEXT), 'out', 'owt') AS BLOB)",
+        "UPDATE hosts SET name = 'another'",
+        "UPDATE hosts SET ends = ends + 1000",
+        "DELETE FROM hosts",
+        "UPDATE threads SET owner = 1",
+        "UPDATE threads SET owner = NULL",
+        "UPDATE threads SET due_at = NULL",
+        "UPDATE threads SET posted = 0",
+        "UPDATE threads SET unfit = NULL",
+        "UPDATE threads SET kind = 'other'",
+        "UPDATE open_calls SET position = position + 1",
         "UPDATE threads SET run = run + 1",
         "UPDATE threads SET input_tokens = input_tokens + 1",
         "UPDATE threads SET cost = '7'",
@@ -345,7 +379,7 @@ def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, 
     ],
 )
 def test_what_can_be_computed_from_messages_is_compared_with_them(sql: str, tmp_path: Path) -> None:
-    """G20: what stands beside the messages, and the outbox."""
+    """G20: what stands beside the messages, and hosts and owners."""
     path = tmp_path / "ledger.db"
     _filled(path)
     connection = connect(LedgerFile(str(path), 5.0))
@@ -358,19 +392,26 @@ def test_what_can_be_computed_from_messages_is_compared_with_them(sql: str, tmp_
     assert not with_ledger(path, work)
 
 
-def test_an_outbox_entry_that_was_altered_is_not_handed_out(tmp_path: Path) -> None:
-    """G21: nobody delivers what nobody said."""
-    path = tmp_path / "ledger.db"
+def test_a_forged_owner_lets_nobody_append(tmp_path: Path) -> None:
+    """G8, S14: the epoch decides, and it was given to another."""
+    path, forger = tmp_path / "ledger.db", Host("forger", "1")
     _filled(path)
+
+    async def register(ledger: Ledger) -> None:
+        await ledger.beat(forger)
+
+    with_ledger(path, register)
     connection = connect(LedgerFile(str(path), 5.0))
-    connection.run("UPDATE outbox SET body = CAST(replace(CAST(body AS TEXT), 'out', 'owt') AS BLOB)")
+    connection.run("UPDATE threads SET owner = (SELECT key FROM hosts WHERE name = 'forger') WHERE thread_id = 'h'")
     connection.close()
 
-    async def work(ledger: Ledger) -> None:
-        with pytest.raises(LedgerCorruptError, match="outbox entry 1"):
-            await ledger.undelivered()
+    async def work(ledger: Ledger) -> list[str]:
+        for epoch in (None, 0, 2):
+            with pytest.raises(FencedError):
+                await ledger.append("h", [said("forged")], epoch=epoch)
+        return [damage.what for damage in (await ledger.verify()).damages]
 
-    with_ledger(path, work)
+    assert with_ledger(path, work) == ["its epoch, status, owner or times are not what they were"]
 
 
 def test_a_deletion_is_no_damage_to_whoever_has_searched_before(tmp_path: Path) -> None:

@@ -49,29 +49,34 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(seed: int, disk: Disk, 
 
 @pytest.mark.slow
 def test_what_belongs_to_an_append_is_there_with_it_or_not_at_all(disk: Disk, tmp_path: Path) -> None:
-    """G4: message, outbox entry, snapshot, status and tokens, after a power cut at each operation."""
+    """G4: message, snapshot, status and tokens; a posted message and the mark that it is due; at each operation."""
     appends = 3
 
     async def doing(scribe: Scribe) -> None:
         for number in range(1, appends + 1):
             spoken = said(f"{number}", usage=Usage(input_tokens=1))
-            options = {"outbox": [said(f"out {number}")], "snapshot": Snapshot("count", number), "status": f"at-{number}"}
-            await scribe.append("t", [spoken], **options)
+            await scribe.append("t", [spoken], snapshot=Snapshot("count", number), status=f"at-{number}")
+        await scribe.ledger.post("t", said("posted", to=("x",)))
 
     recorded(disk, doing)
     images = {fingerprint(image): image for _, image in disk.cuts(seeds=3)}
     seen = {parts_of(restored(tmp_path, image)) for image in images.values()}
 
-    assert seen == {(0, 0, None, None, None)} | {(n, n, n, f"at-{n}", n) for n in range(1, appends + 1)}
+    unposted = {(n, n, f"at-{n}", n, 0, False) for n in range(1, appends + 1)}
+    posted = (appends + 1, appends, f"at-{appends}", appends, appends + 1, True)
+    assert seen == {(0, None, None, None, None, None), *unposted, posted}
 
 
 def parts_of(path: Path) -> tuple[Any, ...]:
-    """Return how many messages and outbox entries there are, how far the snapshot is, the status and the tokens."""
+    """Return how many messages there are, how far the snapshot is, the status, the tokens, and the mark of a post."""
     connection = connect(LedgerFile(str(path), 5), create=True)
     try:
-        messages, outbox = (connection.value(f"SELECT count(*) FROM {table}") for table in ("messages", "outbox"))
+        messages = connection.value("SELECT count(*) FROM messages")
         snapshot = connection.value("SELECT seq FROM snapshots")
-        return (messages, outbox, snapshot, *(connection.row("SELECT status, input_tokens FROM threads") or (None, None)))
+        status, tokens, posted, due_at = (
+            connection.row("SELECT status, input_tokens, posted, due_at FROM threads") or [None] * 4
+        )
+        return messages, snapshot, status, tokens, posted, None if posted is None else due_at is not None
     finally:
         connection.close()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import gzip
 import hashlib
 import json
 import random
@@ -17,7 +16,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.ledger.histories import everything, said, with_ledger
+from tests.ledger.histories import everything, old_ledger, said, with_ledger
 from tests.strategies import messages
 
 from antiphon import (
@@ -41,6 +40,7 @@ from antiphon.errors import SecretNameError
 from antiphon.ledger import (
     STANDARD_REDACTION,
     Head,
+    Host,
     Ledger,
     Redacting,
     Redaction,
@@ -371,12 +371,11 @@ def test_200_canaries_are_nowhere_in_the_files(tmp_path: Path) -> None:
                 f"t{number}",
                 [message],
                 allow_foreign=True,
-                outbox=[said(value)],
                 snapshot=Snapshot("fold", {"state": [value]}),
             )
             answers += records[0].body
         await ledger.search("canary")
-        assert len(await ledger.undelivered(1000)) == 200
+        assert len((await ledger.threads(limit=1000)).threads) == 200
         await ledger.backup(tmp_path / "backup.db")
         return answers + on_disk()
 
@@ -469,6 +468,9 @@ def test_a_name_that_looks_like_a_secret_is_refused(tmp_path: Path, is_file: boo
                 ledger.claim(KEY),
                 ledger.fork("t", into=KEY),
             ],
+            "the name of a host": [ledger.beat(Host(KEY, "1"))],
+            "the build of a host": [ledger.beat(Host("h", KEY)), ledger.release("t", epoch=1, unfit=KEY, reason="x")],
+            "the kind of a thread": [ledger.beat(Host("h", "1", (KEY,))), ledger.claim("t", kind=KEY)],
             "the status of a thread": [ledger.append("t", [], status=KEY), ledger.append("new", [said()], status=KEY)],
             "the pattern of a thread": [ledger.append("t", [said()], pattern=f"of-{KEY}")],
             "the name of a fold": [ledger.append("t", [said()], snapshot=odd)],
@@ -500,7 +502,7 @@ def test_a_thread_goes_on_as_it_began(tmp_path: Path) -> None:
 
     async def go_on(ledger: Ledger) -> None:
         for name in ("t", KEY):
-            again, more = await ledger.append(name, [first, second], snapshot=Snapshot("f", [KEY]), outbox=[said(KEY)])
+            again, more = await ledger.append(name, [first, second], snapshot=Snapshot("f", [KEY]))
             assert (again.seq, again.message.text, more.message.text) == (1, f"it is {KEY}", f"and {KEY}")
             assert await ledger.redaction_of(name) is None
         assert await ledger.claim("claimed") == 2
@@ -545,8 +547,7 @@ def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
     tmp_path: Path, redaction: Redacting, is_redacted: bool
 ) -> None:
     """G2, G11: a ledger redacted then only by rules that it was given, and so it does now for the threads of then."""
-    path = tmp_path / "ledger.db"
-    path.write_bytes(gzip.decompress((Path(__file__).parent / "formats" / "1.db.gz").read_bytes()))
+    path = old_ledger(tmp_path / "ledger.db")
 
     async def work(ledger: Ledger) -> None:
         assert (await ledger.verify()).is_whole

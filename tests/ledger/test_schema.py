@@ -1,20 +1,18 @@
 """The schema of a ledger's file: earlier forms are brought up to date, and one that was altered is refused (G11, G20, S14)."""
 
-import gzip
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import apsw
 import pytest
-from tests.ledger.histories import everything, fill, said, with_ledger
+from tests.ledger.histories import called, everything, fill, old_ledger, said, with_ledger
 
-from antiphon.errors import LedgerCorruptError
-from antiphon.ledger import Fold, Ledger, Verification
+from antiphon.errors import FencedError, LedgerCorruptError, LedgerFormatError
+from antiphon.ledger import Fold, Host, Ledger, Verification
 from antiphon.ledger.sqlite import _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._sql import Connection
 
-FORMATS = Path(__file__).parent / "formats"
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
 
 SWALLOW = "CREATE TRIGGER swallow BEFORE INSERT ON messages BEGIN SELECT RAISE(IGNORE); END"
@@ -28,11 +26,11 @@ STRANGE = {
     "DROP INDEX messages_by_id; CREATE INDEX messages_by_id ON messages (thread, id_key)": (
         "the index 'messages_by_id' is declared otherwise"
     ),
-    "ALTER TABLE outbox RENAME TO inbox": "the table 'inbox' is not the ledger's; the table 'outbox' is missing",
+    "ALTER TABLE hosts RENAME TO guests": "the table 'guests' is not the ledger's; the table 'hosts' is missing",
     "ALTER TABLE threads ADD COLUMN colour": "the table 'threads' is declared otherwise",
     "DROP TABLE media_uses": "the table 'media_uses' is missing",
     "DROP VIEW said": "the view 'said' is missing",
-    "PRAGMA user_version = 1": "the table 'messages' is declared otherwise",
+    "PRAGMA user_version = 1": "the index 'open_calls_by_option' is not the ledger's",
 }
 
 
@@ -42,12 +40,6 @@ def altered(path: Path, sql: str) -> None:
     connection.close()
 
 
-def old(path: Path) -> Path:
-    """A ledger that was written before there were checksums: with branches, media, an outbox, snapshots and an index."""
-    path.write_bytes(gzip.decompress((FORMATS / "1.db.gz").read_bytes()))
-    return path
-
-
 async def verified(ledger: Ledger) -> Verification:
     return await ledger.verify()
 
@@ -55,7 +47,7 @@ async def verified(ledger: Ledger) -> Verification:
 @pytest.mark.parametrize("sql", STRANGE)
 def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Path) -> None:
     """S14: the error says in what it differs, and what to do."""
-    path = old(tmp_path / "ledger.db")
+    path = old_ledger(tmp_path / "ledger.db")
     with_ledger(path, verified)
     altered(path, sql)
     with pytest.raises(LedgerCorruptError, match="was altered: .*go back to a backup") as caught:
@@ -64,7 +56,7 @@ def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Pat
 
 
 def test_an_old_schema_that_was_altered_is_refused_before_it_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = old(tmp_path / "ledger.db")
+    path = old_ledger(tmp_path / "ledger.db")
     altered(path, SWALLOW)
     with pytest.raises(LedgerCorruptError, match="the trigger 'swallow' is not the ledger's"):
         with_ledger(path, verified)
@@ -72,7 +64,7 @@ def test_an_old_schema_that_was_altered_is_refused_before_it_is_brought_up_to_da
 
 
 def test_what_sqlite_counts_for_itself_is_no_alteration(tmp_path: Path) -> None:
-    path = old(tmp_path / "ledger.db")
+    path = old_ledger(tmp_path / "ledger.db")
     altered(path, "ANALYZE")
     assert with_ledger(path, verified).is_whole
 
@@ -85,20 +77,70 @@ def test_a_ledger_of_the_first_format_is_whole_and_goes_on(tmp_path: Path) -> No
         assert before.is_whole, before
         assert (before.threads, before.messages) == (3, 10)
         assert await ledger.replay("plain", COUNT) == 5
-        assert [entry.message.text for entry in await ledger.undelivered()] == ["out"]
         await ledger.append("branch", [said("goes on")])
-        await ledger.append("new", [said()], outbox=[said("more", to=("x",))])
+        await ledger.append("new", [said()])
         assert await ledger.claim("owned") == 2
         return await ledger.verify(), [each.message.text for each in await everything(ledger, "branch")], before.messages
 
-    after, texts, before = with_ledger(old(tmp_path / "ledger.db"), work)
+    after, texts, before = with_ledger(old_ledger(tmp_path / "ledger.db"), work)
     assert after.is_whole, after
     assert (after.messages, texts[-2:]) == (before + 2, ["another way", "goes on"])
 
 
+def test_a_message_in_the_outbox_is_not_dropped(tmp_path: Path) -> None:
+    """G11: the file is refused and stays as it is, so that its own version can still deliver it."""
+    path = old_ledger(tmp_path / "ledger.db", outbox=True)
+    with pytest.raises(LedgerFormatError, match="has 1 messages in its outbox.*deliver them with the version that wrote"):
+        with_ledger(path, verified)
+    connection = Connection(str(path), apsw.SQLITE_OPEN_READWRITE)
+    assert (connection.setting("user_version"), connection.value("SELECT count(*) FROM outbox")) == (1, 1)
+    connection.close()
+
+    path = old_ledger(tmp_path / "altered.db", 3)
+    altered(path, "UPDATE counters SET value = 7 WHERE name = 'entries'")  # an entry was taken out by other means
+    with pytest.raises(LedgerCorruptError, match="the outbox of .* was altered"):
+        with_ledger(path, verified)
+
+
+def test_a_ledger_of_the_third_format_gets_owners_and_due_threads(tmp_path: Path) -> None:
+    """G11, G25: threads that were claimed have no host; those with open calls are due, by the kind of the actor asked."""
+    host = Host("h", "1", ("thread",))
+
+    async def work(ledger: Ledger) -> None:
+        before = await ledger.verify()
+        assert (before.is_whole, before.threads, before.messages) == (True, 4, 12), before
+        owned, idle = await ledger.thread("owned"), await ledger.thread("idle")
+        assert owned is not None
+        assert idle is not None
+        assert (owned.owner, owned.kind, owned.due_at) == (None, "thread", owned.updated_at)
+        assert (idle.owner, idle.kind, idle.due_at) == (None, None, None)
+        assert [each.message.invocation_id for each in (await ledger.open_calls_of("APPROVE")).calls] == ["c4"]
+        assert [each.message.invocation_id for each in (await ledger.open_calls_of("look")).calls] == ["c1"]
+        await ledger.append("idle", [said()], epoch=1)  # its owner may go on: nobody has claimed it since
+        await ledger.beat(host)
+        (taken,) = await ledger.take(host)
+        assert (taken.thread_id, taken.epoch, taken.why) == ("owned", 2, "due")
+        with pytest.raises(FencedError):
+            await ledger.append("owned", [said()], epoch=1)
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(old_ledger(tmp_path / "ledger.db", 3), work)
+
+
+def test_a_version_that_knows_fewer_formats_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G25: a build from before hosts says what to do, and changes nothing."""
+    path = tmp_path / "ledger.db"
+    fill(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(_schema, "MIGRATIONS", _schema.MIGRATIONS[:3])
+    with pytest.raises(LedgerFormatError, match="has ledger format 4, and this antiphon knows up to 3: upgrade it"):
+        with_ledger(path, verified)
+    assert path.read_bytes() == before
+
+
 def test_a_moved_position_in_a_ledger_of_the_first_format_is_found(tmp_path: Path) -> None:
     """As far as the order inside threads shows it: there is no checksum yet."""
-    path = old(tmp_path / "ledger.db")
+    path = old_ledger(tmp_path / "ledger.db")
     altered(path, "UPDATE messages SET position = 100 WHERE position = 5")
     altered(path, "UPDATE sqlite_sequence SET seq = 100 WHERE name = 'messages'")
     assert [damage.what for damage in with_ledger(path, verified).damages][:1] == [
@@ -148,7 +190,8 @@ def test_tables_that_another_process_makes_when_first_needed_are_no_alteration(t
 UNWRITTEN: dict[str, Callable[[Ledger], Awaitable[object]]] = {
     "messages": lambda ledger: ledger.append("t0", [said()]),
     "threads": lambda ledger: ledger.append("new", [said()]),
-    "outbox": lambda ledger: ledger.append("t0", [], outbox=[said(to=("x",))]),
+    "hosts": lambda ledger: ledger.beat(Host("h", "1")),
+    "open_calls": lambda ledger: ledger.append("t0", [called()]),
     "snapshots": lambda ledger: ledger.append("t0", [said()], snapshot=COUNT.snapshot(1)),
 }
 

@@ -1,10 +1,17 @@
-"""Whatever is done in whatever order: both stores answer the same, and as a model of lists and numbers says they should."""
+"""Whatever is done in whatever order: both stores answer the same, and as a model of lists and numbers says they should.
+
+Hosts beat, sleep, leave, claim, take and release in between (G8, G15): no two that live own one thread, nothing that a host
+appends after it lost a thread is there, what was posted is found until it was seen, and a machine that is started again ends
+every lease.
+"""
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +22,17 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.ledger.histories import everything, said
 
 from antiphon import Conversation, Message, OptionCallPayload, OptionResultPayload, Usage
-from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerError, UnknownThreadError
-from antiphon.ledger import Fold, Ledger, Record, Snapshot
+from antiphon.errors import (
+    AppendConflictError,
+    AppendRefusedError,
+    FencedError,
+    HostExpiredError,
+    LedgerError,
+    OwnedError,
+    UnknownHostError,
+    UnknownThreadError,
+)
+from antiphon.ledger import Fold, Host, Ledger, Record, Snapshot, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.messages import use_port
@@ -47,24 +63,73 @@ UTTERANCES = st.one_of(
 COUNT = Fold[int]("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
 
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTS = st.sampled_from(
+    [
+        Host("one", "1", ("x",), 10.0, "first"),
+        Host("one", "1", ("x",), 10.0, "second"),
+        Host("two", "2", ("x", "y"), 5.0, "first"),
+        Host("three", "1", ("y",), 30.0, "first"),
+    ]
+)
+
+
+class Clock:
+    """A clock for leases that the test moves, and a machine that it starts again."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.boots = 0
+
+    @property
+    def boot(self) -> str:
+        return str(self.boots)
+
+    def now(self) -> float:
+        return self.seconds
+
+
 class Model:
-    """What should be there: for each thread its messages and its epoch, and the entries of the outbox."""
+    """What should be there: for each thread its messages, its epoch and its owner; and when the lease of each host ends."""
 
     def __init__(self) -> None:
         self.threads: dict[str, list[Message]] = {}
         self.epochs: dict[str, int] = {}
         self.parents: dict[str, str] = {}
-        self.outbox: list[str] = []
+        self.released: set[str] = set()
+        self.owners: dict[str, Host] = {}
+        self.ends: dict[Host, float] = {}
+        self.posted: dict[str, int] = {}
+
+    def living(self, now: float) -> set[Host]:
+        return {host for host, end in self.ends.items() if now < end}
+
+    def owns(self, thread: str, now: float) -> Host | None:
+        """Return the host that lives and owns a thread."""
+        owner = self.owners.get(thread)
+        return owner if owner in self.living(now) else None
+
+    def give(self, thread: str, host: Host | None) -> int:
+        epoch = self.epochs[thread] = self.epochs.get(thread, 0) + 1
+        self.threads.setdefault(thread, [])
+        self.released.discard(thread)
+        self.owners.pop(thread, None)
+        if host is not None:
+            self.owners[thread] = host
+        return epoch
 
     def append(self, thread: str, messages: list[Message], expected: int | None, epoch: int | None, foreign: bool) -> None:
-        if (epoch or 0) != self.epochs.get(thread, 0):
+        if (epoch or 0) != self.epochs.get(thread, 0) or thread in self.released:
             raise FencedError(thread, epoch, 0)
         self._take(thread, messages, expected, foreign)
 
     def post(self, thread: str, message: Message) -> None:
         if not message.to or message.lane == "effect":
             raise ValueError
+        before = len(self.threads.get(thread, []))
         self._take(thread, [message], None, foreign=False)
+        if len(self.threads[thread]) > before:
+            self.posted[thread] = before + 1
 
     def _take(self, thread: str, messages: list[Message], expected: int | None, foreign: bool) -> None:
         there = list(self.threads.get(thread, []))
@@ -103,13 +168,16 @@ class Ledgers(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
         self.model = Model()
+        self.given: dict[tuple[str, Host], int] = {}
+        """The last epoch of each thread that each host was given."""
         self.ports = (CountingPort(), CountingPort())
-        self.memory = MemoryLedger()
+        self.clock = Clock()
+        self.memory = MemoryLedger(clock=self.clock)
         self.stack = AsyncExitStack()
         self.sqlite = self.run(self._open)
 
     async def _open(self) -> SqliteLedger:
-        return await self.stack.enter_async_context(SqliteLedger.open(self.folder / "ledger.db"))
+        return await self.stack.enter_async_context(SqliteLedger.open(self.folder / "ledger.db", clock=self.clock))
 
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def awaited() -> Any:
@@ -153,22 +221,21 @@ class Ledgers(RuleBasedStateMachine):
         expected=st.none() | st.integers(0, 6),
         epoch=st.none() | st.integers(0, 2),
         foreign=st.booleans(),
-        out=st.booleans(),
     )
-    def append(
-        self, thread: str, messages: list[Message], *, expected: int | None, epoch: int | None, foreign: bool, out: bool
-    ) -> None:
-        outbox = [said("out", id=f"out-{thread}")] if out and messages else []
-        before = len(self.model.threads.get(thread, []))
+    def append(self, thread: str, messages: list[Message], *, expected: int | None, epoch: int | None, foreign: bool) -> None:
         outcome = self.both(
-            lambda ledger: ledger.append(
-                thread, messages, expected_version=expected, epoch=epoch, allow_foreign=foreign, outbox=outbox
-            )
+            lambda ledger: ledger.append(thread, messages, expected_version=expected, epoch=epoch, allow_foreign=foreign)
         )
         if messages:
             self.expect(outcome, lambda: self.model.append(thread, messages, expected, epoch, foreign))
-            if len(self.model.threads.get(thread, [])) > before:
-                self.model.outbox += [each.id for each in outbox]
+
+    @rule(thread=THREADS, host=HOSTS, message=UTTERANCES)
+    def append_as_owner(self, thread: str, host: Host, message: Message) -> None:
+        """With the epoch that a host was given last: it is taken as long as nobody was given a later one."""
+        epoch = self.given.get((thread, host))
+        if epoch is not None:
+            outcome = self.both(lambda ledger: ledger.append(thread, [message], epoch=epoch, allow_foreign=True))
+            self.expect(outcome, lambda: self.model.append(thread, [message], None, epoch, foreign=True))
 
     @rule(thread=THREADS, message=UTTERANCES)
     def post(self, thread: str, message: Message) -> None:
@@ -177,9 +244,99 @@ class Ledgers(RuleBasedStateMachine):
 
     @rule(thread=THREADS)
     def claim(self, thread: str) -> None:
-        self.model.epochs[thread] = self.model.epochs.get(thread, 0) + 1
-        self.model.threads.setdefault(thread, [])
-        assert self.both(lambda ledger: ledger.claim(thread)) == self.model.epochs[thread]
+        assert self.both(lambda ledger: ledger.claim(thread)) == self.model.give(thread, None)
+
+    @rule(host=HOSTS)
+    def beat(self, host: Host) -> None:
+        outcome = self.both(lambda ledger: ledger.beat(host))
+        twins = [each for each in self.model.living(self.clock.seconds) if each.name == host.name and each != host]
+        assert isinstance(outcome, tuple) == bool(twins), outcome
+        if not twins:
+            self.model.ends[host] = self.clock.seconds + host.lease
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 20.0]))
+    def sleep(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+
+    @rule()
+    def start_the_machine_again(self) -> None:
+        """Its clock begins anew, so no lease of before says anything."""
+        self.clock.boots += 1
+        self.clock.seconds = 5.0
+        self.memory._hosts = {key: replace(each, ends=-1.0) for key, each in self.memory._hosts.items()}
+        self.model.ends = dict.fromkeys(self.model.ends, 0.0)
+
+    @rule(host=HOSTS)
+    def leave(self, host: Host) -> None:
+        self.both(lambda ledger: ledger.leave(host))
+        if self.model.ends.pop(host, None) is not None:
+            self.given = {key: epoch for key, epoch in self.given.items() if key[1] != host}
+            self.model.owners = {name: owner for name, owner in self.model.owners.items() if owner != host}
+
+    @rule(thread=THREADS, host=HOSTS, kind=st.sampled_from([None, "x", "y"]))
+    def claim_by(self, thread: str, host: Host, kind: str | None) -> None:
+        outcome = self.both(lambda ledger: ledger.claim(thread, by=host, kind=kind))
+        owner = self.model.owns(thread, self.clock.seconds)
+        if host not in self.model.living(self.clock.seconds):
+            assert outcome[0] in (HostExpiredError, UnknownHostError), outcome
+        elif owner not in (None, host):
+            assert outcome[0] is OwnedError, outcome
+        else:
+            assert outcome == self.model.give(thread, host)
+            self.given[thread, host] = outcome
+
+    @rule(
+        thread=THREADS,
+        host=HOSTS,
+        is_seen=st.booleans(),
+        wakes=st.sampled_from([None, -3600, 3600]),
+        unfit=st.sampled_from([None, None, "1", "2"]),
+    )
+    def release(self, thread: str, host: Host, *, is_seen: bool, wakes: int | None, unfit: str | None) -> None:
+        epoch = self.given.get((thread, host), 1)
+        seen = len(self.model.threads.get(thread, [])) if is_seen else None
+        wake_at = None if wakes is None else START + timedelta(seconds=wakes)
+        reason = None if unfit is None else "it does something else"
+        outcome = self.both(
+            lambda ledger: ledger.release(thread, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason)
+        )
+        if thread not in self.model.threads:
+            assert outcome[0] is UnknownThreadError
+        elif epoch != self.model.epochs.get(thread) or thread in self.model.released:
+            assert outcome[0] is FencedError, outcome
+        else:
+            assert outcome is None
+            self.model.released.add(thread)
+            self.model.owners.pop(thread, None)
+            if is_seen:
+                self.model.posted.pop(thread, None)
+
+    @rule(host=HOSTS, kinds=st.sampled_from([None, ("x", "y"), ("x", "y", None), (None,)]), limit=st.integers(0, 3))
+    def take(self, host: Host, kinds: Any, limit: int) -> None:
+        now = self.clock.seconds
+        outcome = self.both(lambda ledger: ledger.take(host, kinds=kinds, limit=limit))
+        if host not in self.model.living(now):
+            assert outcome[0] in (HostExpiredError, UnknownHostError), outcome
+            return
+        assert len(outcome) <= limit
+        assert [each.due_at for each in outcome] == sorted(each.due_at for each in outcome)
+        for taken in outcome:
+            assert self.model.owns(taken.thread_id, now) is None, "two hosts that live own it"
+            assert taken.kind in (host.kinds if kinds is None else kinds)
+            assert (taken.why == "posted") == (taken.thread_id in self.model.posted)
+            assert taken.epoch == self.model.give(taken.thread_id, host)
+            self.given[taken.thread_id, host] = taken.epoch
+
+    @rule(host=HOSTS, thread=st.none() | THREADS)
+    def woken(self, host: Host, thread: str | None) -> None:
+        seen = {} if thread is None else {thread: len(self.model.threads.get(thread, []))}
+        outcome = self.both(lambda ledger: ledger.woken(host, seen=seen))
+        if thread is not None and self.model.owners.get(thread) == host:
+            self.model.posted.pop(thread, None)
+        mine = {name for name, owner in self.model.owners.items() if owner == host}
+        assert {each.thread_id: each.seq for each in outcome} == {
+            name: seq for name, seq in self.model.posted.items() if name in mine
+        }
 
     @rule(thread=THREADS, status=st.sampled_from(["running", "done"]))
     def snapshot(self, thread: str, status: str) -> None:
@@ -206,20 +363,11 @@ class Ledgers(RuleBasedStateMachine):
         outcome = self.both(lambda ledger: ledger.delete(thread, with_branches=with_branches))
         if isinstance(outcome[0], str):
             for name in outcome:
-                for part in (self.model.threads, self.model.epochs, self.model.parents):
+                model = self.model
+                for part in (model.threads, model.epochs, model.parents, model.owners, model.posted):
                     part.pop(name, None)
-                self.model.outbox = [each for each in self.model.outbox if each != f"out-{name}"]
-
-    @rule()
-    def deliver(self) -> None:
-        async def work(ledger: Ledger) -> list[str]:
-            entries = await ledger.undelivered(limit=2)
-            await ledger.delivered(entries)
-            return [entry.message.id for entry in entries]
-
-        delivered = self.both(work)
-        assert delivered == self.model.outbox[:2]
-        del self.model.outbox[:2]
+                model.released.discard(name)
+                self.given = {key: epoch for key, epoch in self.given.items() if key[0] != name}
 
     @rule(target=cursors)
     def horizon(self) -> str:
@@ -261,7 +409,21 @@ class Ledgers(RuleBasedStateMachine):
             self.both(lambda ledger, thread=thread: ledger.open_calls(thread))
             assert self.both(lambda ledger, thread=thread: ledger.replay(thread, COUNT)) == len(messages)
         self.both(lambda ledger: ledger.heads())
-        self.both(lambda ledger: ledger.threads(order="created_at"))
+        listed = self.both(lambda ledger: ledger.threads(order="created_at"))
+        owned = {each.thread_id: each.owner for each in listed.threads if each.thread_id in self.model.owners}
+        assert owned == {name: owner.name for name, owner in self.model.owners.items()}
+        hosts = self.both(lambda ledger: ledger.hosts())
+        living = self.model.living(self.clock.seconds)
+        assert {each.host for each in hosts if each.is_alive} == living
+        assert len({host.name for host in living}) == len(living)
+        self.both(lambda ledger: ledger.open_calls_of("look", order="-recorded_at", limit=2))
+        for wanted in (
+            ThreadFilter(open_calls=True),
+            ThreadFilter(owner="one"),
+            ThreadFilter(unfit=True),
+            ThreadFilter(kind="x"),
+        ):
+            self.both(lambda ledger, wanted=wanted: ledger.threads(wanted))
         for invocation in ("i1", "i2"):
             self.both(lambda ledger, name=invocation: ledger.by_invocation(name))
 

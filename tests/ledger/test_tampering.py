@@ -232,6 +232,7 @@ def test_a_snapshot_that_was_altered_is_not_used(original: Path, tmp_path: Path)
     with_ledger(path, work)
 
 
+@pytest.mark.slow
 def test_flipped_bits_in_the_file_are_found_or_typed(original: Path, tmp_path: Path) -> None:
     """G20, G21: anywhere in the file, below SQLite. Each is found, or is in a place that no message rests on."""
     size = original.stat().st_size

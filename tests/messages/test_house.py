@@ -598,6 +598,7 @@ def test_a_message_of_more_than_a_mebibyte_is_refused(size: int) -> None:
         loads(data)
 
 
+@pytest.mark.slow
 def test_data_urls_have_their_own_limit() -> None:
     form = json.loads(house_bytes(said()))
     form["payload"]["parts"] = [{"kind": "media", "modality": "image", "url": "data:," + "A" * 17 * MIB}] * 2

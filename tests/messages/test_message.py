@@ -456,6 +456,7 @@ def test_limits_say_what_is_possible() -> None:
         Limits(nodes=-1)
 
 
+@pytest.mark.slow
 def test_the_first_messages_may_be_made_by_many_threads_at_once() -> None:
     """Schemas are built when first used; that must be safe whoever comes first."""
     code = """

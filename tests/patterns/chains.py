@@ -14,7 +14,7 @@ from typing_extensions import override
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import response_type_of
 
@@ -114,7 +114,9 @@ async def branch(ledger: Ledger, thread_id: str, upto: int) -> NotingLedger:
     """Return the ledger that a process leaves behind which dies when a thread has so many rows."""
     left = await known()
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
-    await left.append(thread_id, rows, pattern="postchain", allow_foreign=True)
+    epoch = await left.claim(thread_id, kind="thread")
+    await left.append(thread_id, rows, epoch=epoch, pattern="postchain", allow_foreign=True)
+    await left.release(thread_id, epoch=epoch, wake_at=current_port().now())
     return left
 
 

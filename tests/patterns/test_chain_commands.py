@@ -65,8 +65,8 @@ def test_a_whole_turn_is_asked_of_another_model_if_no_place_is_named(thread: str
     ("at", "why"),
     [
         ("lunch", "--at is the number of a message, or one of action, experience,"),
-        ("1", "there, the thread is not yet begun: name a place"),
-        ("100000", "there, the thread is completed: name a place"),
+        ("1", "at that place the thread has not started; choose one"),
+        ("100000", "at that place the thread is completed; choose one"),
     ],
 )
 def test_a_place_from_which_nothing_goes_on_is_refused_and_no_branch_is_made(thread: str, at: str, why: str) -> None:
@@ -93,7 +93,7 @@ def test_a_thread_that_waits_for_a_person_goes_on_when_it_is_settled(tmp_path: P
         assert (parked["thread_id"], parked["arguments"]["arguments"]["tool"]) == (thread["thread_id"], "pay")
         elsewhere = command("resume", thread["thread_id"], "--model", "scripted", *url)
         assert elsewhere.exit_code == 2
-        assert "which only the program has that the thread is of" in elsewhere.stderr
+        assert "which only the thread's own program has" in elsewhere.stderr
         settled = command("settle", thread["thread_id"], parked["invocation_id"], "--result", '"paid, says the bank"', *url)
         assert f"`antiphon resume {thread['thread_id']}`" in settled.stderr
         assert _answer("parked", *url) == []

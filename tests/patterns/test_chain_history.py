@@ -11,7 +11,7 @@ from antiphon.dialects import decode
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import MediaPart, Message, PartsPayload
+from antiphon.messages import MediaPart, Message, PartsPayload, current_port
 from antiphon.messages import TextPart as Words
 from antiphon.patterns.cast import together
 from antiphon.patterns.peers import Peers, PeerSpec
@@ -47,7 +47,9 @@ async def left_behind(ledger: Ledger, thread_id: str, upto: int, pattern: str | 
     """Return the ledger of a process that dies when a thread has so many rows."""
     left = MemoryLedger()
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
-    await left.append(thread_id, rows, pattern=pattern, allow_foreign=True)
+    epoch = await left.claim(thread_id, kind="thread")
+    await left.append(thread_id, rows, epoch=epoch, pattern=pattern, allow_foreign=True)
+    await left.release(thread_id, epoch=epoch, wake_at=current_port().now())
     return left
 
 
@@ -93,6 +95,7 @@ async def test_a_thread_of_another_pattern_is_not_made_one_of_a_chain() -> None:
         assert await ledger.head("t") == before
 
 
+@pytest.mark.slow
 async def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> None:
     ledger, task = NotingLedger(), decode(EARLIER, "openai-chat")
     async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
@@ -108,6 +111,7 @@ async def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> N
         assert [row.text for row in rows if row.parent_id is None].count("Lisbon.") == 1
 
 
+@pytest.mark.slow
 async def test_a_chain_that_is_a_tool_is_taken_up_again_wherever_the_process_died() -> None:
     ledger = NotingLedger()
     whole, _ = await _asked(ledger)

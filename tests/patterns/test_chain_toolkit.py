@@ -197,6 +197,7 @@ async def test_a_rule_may_ask_for_a_person_also_where_a_tool_is_built_in() -> No
         assert [each["quote"] for each in result.citations] == ["391"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_alive", [True, False])
 async def test_what_a_thread_says_to_type_is_what_makes_it_go_on(tmp_path: Path, is_alive: bool) -> None:
     """The approval by the command line, as it is printed; the resume by whoever runs the thread, or runs it next."""
@@ -447,6 +448,7 @@ async def test_a_revocation_that_was_said_before_is_not_undone_by_a_configuratio
         assert (result.status, shop.paid) == ("completed", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["INITIALIZE_PHASE", "UPDATE_AGENT_CONFIG"])
 async def test_a_message_cannot_grant_a_tool(kind: str) -> None:
     """CH-071, CH-081, S4: only the program can; once it has, the message is obeyed."""
@@ -570,6 +572,7 @@ async def test_a_thread_that_has_read_nothing_of_strangers_needs_nobody() -> Non
 # ---------------------------------------------------------------- afterwards
 
 
+@pytest.mark.slow
 async def test_a_thread_with_approvals_runs_again_on_the_installed_code_without_asking_anybody() -> None:
     """The answers of people are in the thread, as those of models are; no tool is started."""
     shop = Shop()
@@ -615,6 +618,7 @@ async def test_a_thread_cannot_be_started_while_it_waits_for_a_person() -> None:
             await chain.start(thread_id, "And now?")
 
 
+@pytest.mark.slow
 async def test_the_command_leaves_a_thread_to_the_program_that_has_its_toolkit(tmp_path: Path) -> None:
     """Also where the tool that a person must approve is built in."""
     url = f"sqlite:///{tmp_path}/ledger.db"
@@ -625,6 +629,6 @@ async def test_the_command_leaves_a_thread_to_the_program_that_has_its_toolkit(t
         (waiting,) = await pending_approvals(ledger)
         await answer(ledger, waiting.id, principal="grace", approved=True)
         typed = await asyncio.to_thread(command, "resume", thread_id, "--ledger", url)
-        assert (typed.exit_code, f"thread {thread_id} goes on in the program that runs it" in typed.stderr) == (0, True)
+        assert (typed.exit_code, f"thread {thread_id} continues in the program that runs it" in typed.stderr) == (0, True)
         result = await chain.wait(thread_id)
         assert [each["quote"] for each in result.citations] == ["391"]

@@ -18,10 +18,11 @@ from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, said_
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
-from antiphon.cli._chains import watched
+from antiphon.cli._live import interruptible
 from antiphon.ledger import open_ledger
 from antiphon.patterns.postchain import ask_owner
 from antiphon.protocol import PHASES
+from antiphon.service import ChainRunner
 
 pytest.importorskip("apsw")
 
@@ -235,16 +236,17 @@ async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
     ledger = await known()
     witness = Witness(on_request=(held := Held("intention")))
     async with chain_on(ledger, witness) as chain:
-        thread_id = await chain.create(QUESTION)
-        watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
-        await held.reached.wait()
-        os.kill(os.getpid(), signal.SIGINT)
-        seen = await watching
-        assert seen.was_interrupted
+        with interruptible() as stop:
+            asking = asyncio.create_task(ChainRunner(chain).ask(QUESTION, stop=stop))
+            await held.reached.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            report = await asking
+        thread_id = report.thread_id
+        assert report.was_interrupted
         assert (await chain.status(thread_id)).status == "paused"
         held.released.set()
-        seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
-        assert not seen.was_interrupted
+        report = await ChainRunner(chain).resume(thread_id)
+        assert (report.was_interrupted, report.status) == (False, "completed")
         assert (await chain.result(thread_id)).status == "completed"
         check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
 

@@ -10,13 +10,13 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.cli.running import start
 from tests.patterns.chains import QUESTION, known, run, said_in
 
-from antiphon.cli._small import expressions_in, for_small_model
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.patterns.postchain._retrieval import brief, items_given
 from antiphon.protocol import AgentConfig, ToolCall
+from antiphon.service._small_model import expressions_in, for_small_model
 
 ARITHMETIC = "What is 17 * 23?"
 

@@ -99,6 +99,7 @@ async def _turn(question: str = BOTH, more: Mapping[str, str] | None = None, **s
 
 
 # Mutant: ActionPhaseActor (_action.py) has no `prompt` of its own, or adds a changed or no user item -> this test is red.
+@pytest.mark.slow
 async def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user() -> None:
     """CH-124: at once: also in a second cycle, when sources are known, its model is asked the question and nothing else."""
     async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
@@ -166,6 +167,7 @@ async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_r
 
 
 # Mutant: let_go (_understanding.py) prunes only what is beside the point, or never shortens -> this test is red.
+@pytest.mark.slow
 async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
     """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
     pots = "Green tea pots are made of iron."

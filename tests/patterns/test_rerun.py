@@ -12,6 +12,7 @@ def _told(name: str) -> Teller:
     return Teller()
 
 
+@pytest.mark.slow
 async def test_the_same_code_does_the_same_and_asks_no_model() -> None:
     """Also the second turn of a thread, and one whose agent had to be begun anew."""
     from pydantic_ai.exceptions import ModelHTTPError
@@ -29,6 +30,7 @@ async def test_the_same_code_does_the_same_and_asks_no_model() -> None:
             await rerun(ledger, created, make_model=_told)
 
 
+@pytest.mark.slow
 async def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = await known()
     async with chain_on(ledger) as chain:

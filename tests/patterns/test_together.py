@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -36,7 +37,7 @@ def says(text: str) -> FunctionModel:
 
 async def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
     ledger = MemoryLedger()
-    workers = Workers(ledger, AgentSpec(name="controller"), [AgentSpec(name="worker")], model=says("391"))
+    workers = Workers(ledger, [AgentSpec(name="worker")], controller=AgentSpec(name="controller"), model=says("391"))
     team = workers.as_tool("bureau", "Have something worked out.")
     clerk = PeerSpec(name="clerk", tools=("bureau",))
     peers = Peers(ledger, [clerk], model=FunctionModel(calls("bureau", task="17*23?")), tools=[team])
@@ -51,10 +52,11 @@ async def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
     assert threads == {"t"}
 
 
+@pytest.mark.slow
 async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
     """The chain can be asked once: the second time the answer is the recorded one, and the team is not asked again."""
     ledger, asked = MemoryLedger(), list[str]()
-    team = Team(ledger, workers=[AgentSpec(name="bob")], model=FunctionModel(_plays(asked)))
+    team = Team(ledger, [AgentSpec(name="bob")], model=FunctionModel(_plays(asked)))
     chain = PostChain(
         ledger,
         model=FunctionModel(calls("bureau", task="Find the price.")),
@@ -158,7 +160,7 @@ async def test_a_worker_of_a_team_is_a_peer_of_others() -> None:
     peers = Peers(ledger, [PeerSpec(name="clerk")], model=says("5 euros"))
     worker = AgentSpec(name="bob", tools=("clerks",))
     tools = [peers.as_tool("clerks", "Ask the clerks.")]
-    team = Team(ledger, workers=[worker], model=FunctionModel(_plays(asked, "clerks")), tools=tools)
+    team = Team(ledger, [worker], model=FunctionModel(_plays(asked, "clerks")), tools=tools)
     async with together(team, peers):
         outcome = await team.run("What does it cost?", thread_id="t")
     assert (outcome.status, outcome.response) == ("completed", "They say: 5 euros")

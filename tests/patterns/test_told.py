@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in, types_of
 from tests.patterns.test_life import Held
 
@@ -23,6 +24,7 @@ async def _subscribe(chain: PostChain, thread_id: str, *names: str) -> None:
         assert (answer["type"], answer["data"]["subscriber"]) == ("THREAD_SUBSCRIBED", f"client/{name}")
 
 
+@pytest.mark.slow
 async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> None:
     """CH-112, CH-104: those who say so before it begins, while it runs, and twice; again at the end of the next turn."""
     witness = Witness(on_request=(held := Held("intention")))
@@ -47,6 +49,7 @@ async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> 
         assert unknown["data"]["error_code"] == "THREAD_NOT_FOUND"
 
 
+@pytest.mark.slow
 async def test_a_subscriber_is_told_by_the_process_after_the_one_that_knew_it() -> None:
     """G13: it is in the ledger; from whichever row on another process has the thread, each is told, and told the same."""
     ledger = await known()

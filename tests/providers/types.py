@@ -13,6 +13,7 @@ from typing import Any, Required
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
+from tests.clock import shared_work
 from tests.providers.clients import google_genai
 from tests.providers.faults import faults
 from tests.providers.samples import Kind
@@ -109,12 +110,14 @@ def _pydantic_ai_problems(kind: Kind, body: Any) -> list[str]:
 
 
 @cache
+@shared_work()
 def _validator(dialect: str, kind: Kind) -> SchemaValidator:
     # A model that was used before has a validator, which would be taken instead of ours.
     return SchemaValidator(_tightened(_adapter(dialect, kind).core_schema), _use_prebuilt=False)
 
 
 @cache
+@shared_work()
 def _adapter(dialect: str, kind: Kind) -> TypeAdapter[Any]:
     adapter = TypeAdapter(_type_of(dialect, kind))
     adapter.rebuild(force=True)  # the SDKs put this off until a model is used
@@ -196,6 +199,7 @@ def _gemini() -> tuple[Any, Any, Any]:
 
 
 @cache
+@shared_work()
 def _pydantic_ai_adapter(kind: Kind) -> TypeAdapter[Any]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponseStreamEvent
 

@@ -1,14 +1,14 @@
 """Actors and requests for the tests of the runtime, and an event loop in which nobody really waits."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, TypeVar
 
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Host, Ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, use_port
 from antiphon.protocol import Notice, Reply, Request
-from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime import Actor, Context, System, handles
 from antiphon.testing._virtual_time import VirtualLoop, VirtualPort
 
 ResultT = TypeVar("ResultT")
@@ -124,3 +124,27 @@ def _word(message: Message) -> str:
             return f"={name}"
         case _:
             return '"'
+
+
+# ---------------------------------------------------------------- other hosts
+
+
+async def taken_by_another(ledger: Ledger, thread_id: str) -> int:
+    """Have another host that lives take a thread over, as after a sleep of its owner past the lease; return the epoch."""
+    other = Host("another", "build", lease=24 * 3600.0, instance="another/1")
+    await ledger.beat(other)
+    await ledger.claim(thread_id)
+    return await ledger.claim(thread_id, by=other)
+
+
+async def left_by_the_dead(ledger: Ledger, thread_id: str, kind: str, messages: Sequence[Message] = ()) -> None:
+    """Write to a thread as a host does that is gone afterwards."""
+    dead = Host("dead", "build", (kind,), instance="dead/1")
+    await ledger.beat(dead)
+    await ledger.append(thread_id, messages, epoch=await ledger.claim(thread_id, by=dead, kind=kind))
+    await ledger.leave(dead)
+
+
+async def lease_is_over(system: System) -> None:
+    """End the lease of a system that goes on, as if it had slept past it."""
+    await system.ledger.leave(await system._kernel.lease.host())

@@ -349,6 +349,7 @@ def test_an_actor_can_answer_and_go_on() -> None:
 # ---------------------------------------------------------------- at once
 
 
+@pytest.mark.slow
 def test_an_actor_without_state_handles_many_messages_at_once_but_those_of_a_sender_in_order() -> None:
     class Model(Actor):
         concurrency = 1000

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, rows
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, left_by_the_dead, rows
 from tests.runtime.test_edges import Broken
 
 from antiphon.errors import ActorFailedError, ActorStoppedError, ParkedError, RefusedError, ReplyTimeoutError
@@ -12,7 +12,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Restart
 from antiphon.protocol.flows import Flow, Step, Verdict
-from antiphon.runtime import Actor, Context, System, _journal, _topics, handles, run, system_thread
+from antiphon.runtime import Actor, Context, System, _topics, handles, run, system_thread
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._queues import Deadlines
 from antiphon.runtime._rows import begun
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.virtual_time
 # ---------------------------------------------------------------- what is forgotten
 
 
+@pytest.mark.slow
 def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     """A day of asks that may take a day: a few thousand buckets, and each deadline is kept to a five-hundredth."""
     loop = VirtualLoop()
@@ -50,16 +51,17 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     assert all(0 <= at - deadline <= max(0.02, deadline / 250) for deadline, at in expired)
 
 
-async def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_journal, "_MOST_THREADS", 3)
-
+async def test_an_idle_thread_is_released_and_claimed_again() -> None:
     ledger = MemoryLedger()
     async with System(ledger) as system:
         system.register("probe", Probe)
         for _ in range(2):
             for number in range(10):
                 await system.ask("probe/1", Ping(text="a"), thread_id=f"t{number}")
-        assert len(system._kernel.journal._epochs) == 3
+            assert len(system._kernel.journal.owned) == 10
+            await asyncio.sleep(20)
+            assert system._kernel.journal.owned == ()
+            assert (await ledger.thread("t0")).owner is None  # type: ignore[union-attr]
         assert await rows(ledger, "t0") == ["TEST_PING", "=TEST_PING"] * 2
 
 
@@ -267,7 +269,7 @@ async def test_an_effect_whose_message_has_ended_is_ended_by_the_recovery(effect
     result = OptionResultPayload(invocation_id="m", option_name="TEST_PING", result={"text": "a!"})
     intent = begun("pay", "m/pay", thread_id="t", parent_id="m", arguments={"effects": effects, "arguments": {}})
     said = Message(id="m", policy="client", payload=call, to=("probe/1",), lane="control")
-    await ledger.append("t", [said, intent, Message(policy="probe/1", payload=result, lane="control")])
+    await left_by_the_dead(ledger, "t", "probe", [said, intent, Message(policy="probe/1", payload=result, lane="control")])
     async with System(ledger) as system:
         system.register("probe", Probe)
         await system.recover()
@@ -354,6 +356,7 @@ def test_run_returns_what_the_program_returns_and_raises_what_it_raises() -> Non
         run(is_cancelled())
 
 
+@pytest.mark.slow
 async def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
     """What was taken in once is not refused later, however full it is."""
     ledger = MemoryLedger()

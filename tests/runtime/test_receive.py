@@ -476,6 +476,7 @@ async def _drive(world: World) -> None:
     await asyncio.gather(*map(thread, ("t1", "t2")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [_by_context, _by_reference])
 def test_hops_by_send_message_survive_every_fault(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """G9, G13, G16: crashes, lost and doubled messages; each hop is in its thread once, however often its handler ran."""

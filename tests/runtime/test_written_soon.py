@@ -18,8 +18,8 @@ from antiphon.errors import (
 from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps
-from antiphon.runtime import Budget
-from antiphon.runtime.extending import Journal, begun, ended
+from antiphon.runtime import Budget, Settings
+from antiphon.runtime.extending import Journal, Lease, begun, ended
 
 THREAD = "t"
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _begun(ledger: MemoryLedger, *names: str) -> Journal:
-    journal = Journal(ledger, Budget())
+    journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
     await journal.write(THREAD, [intent(name) for name in names])
     return journal
 

@@ -10,6 +10,7 @@ def _run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_is_said_what_to_install() -> None:
     code = """
 import sys

@@ -23,13 +23,14 @@ from antiphon.runtime import (
     LocalBus,
     ModelOperation,
     Operation,
+    Settings,
     System,
     ToolOperation,
     describe,
     handles,
     system_thread,
 )
-from antiphon.runtime.extending import Effect, Journal, observe
+from antiphon.runtime.extending import Effect, Journal, Lease, observe
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._spans import read_traceparent
 
@@ -305,6 +306,8 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         def next_key(self, name: str | None = None) -> str:
             return name or "1"
 
+        evicted = None
+
         def wait(self, change: int) -> None:
             pass
 
@@ -315,7 +318,8 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         raise AssertionError(reason)
 
     async def main() -> None:
-        journal = Journal(MemoryLedger(), Budget())
+        ledger = MemoryLedger()
+        journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
         observe(journal, watch.telemetry)
         with watch.tracers.get_tracer("app").start_as_current_span("script"):
             await Effect(journal, Run(), "alone", {}, effects="once", park=never).perform(done)

@@ -6,6 +6,7 @@ a new effect is refused; one that has begun may end.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -99,12 +100,15 @@ class Spending:
     def __init__(self) -> None:
         self.thread = Amount()
         self.run = Amount()
+        self.deciding_agents: frozenset[str] = frozenset()
+        """The policies of the options pattern that are agents: each of their decisions is a model request."""
 
     def heard(self, message: Message, root: str) -> None:
         """Count a row of the thread."""
-        is_of_run = (message.parent_id if message.lane == "talk" else message.invocation_id or "") or ""
-        amounts = [self.thread, self.run] if is_of_run.startswith(f"{root}/") else [self.thread]
-        kind = kind_of(message)
+        origin = (message.parent_id if message.lane == "talk" else message.invocation_id) or ""
+        is_of_run = origin == root or origin.startswith(f"{root}/")
+        amounts = [self.thread, self.run] if is_of_run else [self.thread]
+        kind = kind_of(message, self.deciding_agents)
         for amount in amounts:
             if kind is not None:
                 amount.begin(kind)
@@ -143,8 +147,8 @@ class Spending:
                 raise BudgetExceededError(f"{whose} has used up its {spent}, before {where!r}")
 
 
-def kind_of(message: Message) -> Kind | None:
-    """Return the kind of effect that a row begins; None for any other row."""
+def kind_of(message: Message, deciding_agents: Collection[str] = ()) -> Kind | None:
+    """Return the kind of effect that a row begins; None for any other row. Decisions of functions are not counted."""
     payload = message.payload
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
         return None
@@ -152,4 +156,5 @@ def kind_of(message: Message) -> Kind | None:
     if not isinstance(arguments, JsonObject):
         return None
     is_tool = "tool" in arguments or "digest" in arguments  # of an agent, or of a toolkit
-    return "request" if "prompt" in arguments else "tool" if is_tool else None
+    is_request = "prompt" in arguments or ("observed" in arguments and arguments.get("policy") in deciding_agents)
+    return "request" if is_request else "tool" if is_tool else None

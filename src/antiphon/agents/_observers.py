@@ -150,11 +150,12 @@ def live_handler(handler: EventStreamHandler[AgentDepsT] | None) -> EventStreamH
 
 async def _published(agent: str | None, stream: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
     async for event in stream:
-        _publish(agent, event)
+        publish_live(agent, event)
         yield event
 
 
-def _publish(agent: str | None, event: Any) -> None:
+def publish_live(agent: str | None, event: Any) -> None:
+    """Give an event of an agent's model to the listeners of the current run's thread; outside of a run, do nothing."""
     run, effect = current_run(), current_effect()
     if run is None:
         return

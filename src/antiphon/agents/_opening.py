@@ -1,10 +1,17 @@
 """Opening a run: who owns its thread, whether it was begun before, and how it ended then.
 
 A run is a course of effects outside of actors. `RunPart` is a part of it that numbers its effects for itself.
+
+**Owner.** The runs of a process on one ledger are one host (`ProcessHost`). The first run of a thread claims it, further runs
+share it, and the last one gives it up. While another living host has the thread, a run is refused with `OwnedError`. If this
+process slept past its lease and another host took the thread over, the thread is lost for all its runs here: nothing is
+written or started any more (`RunCourse.evicted`), and it is claimed again only by a run that is opened after they have ended.
+A finished run is read without a claim.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -12,15 +19,16 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Self, TypeVar, cast
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
-from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, OwnedError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
 from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
@@ -33,6 +41,7 @@ from antiphon.runtime.extending import (
     begun,
     ended,
     observe,
+    process_host,
     unused,
 )
 
@@ -121,32 +130,11 @@ RUN: Final = "RUN"
 _RECOVERIES = Settings().recoveries
 
 
-class _Owned(Journal):
-    """The journal of a thread that is claimed once: after a takeover by another process, it never claims the thread back.
-
-    To claim it back would mean to execute effects that the new owner has begun.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, Budget())
-
-    @override
-    def has_had_owners(self, thread_id: str) -> bool:
-        return False  # it claims once, and a run that was begun before is a further attempt
-
-    def passing(self, admit: Admit | None, observer: Observer | None) -> Self:
-        """Return the journal for one of the runs, with the `admit` and the observer of that run."""
-        own = copy(self)
-        own.admit = admit or self.admit
-        observe(own, observer)
-        return own
-
-
 class _Finished(Journal):
     """The journal of a finished run. It is only read, so the thread is not claimed."""
 
     @override
-    async def own(self, thread_id: str) -> int:
+    async def own(self, thread_id: str, kind: str | None = None) -> int:
         return self.epoch(thread_id)
 
     @override
@@ -179,6 +167,8 @@ class Opened:
     agents: Collection[str] = ()
     """The runs of agents that an earlier attempt of this run has recorded."""
     tenure: Tenure | None = field(default=None, repr=False)
+    kind: str = ""
+    """That of the thread, if it was claimed for this run."""
     again: tuple[str, ...] = ()
     """The rows that record further attempts."""
     root: str = ""
@@ -233,10 +223,10 @@ class Opened:
         own = [row for row in rows if row.lane == "effect" and is_below(row.invocation_id, self.root)]
         return [row for row in own if _option(row) != PARK and row.invocation_id not in parked]
 
-    def leave(self) -> None:
-        """Release the thread, if it was claimed for this run."""
+    async def leave(self) -> None:
+        """Give the thread up, if it was claimed for this run and no other run here needs it."""
         if self.tenure is not None:
-            self.tenure.leave(self.course.invocation_id)
+            await self.tenure.leave(self.course.invocation_id, self.kind)
 
 
 def _option(call: Message) -> str | None:
@@ -260,13 +250,48 @@ def _abandoned(intent: Message, thread_id: str) -> Message:
 class Tenure:
     """A thread that this process owns, and its running runs."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.journal = _Owned(ledger)
-        self.at_work: set[str] = set()
+    def __init__(self, ledger: Ledger, thread_id: str) -> None:
+        self._thread_id = thread_id
+        self._host = process_host(ledger)
+        self.journal = Journal(ledger, Budget(), host=self._host.host, has_attempts=True)
+        self.journal.on_lost = self._evict
+        self._at_work: dict[str, RunCourse | None] = {}
+        """By invocation; None until the run is open."""
+        self._lost: FencedError | None = None
 
-    def leave(self, invocation_id: str) -> None:
-        """Remove one run."""
-        self.at_work.discard(invocation_id)
+    @property
+    def is_over(self) -> bool:
+        """Whether no run is at work."""
+        return not self._at_work
+
+    def has(self, invocation_id: str) -> bool:
+        """Whether a run is at work."""
+        return invocation_id in self._at_work
+
+    async def join(self, invocation_id: str, kind: str) -> None:
+        """Add a run."""
+        self._at_work[invocation_id] = None
+        await self._host.join(kind)
+
+    def begin(self, course: RunCourse) -> None:
+        """Set the course of a run: it is evicted when the thread is lost."""
+        course.evicted = self._lost
+        self._at_work[course.invocation_id] = course
+
+    async def leave(self, invocation_id: str, kind: str) -> None:
+        """Remove a run. After the last one, the thread is free for other hosts."""
+        del self._at_work[invocation_id]
+        await self._host.leave(self._release if self.is_over else None, kind=kind)
+
+    async def _release(self) -> None:
+        await self.journal.release(self._thread_id)
+
+    def _evict(self, thread_id: str, error: FencedError) -> None:
+        """Bar all runs of the thread: another host has it, and does what they would do."""
+        self._lost = error
+        for course in self._at_work.values():
+            if course is not None:
+                course.evicted = error
 
 
 _tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
@@ -275,49 +300,93 @@ _tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
 
 def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
     threads = _tenures.setdefault(ledger, {})
-    for other in [name for name, tenure in threads.items() if not tenure.at_work]:
+    for other in [name for name, tenure in threads.items() if tenure.is_over]:
         del threads[other]
-    return threads.setdefault(thread_id, Tenure(ledger))
+    return threads.setdefault(thread_id, Tenure(ledger, thread_id))
+
+
+_OTHER_HOST = "wait until that program has ended, stop it, or run in another thread"
 
 
 async def open_run(
-    ledger: Ledger, thread_id: str, id: str, admit: Admit | None = None, observer: Observer | None = None
+    ledger: Ledger,
+    thread_id: str,
+    id: str,
+    *,
+    name: str | None = None,
+    admit: Admit | None = None,
+    observer: Observer | None = None,
 ) -> Opened:
     """Begin or continue a run. `admit` is called before each effect, and the observer is notified of each.
 
     Raises:
         ParkedError: it was continued too often, and a person must look at it.
+        OwnedError: another living process has the thread.
         FencedError: another process has taken the thread over while other runs of it are running in this one.
         RuntimeError: it is running in this process.
         LedgerError: the ledger cannot be used.
     """
     tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
-    if invocation_id in tenure.at_work:
+    if tenure.has(invocation_id):
         raise RuntimeError(f"run {id!r} of thread {thread_id!r} is open in this process; give the other run another id")
-    tenure.at_work.add(invocation_id)
+    kind = f"{RUN_KIND}/{program_name() if name is None else name}"
+    opening = _Opening(tenure, thread_id, invocation_id, kind, admit=admit, observer=observer)
     try:
-        return await _Opening(tenure, thread_id, invocation_id, admit, observer).open()
+        await tenure.join(invocation_id, kind)
+        return await opening.open()
+    except OwnedError as exc:
+        await tenure.leave(invocation_id, kind)
+        raise OwnedError(thread_id, exc.owner, exc.until, _OTHER_HOST) from None
     except BaseException:
-        tenure.leave(invocation_id)
+        await tenure.leave(invocation_id, kind)
         raise
+
+
+RUN_KIND: Final = "run"
+"""Threads of runs have the kind `run/NAME` in the ledger."""
+
+
+def program_name() -> str:
+    """Return the name of this program: that of the module or file it was started as, or `program`."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    found = spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem if file else ""
+    return found if is_name(found) else "program"
+
+
+def _passing(journal: Journal, admit: Admit | None, observer: Observer | None) -> Journal:
+    """Return the journal for one of the runs, with the `admit` and the observer of that run."""
+    own = copy(journal)
+    own.admit = admit or journal.admit
+    observe(own, observer)
+    return own
 
 
 class _Opening:
     """The steps that open a run."""
 
     def __init__(
-        self, tenure: Tenure, thread_id: str, invocation_id: str, admit: Admit | None, observer: Observer | None
+        self,
+        tenure: Tenure,
+        thread_id: str,
+        invocation_id: str,
+        kind: str,
+        *,
+        admit: Admit | None,
+        observer: Observer | None,
     ) -> None:
         self._tenure = tenure
-        self._journal = tenure.journal.passing(admit, observer)
+        self._journal = _passing(tenure.journal, admit, observer)
         self._observer = observer
         self._thread_id = thread_id
         self._id = invocation_id
+        self._kind = kind
 
     async def open(self) -> Opened:
-        await self._journal.own(self._thread_id)
-        records = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
-        rows = [record for record in records if record.message.lane == "effect"]
+        rows = await self._rows()
+        if not rows or rows[-1].message.kind != "option_result":
+            await self._journal.own(self._thread_id, self._kind)
+            rows = await self._rows()  # again, as the owner: another host may have begun or ended it since
         if not rows:
             await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
             return self._opened(1, began=current_port().now())
@@ -327,9 +396,15 @@ class _Opening:
         observe(finished, self._observer)
         return replace(self._opened(2, began=rows[0].recorded_at), journal=finished)
 
+    async def _rows(self) -> list[Record]:
+        """Return the rows that say that the run has begun, and that it has ended."""
+        records = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
+        return [record for record in records if record.message.lane == "effect"]
+
     def _opened(self, attempt: int, **more: Any) -> Opened:
         course = RunCourse(self._thread_id, self._id, "program", attempt)
-        return Opened(self._journal, course, self._park, tenure=self._tenure, root=self._id, **more)
+        self._tenure.begin(course)
+        return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **more)
 
     async def _again(self, run: Record) -> Opened:
         standing = Standing.of(await self._journal.ledger.open_calls(self._thread_id), self._id)

@@ -2,8 +2,8 @@
 
 A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. What is
 done in it are effects of that call. The same program, run again, finds the call, and every recorded effect returns its
-outcome instead of being executed. The process that opens a run owns the thread: an earlier owner that was thought dead is
-fenced.
+outcome instead of being executed. The process that opens a run owns the thread while it lives; nobody takes it away. One that
+was thought dead, because it slept past its lease, is fenced.
 
 `current_run()` is where tools, toolkits and models find the run that they are part of.
 """
@@ -105,6 +105,7 @@ class LedgerRun:
         thread_id: str,
         *,
         id: str = "run",
+        name: str | None = None,
         agent: str | None = None,
         depth: int = 0,
         admit: Admit | None = None,
@@ -112,6 +113,7 @@ class LedgerRun:
     ) -> None:
         self.thread_id = thread_id
         self.id = id
+        self._name = name
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
@@ -282,7 +284,9 @@ class LedgerRun:
         if self._opened is None:
             if isinstance(ledger, str):
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            self._opened = await open_run(ledger, self.thread_id, self.id, self._admit, self._observer)
+            self._opened = await open_run(
+                ledger, self.thread_id, self.id, name=self._name, admit=self._admit, observer=self._observer
+            )
         return ledger
 
     def attach(self, opened: Opened) -> None:
@@ -360,7 +364,7 @@ class LedgerRun:
                     await self._opened.journal.settle(self.thread_id)
         finally:
             if self._opened is not None:
-                self._opened.leave()
+                await self._opened.leave()
             await self._stack.aclose()
 
 
@@ -398,6 +402,7 @@ async def ledger_run(
     thread_id: str | Context,
     *,
     id: str = "run",
+    name: str | None = None,
     ledger: Ledger | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
@@ -411,10 +416,15 @@ async def ledger_run(
     waits, nothing begins, and if it raises, nothing does (in a handler, the system's `admit` is used). `observer` is notified
     of the effects, as that of a system is; in a handler it is the system's.
 
+    The process has the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
+    kind `run/NAME`: by default that of the module or file that the program was started as. Give one if several programs
+    continue the same threads.
+
     If the block raises, the run stays open.
 
     Raises:
         ParkedError: a person must settle something first.
+        OwnedError: another living process has the thread. Nothing was done.
         FencedError: another process has taken the thread over.
         HistoryMismatchError: the program does not repeat what it did in its last run.
         LedgerError: the ledger cannot be used.
@@ -423,7 +433,7 @@ async def ledger_run(
         with run_scope(_within(thread_id)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id, admit=admit, observer=observer)
+    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer)
     try:
         if ledger is not None:
             await run.open(ledger)

@@ -4,8 +4,9 @@ A program that runs agents needs `antiphon.agents` only. `antiphon.patterns` is 
 parts of a run of its own. These names may change with a minor version; rows that are stored keep their meaning.
 """
 
-from antiphon.agents._budget import Amount
+from antiphon.agents._budget import Amount, Bounds, BudgetLimits
 from antiphon.agents._guards import ThreadGuards
+from antiphon.agents._observers import publish_live
 from antiphon.agents._run import run_scope
 from antiphon.agents._secrets import SENSITIVE
 from antiphon.agents.durability import ThreadTalk, as_messages, price_of
@@ -17,11 +18,14 @@ __all__ = [
     "APPROVE",
     "SENSITIVE",
     "Amount",
+    "Bounds",
+    "BudgetLimits",
     "ThreadGuards",
     "ThreadTalk",
     "as_key",
     "as_messages",
     "own_settings",
     "price_of",
+    "publish_live",
     "run_scope",
 ]

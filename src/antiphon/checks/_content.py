@@ -1,4 +1,4 @@
-"""AP3xx: what is said. Empty texts, messages that say nothing, lists that must not be empty, arguments that are cut."""
+"""AP3xx: content. Empty texts, empty messages, lists that must not be empty, incomplete arguments."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _silent(view: View) -> Iterator[tuple[int, ...]]:
 
 def _silent_messages(view: View) -> Iterator[Trouble]:
     for first, *others in sorted(_silent(view)):
-        yield Trouble(first, "the message says nothing", view.severity(first, *others), tuple(others))
+        yield Trouble(first, "the message is empty", view.severity(first, *others), tuple(others))
 
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
     for position in (trouble.place, *trouble.about):
         edits.leave_out(position)
-    return "the message is kept, and left out of what is sent"
+    return "the message stays in the history but is not sent"
 
 
 def _empty_texts(view: View) -> Iterator[Trouble]:
@@ -107,18 +107,18 @@ def _leave_out_texts(view: View, trouble: Trouble, edits: Edits) -> str:
         edits.leave_out(position)
     else:
         edits.leave_out_parts(position, trouble.about)
-    return "the empty text is kept, and left out of what is sent"
+    return "the empty text stays in the history but is not sent"
 
 
 def _rewrite_empty_block(view: View, position: int, edits: Edits) -> str:
     if not _is_empty_in_list(view, position):
         edits.unsay(position, _is_empty_text)
-        return "the text is written as the dialect says an error without words"
+        return "the text is replaced by the dialect's text for an error without a message"
     if any(view.parts(position)):
         edits.release(position)
-        return "the result is written anew from the core, without the empty text"
+        return "the result is rewritten from the core, without the empty text"
     edits.forget_notes(position, _AS_BLOCKS)
-    return "the result is written as an empty text, which is accepted, and not as a block"
+    return "the result is written as an empty string, which is accepted, instead of a block"
 
 
 def _blank_texts(view: View) -> Iterator[Trouble]:
@@ -126,11 +126,11 @@ def _blank_texts(view: View) -> Iterator[Trouble]:
     for position in view.shown:
         is_blank = any((plain_text(part) or "").isspace() for _, part in view.parts(position))
         if is_blank and position not in silent:
-            yield Trouble(position, "a text is nothing but white space")
+            yield Trouble(position, "a text consists of white space")
     for position in view.shown[-1:]:
         text = view.messages[position].text
         if view.sides[position] == "assistant" and text[-1:].isspace() and not text.isspace():
-            yield Trouble(position, "the assistant's last word ends in white space")
+            yield Trouble(position, "the last assistant message ends in white space")
 
 
 def _nothing_said(view: View) -> Iterator[Trouble]:
@@ -138,12 +138,17 @@ def _nothing_said(view: View) -> Iterator[Trouble]:
     unheard = "system" if view.accepted.needs_message else None
     said = (position for position in view.shown if view.sides[position] != unheard and position not in orphans)
     if not view.has_setting("prompt") and all(is_silent(view, position) for position in said):
-        yield Trouble(None, "nothing is said" if "system" not in view.sides.values() else "nothing is said but instructions")
+        yield Trouble(
+            None,
+            "the conversation is empty"
+            if "system" not in view.sides.values()
+            else "the conversation contains only instructions",
+        )
 
 
 def _say_something(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.add_placeholder(None)
-    return "a user's message is added that says '.'"
+    return "a user message '.' is added"
 
 
 # ---------------------------------------------------------------- what only the wire can say
@@ -175,12 +180,12 @@ def _input_texts(view: View) -> Iterator[Trouble]:
         facts = said_on_wire(message, view.accepted.name)
         is_given = any(path[-1:] == ("type",) and value == "input_text" for path, value in facts)
         if view.sides[position] == "assistant" and is_given:
-            yield Trouble(position, "the assistant's words are given as 'input_text'")
+            yield Trouble(position, "assistant text is written as 'input_text'")
 
 
 def _write_anew(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.release(trouble.place)
-    return "the words are written anew from the core"
+    return "the text is rewritten from the core"
 
 
 def _untyped_parts(view: View) -> Iterator[Trouble]:
@@ -210,7 +215,7 @@ def _is_hollow(view: View, part: Part) -> bool:
 
 def _leave_out_parts(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.leave_out_parts(trouble.place, trouble.about)
-    return "it is kept, and left out of what is sent"
+    return "it stays in the history but is not sent"
 
 
 # ---------------------------------------------------------------- results and arguments
@@ -220,12 +225,12 @@ def _shown_errors(view: View) -> Iterator[Trouble]:
     for position, outcome in view.results():
         is_shown = any(isinstance(part, MediaPart | ForeignPart) for _, part in view.parts(position))
         if outcome.is_error and is_shown:
-            yield Trouble(position, "an error result shows more than text", view.severity(position))
+            yield Trouble(position, "an error result contains more than text", view.severity(position))
 
 
 def _show_elsewhere(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.release(trouble.place)
-    return "it is written anew from the core: an error in words, and what it shows after the results"
+    return "it is rewritten from the core: the error as text, its media after the results"
 
 
 def _cut_arguments(view: View) -> Iterator[Trouble]:
@@ -235,9 +240,9 @@ def _cut_arguments(view: View) -> Iterator[Trouble]:
         if text is None or _spells_object(call, text):
             continue
         if text.lstrip().startswith("{"):
-            yield Trouble(position, f"the arguments of {call.option_name!r} are cut off, or no JSON")
+            yield Trouble(position, f"the arguments of {call.option_name!r} are cut off or are not JSON")
         elif needs_object and text.strip():
-            yield Trouble(position, f"the arguments of {call.option_name!r} are no object")
+            yield Trouble(position, f"the arguments of {call.option_name!r} are not an object")
 
 
 def _spells_object(call: OptionCallPayload, text: str) -> bool:
@@ -253,9 +258,9 @@ CONTENT = (
     CheckRule(
         code="AP301",
         title="a text is empty",
-        why="Models often answer with a call and an empty text beside it. Dialects leave such texts out, but what was read "
-        "from a format is written there as it was.",
-        hint="Leave the empty text out.",
+        why="Models often answer with a call and an empty text. Dialects omit such texts, except in messages that were read "
+        "from the same format, which are written back unchanged.",
+        hint="Omit the empty text.",
         find=_empty_texts,
         mend=_leave_out_texts,
         targets=("anthropic-messages",),
@@ -263,9 +268,9 @@ CONTENT = (
     ),
     CheckRule(
         code="AP302",
-        title="a message says nothing",
-        why="An answer that was refused or cut before the first word leaves an empty message behind.",
-        hint="Leave the message out.",
+        title="a message is empty",
+        why="An answer that was refused or cut off before the first word leaves an empty message.",
+        hint="Omit the message.",
         find=_silent_messages,
         mend=_leave_out,
         targets=("openai-chat", "anthropic-messages", "gemini"),
@@ -273,16 +278,16 @@ CONTENT = (
     ),
     CheckRule(
         code="AP303",
-        title="a text is white space, or ends the conversation with it",
-        why="It is refused in some places and not in others.",
-        hint="Leave the white space out.",
+        title="a text is white space, or the conversation ends in white space",
+        why="Some positions accept it, others refuse it.",
+        hint="Remove the white space.",
         find=_blank_texts,
         severity="warning",
         targets=("anthropic-messages",),
     ),
     CheckRule(
         code="AP304",
-        title="a list is empty that must not be",
+        title="a list must not be empty",
         why="An empty list is not the same as no list. Programs that always write `tool_calls` write it empty where nothing "
         "is called.",
         hint="Leave the key out.",
@@ -292,9 +297,9 @@ CONTENT = (
     ),
     CheckRule(
         code="AP306",
-        title="an error result shows more than text",
-        why="A result that is flagged as an error may hold text only.",
-        hint="Show what is not text after the results.",
+        title="an error result contains more than text",
+        why="A result that is flagged as an error may contain only text.",
+        hint="Move the other content after the results.",
         find=_shown_errors,
         mend=_show_elsewhere,
         targets=("anthropic-messages",),
@@ -302,9 +307,9 @@ CONTENT = (
     ),
     CheckRule(
         code="AP307",
-        title="the assistant's words are given as input",
-        why="What a model said is `output_text`, also when it is sent back.",
-        hint="Give the words as `output_text`, or as plain text.",
+        title="assistant text is written as input",
+        why="Text of the model is `output_text`, also when it is sent back.",
+        hint="Write the text as `output_text`, or as a plain string.",
         find=_input_texts,
         mend=_write_anew,
         targets=("openai-responses",),
@@ -321,8 +326,7 @@ CONTENT = (
     CheckRule(
         code="AP310",
         title="a part has no type",
-        why="A part of content says by `type` what it is. Other formats have parts without, and requests are put together by "
-        "hand.",
+        why="Every content part needs a `type`. Some formats have parts without one, and requests are assembled by hand.",
         hint="Give the part its type, such as `text`.",
         find=_untyped_parts,
         mend=_leave_out_parts,
@@ -330,18 +334,18 @@ CONTENT = (
     ),
     CheckRule(
         code="AP309",
-        title="the arguments of a call are cut off, or no JSON",
-        why="A stream that ends too early leaves half of the arguments. Where arguments are text they are taken as they are, "
-        "though strict servers fail on them; where they are an object, the dialect sends the text inside one.",
-        hint="Keep the call, and give it an error result that says what was wrong with the arguments.",
+        title="the arguments of a call are cut off or are not JSON",
+        why="A stream that ends too early leaves incomplete arguments. Formats with arguments as text accept them, though "
+        "strict servers fail. For formats with arguments as an object, the dialect wraps the text in an object.",
+        hint="Keep the call, and add an error result that names the problem with the arguments.",
         find=_cut_arguments,
         severity="warning",
     ),
     CheckRule(
         code="AP305",
-        title="nothing is said",
-        why="Instructions alone are no conversation.",
-        hint="Let somebody say something.",
+        title="the conversation is empty",
+        why="A request needs at least one message besides the instructions.",
+        hint="Add a user message.",
         find=_nothing_said,
         mend=_say_something,
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),

@@ -33,10 +33,10 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a conversation."""
+    """A problem of a conversation."""
 
     code: str
-    """The rule, for ever the same: `AP101`."""
+    """The code of the rule, which never changes: `AP101`."""
     severity: Severity
     position: int | None
     """The place of the message in the conversation, from 0; None for the conversation as a whole."""
@@ -44,9 +44,9 @@ class Finding:
     problem: str
     """What is wrong, in a phrase."""
     answer: str
-    """What the target would say to it: a sentence, with its own words where they are known."""
+    """The target's answer: a sentence, word for word if it is known."""
     hint: str
-    """How to mend it: a sentence."""
+    """How to fix it: a sentence."""
 
     @override
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A conversation that its target accepts, and what was changed to make it so."""
+    """A conversation that its target accepts, and the changes that were needed."""
 
     conversation: Conversation
     changes: tuple[Change, ...]
@@ -88,7 +88,7 @@ SaidT = TypeVar("SaidT", bound=Message | TextPart | MediaPart | ReasoningPart | 
 
 def is_left_out(said: Message | Part) -> bool:
     """Whether a message, or a part of one, is kept out of what dialects write."""
-    # What has no metadata is told without looking at it: every message is asked, and most parts.
+    # Fast path for empty metadata: this runs for every message and most parts.
     return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(said, "metadata").get(NAMESPACE, ())
 
 

@@ -46,7 +46,7 @@ def _unreadable_media(view: View) -> Iterator[Trouble]:
 def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
     scheme = part.url.partition(":")[0].lower()
     if scheme not in accepted.schemes:
-        return f"{part.modality} is not accepted by a {scheme} URL"
+        return f"{part.modality} is not accepted as a {scheme} URL"
     mime = _mime_of(part)
     if scheme == "data" and accepted.mimes is not None and mime and mime not in accepted.mimes:
         return f"{part.modality} of type {mime!r} is not accepted"
@@ -77,7 +77,7 @@ def _strange_files(view: View) -> Iterator[Trouble]:
 
 def _release(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.release(trouble.place)
-    return "it is written anew from the core, in a form or a place that is accepted"
+    return "it is rewritten from the core, in an accepted form or position"
 
 
 # ---------------------------------------------------------------- limits
@@ -139,7 +139,7 @@ def _erase_marks(view: View, trouble: Trouble, edits: Edits) -> str:
     for position in view.shown:
         if view.sides[position] == "system":
             left = _erase_marks_of(view, position, left, edits)
-    return f"cache breakpoints that are not written: {surplus}, those of messages first"
+    return f"{surplus} cache breakpoints are not written, those of messages first"
 
 
 def _erase_marks_of(view: View, position: int, left: int, edits: Edits) -> int:
@@ -176,9 +176,9 @@ def _without_marks(view: View, metadata: Metadata, left: int) -> tuple[dict[str,
 MEDIA = (
     CheckRule(
         code="AP601",
-        title="a medium is shown where it is not accepted",
-        why="Formats differ in what may be shown by whom. A dialect shows the medium elsewhere, or says what it was.",
-        hint="Have it written anew by the dialect: a medium of a result is then shown by the user, after all results.",
+        title="a medium is in a position where it is not accepted",
+        why="Formats differ in which messages may contain media. A dialect moves the medium, or replaces it by a description.",
+        hint="Let the dialect rewrite it: it moves a medium of a result into a user message after all results.",
         find=_misplaced_media,
         mend=_release,
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
@@ -187,8 +187,8 @@ MEDIA = (
     CheckRule(
         code="AP602",
         title="a medium is given in a form that is not accepted",
-        why="By URL or by bytes, and of which type: each format takes what it takes.",
-        hint="Give the medium in another form, or have it written anew by the dialect, which says what it was.",
+        why="Formats differ in the media types that they accept, and in whether they accept URLs or bytes.",
+        hint="Convert the medium, or let the dialect rewrite it as a description.",
         find=_unreadable_media,
         mend=_release,
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
@@ -197,8 +197,8 @@ MEDIA = (
     CheckRule(
         code="AP603",
         title="a file is held by another provider",
-        why="The id of an uploaded file means nothing to anybody else.",
-        hint="Upload the file there, or give its URL or its bytes.",
+        why="The id of an uploaded file is only valid for the provider that stores it.",
+        hint="Upload the file to the target, or send its URL or its bytes.",
         find=_strange_files,
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
@@ -206,7 +206,7 @@ MEDIA = (
     CheckRule(
         code="AP606",
         title="there are too many cache breakpoints",
-        why="At most four may be set in a request, those of tools and instructions included.",
+        why="A request may have at most four, including those of tools and instructions.",
         hint="Keep four: those of tools and instructions, and the last of the others.",
         find=_too_many_marks,
         mend=_erase_marks,
@@ -215,8 +215,8 @@ MEDIA = (
     CheckRule(
         code="AP604",
         title="there are too many messages or tools",
-        why="Limits differ by model and account. Which messages and tools can be spared, a program cannot know.",
-        hint="Declare fewer tools; of the messages send a window, which never cuts a pair.",
+        why="Limits differ by model and account. `repair` cannot know which messages and tools to remove.",
+        hint="Declare fewer tools, and send a window of the messages: it never separates a call from its result.",
         find=_too_many,
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages"),
@@ -233,8 +233,8 @@ MEDIA = (
     CheckRule(
         code="AP607",
         title="the request is too large",
-        why="Media that hold their content themselves are sent again with every request.",
-        hint="Upload large media, or give their URLs; or send a window.",
+        why="Media in `data:` URLs are sent again with every request.",
+        hint="Upload large media, use URLs, or send a window of the messages.",
         find=_large_requests,
         severity="warning",
         targets=("anthropic-messages", "gemini"),

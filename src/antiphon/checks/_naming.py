@@ -23,13 +23,13 @@ def _shown(name: str) -> str:
 def _why_not(spelling: Spelling, name: str) -> str:
     if len(name) > spelling.longest:
         return f"has {len(name)} characters, more than {spelling.longest}"
-    return f"is not written as {spelling.pattern.pattern}"
+    return f"does not match {spelling.pattern.pattern}"
 
 
 def _release(view: View, trouble: Trouble, edits: Edits) -> str:
     for position in (trouble.place, *trouble.about):
         edits.release(position)
-    return "it is written anew from the core, with a spelling that is accepted"
+    return "it is rewritten from the core, with an accepted name"
 
 
 def _call_ids(view: View) -> Iterator[Trouble]:
@@ -82,7 +82,7 @@ def _same_tools(view: View) -> Iterator[Trouble]:
 def _drop_same_tools(view: View, trouble: Trouble, edits: Edits) -> str:
     first = {tool.name: tool for tool in reversed(edits.tools)}
     edits.tools = tuple(tool for tool in edits.tools if tool is first[tool.name])
-    return "the later tool of that name is taken out"
+    return "the later tool with that name is removed"
 
 
 # ---------------------------------------------------------------- items
@@ -100,7 +100,7 @@ def _item_ids(view: View) -> Iterator[Trouble]:
 def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
     if trouble.about:
         edits.leave_out_parts(trouble.place, trouble.about)
-        return "the item is kept, and left out of what is sent, since it is nothing without an id"
+        return "the item stays in the history but is not sent, because it consists of its id"
     edits.forget_id(trouble.place)
     return "the item's id is not written"
 
@@ -108,10 +108,10 @@ def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
 NAMING = (
     CheckRule(
         code="AP201",
-        title="a call id is not spelled as the target wants it",
-        why="Ids that one provider makes are often too long for another, or have characters that it refuses. Some services "
-        "refuse ids that they made themselves. Dialects map such ids, call and result together, and read them back.",
-        hint="Have it written anew by the dialect, which maps the id in the call and in the result.",
+        title="the target refuses the form of a call id",
+        why="Ids from one provider are often too long for another, or contain characters that it refuses. Some services "
+        "refuse their own ids. Dialects map such ids in the call and its result, and map them back when reading.",
+        hint="Let the dialect rewrite the messages: it maps the id in the call and in the result.",
         find=_call_ids,
         mend=_release,
         targets=("openai-chat", "openai-responses", "anthropic-messages"),
@@ -121,7 +121,7 @@ NAMING = (
         code="AP202",
         title="an option has a name that the target refuses",
         why="Names are checked in the history as well as where tools are declared.",
-        hint="Have it written anew by the dialect, which maps the name; or rename the option.",
+        hint="Let the dialect rewrite the message, which maps the name, or rename the option.",
         find=_option_names,
         mend=_release,
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
@@ -131,7 +131,7 @@ NAMING = (
         code="AP203",
         title="a tool has a name that the target refuses",
         why="A tool that cannot be declared cannot be called.",
-        hint="Nothing needs to be done: the dialect maps the name. Or rename the tool.",
+        hint="Nothing to do: the dialect maps the name. You can also rename the tool.",
         find=_tools,
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
@@ -139,8 +139,8 @@ NAMING = (
     CheckRule(
         code="AP204",
         title="a participant has a name that the target refuses",
-        why="The `name` of a participant has the alphabet of a function's name. (Newer routes take more.)",
-        hint="Have it written anew by the dialect, which maps the name.",
+        why="The `name` of a participant allows the same characters as a function name. Newer endpoints accept more.",
+        hint="Let the dialect rewrite the message, which maps the name.",
         find=_speakers,
         mend=_release,
         targets=("openai-chat",),
@@ -148,10 +148,10 @@ NAMING = (
     ),
     CheckRule(
         code="AP205",
-        title="an item has an id that is not of its kind",
-        why="The id of an item begins with letters that say what it is: `fc` a call, `msg` a message, `rs` reasoning. It "
-        "happens when a `call_id`, or the id that another provider gave, is put there.",
-        hint="Leave the item's id out: it is not needed. What is known by its id only, as reasoning is, leave out with it.",
+        title="the id of an item has the wrong prefix",
+        why="The prefix of an item's id names its type: `fc` for a call, `msg` for a message, `rs` for reasoning. The rule "
+        "is broken when a program writes a `call_id`, or another provider's id, into `id`.",
+        hint="Omit the item's id: it is optional. Omit items that need their id, such as reasoning.",
         find=_item_ids,
         mend=_forget_item_id,
         targets=("openai-responses",),
@@ -159,7 +159,7 @@ NAMING = (
     CheckRule(
         code="AP206",
         title="two tools have the same name",
-        why="Nobody can say which of them is called.",
+        why="A call by that name is ambiguous.",
         hint="Keep one of them.",
         find=_same_tools,
         mend=_drop_same_tools,

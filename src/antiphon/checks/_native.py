@@ -1,18 +1,18 @@
-"""What a dialect left on what it read: the one place that knows where rules may look for things of the wire.
+"""A dialect's notes on the messages it read: the one module that knows where rules find wire data.
 
-A message that was read from a dialect has that dialect's name in its metadata: it is *native* there, and is written as it was.
-Any other is written by the dialect from the core, which maps ids, moves media and fills gaps by itself. So the same
-trouble is an error in a native message, and a warning in any other.
+A message that was read from a dialect has that dialect's name in its metadata: it is *native* there, and is written back
+unchanged. The dialect writes any other message from the core: it maps ids, moves media and fills gaps. So the same problem is
+an error in a native message, and a warning in any other.
 
-In a namespace a dialect keeps what it likes; these are looked for, and no harm is done where they are not:
+A dialect may keep any data in its namespace. The rules look for these keys, all optional:
 
-- `residue`: changes of the form `{"at": path, "is" | "add" | "drop": …}`, what the wire said beyond what would be written;
+- `residue`: changes of the form `{"at": path, "is" | "add" | "drop": …}`, the wire data that the dialect would not write;
 - any key by its name on the wire (`cache_control`, `namespace`, `thoughtSignature`): as a key, or in a residue;
 - of a conversation, the settings of the request (`store`, `tool_choice`): as keys, or one level down;
-- `joined`: false, where the dialect would have joined a unit to the one before it, and it was not so;
+- `joined`: false, if the unit was separate although the dialect would have joined it to the one before;
 - `slot`: true, for instructions in the format's own place for them;
 - `needs`: the ids of other messages that must be sent with this one;
-- `blocks`: true, where one text came in a list of blocks, and is written so;
+- `blocks`: true, if a single text was in a list of blocks, and is written back so;
 - `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as what item of OpenAI Responses it is written.
 """
 
@@ -35,9 +35,9 @@ _IDS = (("id",), ("provider_response_id",))
 """Under which keys a unit has its id; the second is Pydantic AI's."""
 
 ABSENT = object()
-"""What is returned for something that is not there: null is there."""
+"""The result for a missing key; null is not missing."""
 DROPPED = object()
-"""The value of what a unit did not say, and would be written."""
+"""The value of a key that the unit did not have, but the dialect would write."""
 
 
 def box_of(value: object) -> Mapping[str, Any]:
@@ -51,28 +51,28 @@ def items_of(value: object) -> Sequence[Any]:
 
 
 def own_block(part: Part, dialect: str) -> Mapping[str, Any]:
-    """Return what a part holds that only this dialect can say; an empty object for any other part."""
+    """Return the value of a foreign part of this dialect; an empty object for any other part."""
     return box_of(part.value) if isinstance(part, ForeignPart) and part.dialect == dialect else {}
 
 
 def is_native(holder: Holder, dialect: str) -> bool:
-    """Whether something was read from a dialect, and is written there as it was."""
+    """Whether something was read from a dialect, and is written back unchanged."""
     return dialect in holder.metadata
 
 
 def is_own(part: Part, message: Message, dialect: str) -> bool:
-    """Whether a dialect made a part, and so knows its proof; that of a part outlives the message it came in."""
+    """Whether a dialect made a part, and so can verify its signature; this holds also if the part moves to another message."""
     return dialect in part.metadata or dialect in message.metadata
 
 
 def loosened(metadata: Metadata, dialect: str, notes: Sequence[str]) -> dict[str, Any]:
-    """Return metadata of what stays native, without some of the dialect's notes."""
+    """Return the metadata of a native message without some of the dialect's notes."""
     kept = {key: value for key, value in metadata[dialect].items() if key not in notes}
     return {**metadata, dialect: kept}
 
 
 def released(metadata: Metadata, dialect: str) -> dict[str, Any]:
-    """Return metadata of what is native no longer, so that the dialect writes it from the core."""
+    """Return metadata without the dialect's notes, so that the dialect writes the message from the core."""
     return {name: inner for name, inner in metadata.items() if name != dialect}
 
 
@@ -80,23 +80,23 @@ def released(metadata: Metadata, dialect: str) -> dict[str, Any]:
 
 
 def said_on_wire(holder: Holder, dialect: str) -> Iterator[Fact]:
-    """Return what a unit said beyond what would be written, at every depth."""
+    """Return the wire data that the dialect would not write, at every depth."""
     for change in _changes(holder.metadata.get(dialect, {}).get("residue")):
         yield from _facts(change)
 
 
 def is_unit_id(path: Path, value: object) -> bool:
-    """Whether this is the id that a unit came with."""
+    """Whether this is the original id of a unit."""
     return path[-1:] in _IDS and len(path) <= _UNIT and isinstance(value, str)
 
 
 def unit_id(holder: Holder, dialect: str) -> str | None:
-    """Return the id that a unit came with, where it is not said otherwise."""
+    """Return the original id of a unit, unless it is noted elsewhere."""
     return next((value for path, value in said_on_wire(holder, dialect) if is_unit_id(path, value)), None)
 
 
 def without_facts(metadata: Metadata, dialect: str, is_wrong: Callable[[Path, Any], bool]) -> dict[str, Any]:
-    """Return metadata without the changes that say something wrong."""
+    """Return metadata without the wrong changes of the residue."""
     plain = cast("dict[str, Any]", thaw(metadata))
     kept = [change for change in _changes(plain[dialect]["residue"]) if not any(is_wrong(*fact) for fact in _facts(change))]
     plain[dialect]["residue"] = kept
@@ -126,7 +126,7 @@ def _inside(path: Path, value: object) -> Iterator[Fact]:
 
 
 def wire_value(holder: Holder, dialect: str, key: str) -> Any:
-    """Return what a unit says under a key, or `ABSENT`."""
+    """Return the value of a unit's key, or `ABSENT`."""
     namespace = holder.metadata.get(dialect, {})
     if key in namespace:
         return namespace[key]
@@ -150,19 +150,19 @@ def without_settings(metadata: Metadata, dialect: str, keys: frozenset[str]) -> 
 
 
 def mentions(value: object, key: str) -> int:
-    """Count how often a key that is not null stands in a value, at any depth, also as the end of a residue's path."""
+    """Count the non-null occurrences of a key in a value, at any depth, including the ends of residue paths."""
     box = box_of(value)
     inner = (*(each for name, each in box.items() if name != key), *items_of(value))
     return int(box.get(key) is not None) + int(_puts(box, key)) + sum(mentions(each, key) for each in inner)
 
 
 def _puts(box: Mapping[str, Any], key: str) -> bool:
-    """Whether this is a change that puts a key there, not null."""
+    """Whether this change adds a key that is not null."""
     return tuple(items_of(box.get("at")))[-1:] == (key,) and box.get("is", box.get("add")) is not None
 
 
 def without_keys(value: Any, key: str, most: int) -> tuple[Any, int]:
-    """Return a plain value without the first `most` places of a key, and how many of them are still to go."""
+    """Return a plain value without the first `most` occurrences of a key, and how many remain to be removed."""
     if isinstance(value, dict):
         kept: dict[str, Any] = {}
         for name, inner in cast("dict[str, Any]", value).items():

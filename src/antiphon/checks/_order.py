@@ -16,7 +16,7 @@ def _first_words(view: View) -> Iterator[Trouble]:
     if first is not None and view.sides[first] == "assistant":
         is_taken = view.accepted.name == "anthropic-messages" or _is_answer(view, first)
         severity = "warning" if is_taken else view.severity(first)
-        yield Trouble(first, "the assistant has the first word", severity)
+        yield Trouble(first, "the assistant speaks first", severity)
 
 
 def _is_answer(view: View, first: int) -> bool:
@@ -27,7 +27,7 @@ def _is_answer(view: View, first: int) -> bool:
 
 def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.add_placeholder(trouble.place)
-    return "a user's message is added before it that says '.'"
+    return "a user message '.' is added before it"
 
 
 def _calls_after_own_words(view: View) -> Iterator[Trouble]:
@@ -35,7 +35,7 @@ def _calls_after_own_words(view: View) -> Iterator[Trouble]:
         before = _said_before(view, utterance[0])
         calls = any(view.messages[position].kind == "option_call" for position in utterance)
         if calls and before is not None and view.sides[before] == "assistant":
-            problem = "a turn that calls comes after another turn of the model"
+            problem = "a turn with calls follows another model turn"
             yield Trouble(utterance[0], problem)
 
 
@@ -49,7 +49,7 @@ def _said_before(view: View, position: int) -> int | None:
 def _last_words(view: View) -> Iterator[Trouble]:
     for position in view.shown[-1:]:
         if view.sides[position] == "assistant" and view.messages[position].kind == "parts":
-            yield Trouble(position, "the assistant has the last word")
+            yield Trouble(position, "the assistant speaks last")
 
 
 # ---------------------------------------------------------------- instructions
@@ -69,17 +69,17 @@ def _misplaced_instructions(view: View) -> Iterator[Trouble]:
 def _front_instructions(view: View, position: int) -> Iterator[Trouble]:
     in_slot = wire_value(view.messages[position], view.accepted.name, "slot") is True
     if view.is_native(position) and not in_slot:
-        yield Trouble(position, "instructions stand among the messages, before all others", "error")
+        yield Trouble(position, "instructions are the first message, not in their own field", "error")
 
 
 def _later_instructions(view: View, position: int) -> Iterator[Trouble]:
     if view.accepted.system == "front" or not view.is_native(position):
-        problem = "instructions stand after the beginning, where only a user can say them"
+        problem = "instructions come after the beginning, where only a user message may carry them"
         yield Trouble(position, problem, view.severity(position))
     elif _may_stand(view, position):
-        yield Trouble(position, "instructions stand among the messages, which older models refuse", "warning")
+        yield Trouble(position, "instructions are among the messages, which older models refuse", "warning")
     else:
-        yield Trouble(position, "instructions stand neither at the end nor between a user and the assistant")
+        yield Trouble(position, "instructions are neither at the end nor between a user and an assistant message")
 
 
 def _may_stand(view: View, position: int) -> bool:
@@ -100,25 +100,25 @@ def _ends_with_server_result(view: View, position: int) -> bool:
 
 def _place_instructions(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.release(trouble.place)
-    return "the instructions are written anew from the core, where they are accepted"
+    return "the instructions are rewritten from the core, in an accepted position"
 
 
 ORDER = (
     CheckRule(
         code="AP402",
-        title="a turn that calls comes after another turn of the model",
-        why="Before a turn with calls stands a user's turn or the responses to earlier calls. Newer models take others.",
-        hint="Join the model's turns, or let the user say something between them.",
+        title="a turn with calls follows another model turn",
+        why="A turn with calls must follow a user turn or the responses to earlier calls. Newer models accept other turns.",
+        hint="Join the model turns, or add a user turn between them.",
         find=_calls_after_own_words,
         severity="warning",
         targets=("gemini",),
     ),
     CheckRule(
         code="AP404",
-        title="instructions stand where they are not accepted",
-        why="Instructions have a field of their own. Newer Claude models take them among the messages too, directly after a "
-        "user's turn, and at the end or directly before an answer.",
-        hint="Put the instructions at the beginning, or directly after a user's turn.",
+        title="instructions are in a position where they are not accepted",
+        why="Instructions belong in their own field. Newer Claude models also accept them among the messages: directly "
+        "after a user turn, at the end or directly before an answer.",
+        hint="Move the instructions to the beginning, or directly after a user turn.",
         find=_misplaced_instructions,
         mend=_place_instructions,
         targets=("anthropic-messages", "gemini"),
@@ -126,9 +126,9 @@ ORDER = (
     ),
     CheckRule(
         code="AP401",
-        title="the assistant has the first word",
-        why="A history that was cut may begin with an answer. Not every host refuses it.",
-        hint="Begin with what the user said.",
+        title="the assistant speaks first",
+        why="A truncated history may begin with an answer. Some hosts accept it.",
+        hint="Begin with a user message.",
         find=_first_words,
         mend=_let_user_begin,
         targets=("anthropic-messages", "gemini"),
@@ -136,10 +136,10 @@ ORDER = (
     ),
     CheckRule(
         code="AP403",
-        title="the assistant has the last word",
-        why="A history that ends with an answer is complete, not broken. To send it, somebody must say something first: "
-        "models of the 4.6 generation and later continue no answer.",
-        hint="Append what the user says next before sending.",
+        title="the assistant speaks last",
+        why="A history that ends with an answer is complete, not broken. It cannot be sent as it is: models of the 4.6 "
+        "generation and later do not continue an assistant message.",
+        hint="Append the next user message before sending.",
         find=_last_words,
         severity="warning",
         targets=("anthropic-messages",),

@@ -1,4 +1,4 @@
-"""AP1xx: calls and results. Each call has one result, each result a call, and the results stand where they are looked for."""
+"""AP1xx: calls and results. Each call has one result, each result a call, and results are where the target expects them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _close(view: View, trouble: Trouble, edits: Edits) -> str:
     call = view.messages[position]
     end = view.end_of_results(view.utterance_of[position])
     edits.add_result(call, cast("OptionCallPayload", call.payload), end)
-    return "an error result of the runtime is added, of type 'interrupted'"
+    return "an error result of type 'interrupted' is added by the runtime"
 
 
 def _orphans(view: View) -> Iterator[Trouble]:
@@ -62,12 +62,12 @@ def _continued(view: View) -> Iterator[tuple[str, str]]:
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.leave_out(trouble.place)
-    return "the message is kept, and left out of what is sent"
+    return "the message stays in the history but is not sent"
 
 
 def _repeated(view: View) -> Iterator[Trouble]:
     for position, _ in view.pairing.repeated:
-        problem = f"the call {view.messages[position].invocation_id!r} has a result already"
+        problem = f"the call {view.messages[position].invocation_id!r} already has a result"
         yield Trouble(position, problem, _severity(view, position))
 
 
@@ -76,22 +76,20 @@ def _repeated(view: View) -> Iterator[Trouble]:
 
 def _early_results(view: View) -> Iterator[Trouble]:
     for position, call in view.pairing.early.items():
-        problem = f"the result of {view.messages[position].invocation_id!r} stands before its call"
+        problem = f"the result of {view.messages[position].invocation_id!r} comes before its call"
         yield Trouble(position, problem, about=(call,))
 
 
 def _move_behind_call(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.move(trouble.place, view.end_of_results(view.utterance_of[trouble.about[0]]))
-    return "the result is moved behind its call"
+    return "the result is moved after its call"
 
 
 def _distant_results(view: View) -> Iterator[Trouble]:
     for utterance in view.utterances:
         expected = {answer for call in utterance if (answer := view.pairing.answers.get(call)) is not None}
         for position in sorted(expected.difference(view.adjacent_results(utterance))):
-            problem = (
-                f"the result of {view.messages[position].invocation_id!r} does not stand directly after the turn that called"
-            )
+            problem = f"the result of {view.messages[position].invocation_id!r} does not directly follow the turn of its call"
             yield Trouble(position, problem, about=(utterance[-1],))
 
 
@@ -100,7 +98,7 @@ def _split_results(view: View) -> Iterator[Trouble]:
         results = list(view.adjacent_results(utterance))
         for position in results[1:]:
             if view.was_apart(position):
-                problem = "the results of one turn stand in more than one message"
+                problem = "the results of one turn are split across several messages"
                 yield Trouble(position, problem)
 
 
@@ -130,13 +128,13 @@ def _tell_apart(view: View, trouble: Trouble, edits: Edits) -> str:
         edits.tell_apart(position)
     if _is_twin(view, position):
         edits.leave_out(position)
-        return "it says the same as the one before it: it is kept under an id of its own, and left out of what is sent"
+        return "it repeats the earlier message: it stays in the history under a new id, but is not sent"
     if places:
         edits.leave_out_parts(position, places)
-        return "it is kept under an id of its own, and left out of what is sent, since the old id is part of it"
+        return "it stays in the history under a new id, but is not sent, because its content contains the old id"
     if unit_id(message, "" if view.target is None else view.target.name) is not None:
         edits.forget_id(position)
-    return "the later message has an id of its own"
+    return "the later message gets a new id"
 
 
 def _is_twin(view: View, position: int) -> bool:
@@ -171,7 +169,7 @@ def _rename_pair(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.rename(position, made)
     if (answer := view.pairing.answers.get(position)) is not None:
         edits.rename(answer, made)
-    return f"the later call and its result have the id {made!r}"
+    return f"the later call and its result get the id {made!r}"
 
 
 def _other_options(view: View) -> Iterator[Trouble]:
@@ -179,7 +177,7 @@ def _other_options(view: View) -> Iterator[Trouble]:
         call = view.pairing.calls.get(position)
         called = None if call is None else cast("OptionCallPayload", view.messages[call].payload).option_name
         if called not in (None, outcome.option_name):
-            yield Trouble(position, f"the result is of {outcome.option_name!r}, and {called!r} was called")
+            yield Trouble(position, f"the result names {outcome.option_name!r}, but {called!r} was called")
 
 
 # ---------------------------------------------------------------- tools that the provider runs
@@ -200,23 +198,23 @@ def _server_orphans(view: View) -> Iterator[Trouble]:
 
 def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.leave_out_parts(trouble.place, trouble.about)
-    return "the part is kept, and left out of what is sent"
+    return "the part stays in the history but is not sent"
 
 
 PAIRING = (
     CheckRule(
         code="AP108",
         title="two messages have the same id",
-        why="An id names one message of a thread. Replies, ledgers and item references rely on it. Where a format gives no "
-        "ids, they are made from place and content, so that equal answers that were read apart have the same.",
-        hint="Give the later message an id of its own; take it out if it is the one before it once more.",
+        why="An id identifies one message of a thread. Replies, ledgers and item references rely on it. If a format has no "
+        "ids, antiphon derives them from position and content, so equal answers that were read separately get the same id.",
+        hint="Give the later message a new id, or remove it if it is a duplicate.",
         find=_repeated_ids,
         mend=_tell_apart,
     ),
     CheckRule(
         code="AP104",
         title="a call has a second result",
-        why="A call is answered once. The first answer is what the model has seen, so later ones are left out.",
+        why="A call has exactly one result. The model has seen the first one, so later ones are not sent.",
         hint="Keep the first result.",
         find=_repeated,
         mend=_leave_out,
@@ -224,59 +222,59 @@ PAIRING = (
     CheckRule(
         code="AP102",
         title="a result has no call",
-        why="It happens when a history is cut between a call and its result, and when a summary swallows the call.",
-        hint="Put the call back, or leave the result out of what is sent.",
+        why="This happens when a history is cut between a call and its result, or when a summary replaces the call.",
+        hint="Restore the call, or do not send the result.",
         find=_orphans,
         mend=_leave_out,
     ),
     CheckRule(
         code="AP103",
-        title="a result stands before its call",
-        why="Whoever wrote the history finished the call before writing it down, or sorted it by something else than time.",
-        hint="Put the result directly after the turn that called.",
+        title="a result comes before its call",
+        why="This happens when a program records a call only after it has finished, or does not sort the history by time.",
+        hint="Move the result directly after the turn of its call.",
         find=_early_results,
         mend=_move_behind_call,
     ),
     CheckRule(
         code="AP101",
         title="a call has no result",
-        why="It happens when a run is cancelled, a process dies or a tool raises. Every later request with this history is "
-        "refused.",
-        hint="Add a result; where nobody knows it, an error that says so.",
+        why="This happens when a run is cancelled, a process dies or a tool raises an exception. Every later request with "
+        "this history is refused.",
+        hint="Add a result. If the result is unknown, add an error that says so.",
         find=_open_calls,
         mend=_close,
     ),
     CheckRule(
         code="AP105",
         title="two calls have the same id",
-        why="Some servers number the calls of each turn from zero. In one turn nobody can tell such calls apart; over several "
-        "turns some providers refuse them, and others run a tool once that was called twice.",
-        hint="Give the later call and its result an id of their own.",
+        why="Some servers number the calls of each turn from zero. Within one turn such calls cannot be told apart. Across "
+        "turns, some providers refuse them, and others run a tool once although it was called twice.",
+        hint="Give the later call and its result a new id.",
         find=_colliding_calls,
         mend=_rename_pair,
     ),
     CheckRule(
         code="AP107",
         title="the result of a provider's own tool has no call",
-        why="Results of tools that the provider runs stand in the assistant's turn, after the block that called.",
-        hint="Put the call back, or leave the result out of what is sent.",
+        why="Results of tools that the provider runs belong in the assistant's turn, after the block of the call.",
+        hint="Restore the call, or do not send the result.",
         find=_server_orphans,
         mend=_leave_out_part,
         targets=("anthropic-messages",),
     ),
     CheckRule(
         code="AP106",
-        title="a result does not stand directly after the turn that called",
-        why="These formats look for the results of a turn in what comes next, and nowhere else.",
-        hint="Put the results of a turn directly after it, before anything else is said.",
+        title="a result does not directly follow the turn of its call",
+        why="These formats require the results of a turn in the very next message.",
+        hint="Move the results of a turn directly after it, before any other message.",
         find=_distant_results,
         mend=_move_behind_call,
         targets=("openai-chat", "anthropic-messages", "gemini"),
     ),
     CheckRule(
         code="AP109",
-        title="the results of one turn stand in more than one message",
-        why="All responses to the calls of one turn are parts of one content. Newer models take several.",
+        title="the results of one turn are split across several messages",
+        why="All responses to the calls of one turn must be parts of one content. Newer models accept several contents.",
         hint="Write the results of one turn as one content.",
         find=_split_results,
         severity="warning",
@@ -284,8 +282,9 @@ PAIRING = (
     ),
     CheckRule(
         code="AP110",
-        title="a result is of another option than its call",
-        why="A result says which option ran. Whoever pairs by name does not find the call; a ledger takes no such result.",
+        title="a result names another option than its call",
+        why="A result names the option that ran. A reader that pairs by name does not find the call, and a ledger refuses "
+        "the result.",
         hint="Name the option that was called.",
         find=_other_options,
         severity="warning",

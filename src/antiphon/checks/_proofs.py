@@ -1,4 +1,4 @@
-"""AP5xx: reasoning and its proofs. Providers want theirs back unchanged, where it stood, with what came of it."""
+"""AP5xx: reasoning and signatures. Providers require theirs unchanged, at the same position, with the output it led to."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
         edits.leave_out_parts(trouble.place, trouble.about)
     else:
         edits.leave_out(trouble.place)
-    return "it is kept, and left out of what is sent"
+    return "it stays in the history but is not sent"
 
 
 def _release(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.release(trouble.place)
-    return "it is written anew from the core"
+    return "it is rewritten from the core"
 
 
 # ---------------------------------------------------------------- items that need each other
@@ -67,7 +67,7 @@ def _lonely_reasoning(view: View) -> Iterator[Trouble]:
         after = view.after(position)
         is_followed = after is not None and view.sides[after] == "assistant" and _is_its_item(view, after)
         if _is_only_reasoning(view, position) and not is_followed:
-            yield Trouble(position, "the reasoning stands without what came of it", view.by_host)
+            yield Trouble(position, "the reasoning item is not followed by its message or call", view.by_host)
 
 
 def _is_its_item(view: View, position: int) -> bool:
@@ -82,11 +82,11 @@ def _unreasoned_items(view: View) -> Iterator[Trouble]:
         message = view.messages[position]
         missing = [needed for needed in _needs(view, message) if needed not in sent]
         if missing and unit_id(message, view.accepted.name) is not None:
-            yield Trouble(position, f"the item came of reasoning {missing[0]!r}, which is not there")
+            yield Trouble(position, f"the item belongs to reasoning {missing[0]!r}, which is missing")
 
 
 def _needs(view: View, message: Message) -> list[str]:
-    """Return the ids of the reasoning that an item came of: as noted, or as the turn is called by the item it began with."""
+    """Return the ids of the reasoning that led to an item: as noted, or from the turn's id, which names its first item."""
     noted = wire_value(message, view.accepted.name, "needs")
     if noted is not ABSENT:
         return [str(each) for each in items_of(noted)]
@@ -96,7 +96,7 @@ def _needs(view: View, message: Message) -> list[str]:
 
 def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.forget_id(trouble.place)
-    return "the item's id is not written, so that it is taken for plain history"
+    return "the item's id is not written, so that the service treats it as plain history"
 
 
 def _is_missing_summary(path: Path, value: object) -> bool:
@@ -120,11 +120,11 @@ def _unstored_items(view: View) -> Iterator[Trouble]:
     for position in view.shown:
         references = tuple(place for place, part in view.parts(position) if _is_reference(own_block(part, view.accepted.name)))
         if references:
-            yield Trouble(position, "an item refers to a stored one, and nothing is stored", about=references)
+            yield Trouble(position, "an item refers to a stored item, but nothing is stored", about=references)
     for position in _own_items(view):
         is_bare = all(part.encrypted_content is None for _, part in _reasons(view, position))
         if is_bare and _is_only_reasoning(view, position):
-            yield Trouble(position, "the reasoning is known by its id only, and nothing is stored")
+            yield Trouble(position, "the reasoning consists of an id only, and nothing is stored")
 
 
 def _is_reference(block: Mapping[str, Any]) -> bool:
@@ -139,7 +139,7 @@ def _foreign_proofs(view: View) -> Iterator[Trouble]:
         message = view.messages[position]
         proofs = [part for _, part in _reasons(view, position) if part.signature or part.encrypted_content]
         if not all(is_own(part, message, view.accepted.name) for part in proofs):
-            yield Trouble(position, "the reasoning has the proof of another provider; it is not sent")
+            yield Trouble(position, "the reasoning is signed by another provider; it is not sent")
 
 
 def _unsigned_thinking(view: View) -> Iterator[Trouble]:
@@ -157,12 +157,12 @@ def _thoughtless_calls(view: View) -> Iterator[Trouble]:
     is_loop = view.sides[view.shown[-1]] == "result" and view.end_of_results(utterance) == view.shown[-1]
     first = next((part for _, part in view.parts(utterance[0])), None)
     if is_loop and not (isinstance(first, ReasoningPart) and view.is_native(utterance[0])):
-        yield Trouble(utterance[0], "thinking is enabled, and the turn that calls does not begin with any")
+        yield Trouble(utterance[0], "thinking is enabled, but the turn with calls does not begin with a thinking block")
 
 
 def _disable_thinking(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"thinking"}))
-    return "the setting 'thinking' is taken out of the request"
+    return "the setting 'thinking' is removed from the request"
 
 
 def _unsigned_calls(view: View) -> Iterator[Trouble]:
@@ -186,29 +186,30 @@ def _is_signed(view: View, message: Message) -> bool:
 
 
 def _unbound_thinking(view: View) -> Iterator[Trouble]:
-    """Look for signed thinking behind a place that was mended: the signature is bound to all that stands before it."""
+    """Find signed thinking after a repaired message: the signature covers everything before it."""
     is_mended = False
     for position, message in enumerate(view.messages):
         is_mended = is_mended or is_marked(message)
         is_shown = is_mended and position in view.place and view.is_native(position)
         if is_shown and any(part.signature for _, part in _reasons(view, position)):
-            yield Trouble(position, "signed thinking stands behind something that was mended")
+            yield Trouble(position, "signed thinking follows a repaired message")
 
 
 PROOFS = (
     CheckRule(
         code="AP505",
-        title="an item is referred to that is not stored",
-        why="With `store: false` an id means nothing to the service. Reasoning must come with its encrypted content.",
-        hint="Ask for `reasoning.encrypted_content`, or leave out of the request what is known by its id only.",
+        title="an item refers to one that is not stored",
+        why="With `store: false` the service does not know any ids. Reasoning must include its encrypted content.",
+        hint="Request `reasoning.encrypted_content`, or do not send items that consist of an id only.",
         find=_unstored_items,
         mend=_leave_out,
         targets=("openai-responses",),
     ),
     CheckRule(
         code="AP501",
-        title="reasoning stands without what came of it",
-        why="A reasoning item is followed by the message or call that it led to. Cutting a history between them leaves half.",
+        title="a reasoning item is not followed by its message or call",
+        why="A reasoning item must be followed by the message or call that it led to. A history that is cut between them "
+        "breaks this pair.",
         hint="Leave the reasoning out.",
         find=_lonely_reasoning,
         mend=_leave_out,
@@ -216,9 +217,9 @@ PROOFS = (
     ),
     CheckRule(
         code="AP502",
-        title="an item stands without the reasoning it came of",
-        why="The service knows its own items by their ids, and wants the reasoning back that led to them.",
-        hint="Leave the item's id out, so that it is taken for plain history.",
+        title="an item is sent without its reasoning",
+        why="The service recognises its own items by their ids, and requires the reasoning that led to them.",
+        hint="Omit the item's id, so that the service treats it as plain history.",
         find=_unreasoned_items,
         mend=_forget_item_id,
         targets=("openai-responses",),
@@ -226,7 +227,7 @@ PROOFS = (
     CheckRule(
         code="AP503",
         title="a reasoning item has no summary",
-        why="The list `summary` may be empty, and must be there.",
+        why="The list `summary` is required; it may be empty.",
         hint="Write an empty summary.",
         find=_bare_reasoning,
         mend=_add_summary,
@@ -234,19 +235,19 @@ PROOFS = (
     ),
     CheckRule(
         code="AP504",
-        title="reasoning has the proof of another provider",
-        why="A signature or encrypted content is only read by whoever made it. Dialects do not send it to anybody else, and "
-        "leave the reasoning out with it.",
-        hint="Nothing needs to be done; the reasoning stays in the history.",
+        title="reasoning is signed by another provider",
+        why="Only the provider that made a signature or encrypted content can read it. Dialects do not send it, or the "
+        "reasoning that it belongs to, to another provider.",
+        hint="Nothing to do: the reasoning stays in the history.",
         find=_foreign_proofs,
         severity="warning",
         targets=("openai-responses", "anthropic-messages", "gemini"),
     ),
     CheckRule(
         code="AP506",
-        title="thinking is enabled, and a turn that calls has none",
+        title="thinking is enabled, but a turn with calls has none",
         why="With manual thinking, a turn whose results are being sent must begin with the thinking that led to the calls. "
-        "A history from elsewhere has none.",
+        "A history from another provider has none.",
         hint="Send this request without `thinking`; the next turn may think again.",
         find=_thoughtless_calls,
         mend=_disable_thinking,
@@ -255,7 +256,7 @@ PROOFS = (
     CheckRule(
         code="AP507",
         title="thinking has no signature",
-        why="Thinking that was made up, or lost its signature on the way, does not verify.",
+        why="Thinking that the provider did not write, or that lost its signature, fails verification.",
         hint="Leave the thinking out.",
         find=_unsigned_thinking,
         mend=_leave_out,
@@ -264,18 +265,18 @@ PROOFS = (
     CheckRule(
         code="AP508",
         title="a call of the current turn has no thought signature",
-        why="Gemini 3 and later want the signature back that came with the first call of each step since the user last spoke. "
-        "Where the request does not name such a model, it is a warning.",
-        hint="Have it written anew by the dialect, which adds the documented placeholder.",
+        why="Gemini 3 and later require the signature of the first call of each step since the last user message. It is a "
+        "warning if the request does not name such a model.",
+        hint="Let the dialect rewrite the call: it adds the documented placeholder.",
         find=_unsigned_calls,
         mend=_release,
         targets=("gemini",),
     ),
     CheckRule(
         code="AP509",
-        title="signed thinking stands behind something that was mended",
-        why="On the newest models a signature is bound to everything before it. A history that was changed there is refused, "
-        "or the thinking is dropped, as the request asks for.",
+        title="signed thinking follows a repaired message",
+        why="On the newest models a signature covers everything before it. If that part of the history was changed, the "
+        "request is refused or the thinking is dropped, depending on a setting of the request.",
         hint="Set `thinking.block_binding.prefix_mismatch_behavior` to `drop_block`, or leave the thinking out.",
         find=_unbound_thinking,
         severity="warning",

@@ -39,7 +39,7 @@ def _forced_tools(view: View) -> Iterator[Trouble]:
     for setting in _CHOICES:
         wanted = _chosen(view.setting(setting))
         if missing := [name for name in wanted if name not in declared]:
-            yield Trouble(None, f"the tool {missing[0]!r} must be called, and is not declared")
+            yield Trouble(None, f"the tool {missing[0]!r} is required by the tool choice, but is not declared")
 
 
 def _chosen(choice: object) -> list[str]:
@@ -62,7 +62,7 @@ def _unknown_tools(view: View) -> Iterator[Trouble]:
         for place, part in view.parts(position):
             name = _referred(own_block(part, view.accepted.name))
             if name is not None and name not in declared:
-                yield Trouble(position, f"the tool {name!r} is referred to, and not declared", about=(place,))
+                yield Trouble(position, f"the tool {name!r} is referred to, but is not declared", about=(place,))
 
 
 def _referred(block: Mapping[str, Any]) -> str | None:
@@ -75,7 +75,7 @@ def _referred(block: Mapping[str, Any]) -> str | None:
 
 def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.leave_out_parts(trouble.place, trouble.about)
-    return "the reference is kept, and left out of what is sent"
+    return "the reference stays in the history but is not sent"
 
 
 def _lost_namespaces(view: View) -> Iterator[Trouble]:
@@ -115,40 +115,41 @@ def _add_namespace(view: View, trouble: Trouble, edits: Edits) -> str:
 def _strange_responses(view: View) -> Iterator[Trouble]:
     previous = view.setting("previous_response_id")
     if isinstance(previous, str) and not previous.startswith("resp"):
-        yield Trouble(None, f"the previous response is called {previous!r}, which is no response")
+        yield Trouble(None, f"the previous response id {previous!r} is not the id of a response")
 
 
 def _forget_response(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"previous_response_id"}))
-    return "the setting 'previous_response_id' is taken out of the request"
+    return "the setting 'previous_response_id' is removed from the request"
 
 
 def _cached_tools(view: View) -> Iterator[Trouble]:
     is_cached = view.has_setting("cachedContent", "cached_content")
     if is_cached and (view.conversation.tools or view.has_setting("toolConfig", "tool_config")):
-        yield Trouble(None, "tools are declared beside cached content, which has its own")
+        yield Trouble(None, "tools are declared together with cached content, which has its own")
 
 
 def _drop_tools(view: View, trouble: Trouble, edits: Edits) -> str:
     edits.tools = ()
     edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"toolConfig", "tool_config", "tools"}))
-    return "the tools are taken out of the request"
+    return "the tools are removed from the request"
 
 
 REQUEST = (
     CheckRule(
         code="AP703",
-        title="tools are declared beside cached content",
-        why="Cached content holds the instructions and tools it was made with, and none may be given beside it.",
-        hint="Leave tools and their configuration to the cached content.",
+        title="tools are declared together with cached content",
+        why="Cached content includes the instructions and tools that it was created with. The request must not contain "
+        "others.",
+        hint="Remove the tools and their configuration from the request.",
         find=_cached_tools,
         mend=_drop_tools,
         targets=("gemini",),
     ),
     CheckRule(
         code="AP701",
-        title="a tool must be called that is not declared",
-        why="The request forces the choice of a tool, and does not offer it.",
+        title="the tool choice requires a tool that is not declared",
+        why="The request forces the choice of a tool that it does not declare.",
         hint="Declare the tool, or leave the choice to the model.",
         find=_forced_tools,
         mend=_let_choose,
@@ -156,7 +157,7 @@ REQUEST = (
     ),
     CheckRule(
         code="AP702",
-        title="the previous response is no response",
+        title="the previous response id is not the id of a response",
         why="The ids of responses begin with `resp`.",
         hint="Give the id of a response, or the history itself.",
         find=_strange_responses,
@@ -166,7 +167,7 @@ REQUEST = (
     CheckRule(
         code="AP704",
         title="a call lacks the namespace of its tool",
-        why="A tool that is declared in a namespace is only known with it.",
+        why="A tool that is declared in a namespace can only be called with that namespace.",
         hint="Write the namespace of the tool with the call.",
         find=_lost_namespaces,
         mend=_add_namespace,
@@ -174,9 +175,9 @@ REQUEST = (
     ),
     CheckRule(
         code="AP705",
-        title="a tool is referred to that is not declared",
-        why="Blocks that add, remove or refer to tools name those of the request.",
-        hint="Declare the tool, or leave the reference out.",
+        title="a block refers to a tool that is not declared",
+        why="Blocks that add, remove or refer to tools must name tools of the request.",
+        hint="Declare the tool, or remove the reference.",
         find=_unknown_tools,
         mend=_leave_out_part,
         targets=("anthropic-messages",),

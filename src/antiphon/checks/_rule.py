@@ -1,8 +1,8 @@
-"""What a rule is: a code for ever, what to look for, how to mend it by edits, and what providers are known to answer.
+"""A rule: a permanent code, a search, a fix by edits, and the known answers of providers.
 
-Edits are collected by position and carried out together. Positions are those of the conversation that was looked at, until
-`conversation` returns the new one. Whole messages are moved, added and marked; ids that must be new are made from the content
-of what they are for, so that the same history is always mended to the same bytes.
+Edits are collected by position and applied together. Positions are those of the checked conversation, until `conversation`
+returns the new one. Edits move, add and mark whole messages. New ids are derived from content, so that the same history is
+always repaired to the same bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Edits:
         self.metadata: Any = view.conversation.metadata
 
     def message(self, position: int) -> Message:
-        """Return a message as it is by now."""
+        """Return a message with the edits so far."""
         return self._now.get(position, self._view.messages[position])
 
     def conversation(self) -> Conversation:
@@ -71,7 +71,7 @@ class Edits:
         self._now[position] = marked(self.message(position), LEFT_OUT, self._code)
 
     def leave_out_parts(self, position: int, places: Iterable[int]) -> None:
-        """Keep some parts of a message out of the projection; of words, all of it where nothing else is said."""
+        """Keep some parts of a message out of the projection; the whole message, if no other part remains."""
         unwanted = set(places)
         if self.message(position).kind == "parts" and all(place in unwanted for place, _ in self._view.parts(position)):
             self.leave_out(position)
@@ -84,7 +84,7 @@ class Edits:
         self._now[position] = with_parts(message, parts)
 
     def move(self, position: int, after: int) -> None:
-        """Put a message behind another that stays where it is."""
+        """Move a message after another one."""
         self._take_from_unit(position)
         self._put_into_unit(after)
         self._mended(position)
@@ -94,7 +94,7 @@ class Edits:
     # ------------------------------------------------------------ what was never said is added
 
     def add_placeholder(self, before: int | None) -> None:
-        """Let the user say the least that can be said; before None: at the end."""
+        """Add a minimal user message; before None: at the end."""
         near = self._view.messages[-1 if before is None else before :][:1]
         message = Message(
             id=self.fresh_id("user", *(each.id for each in near)),
@@ -133,19 +133,19 @@ class Edits:
     # ------------------------------------------------------------ what only the wire knows is changed
 
     def release(self, position: int) -> None:
-        """Have a message written from the core, not as it was."""
+        """Let the dialect rewrite a message from the core."""
         self.update(position, metadata=released(self.message(position).metadata, self._dialect))
 
     def unsay(self, position: int, is_wrong: Callable[[Path, Any], bool]) -> None:
-        """Take back what the wire said beyond what would be written."""
+        """Remove the residue of a message."""
         self.update(position, metadata=without_facts(self.message(position).metadata, self._dialect, is_wrong))
 
     def forget_notes(self, position: int, *notes: str) -> None:
-        """Take back what the dialect noted about the form of a message."""
+        """Remove the dialect's notes on the form of a message."""
         self.update(position, metadata=loosened(self.message(position).metadata, self._dialect, notes))
 
     def forget_id(self, position: int) -> None:
-        """Have a unit written without the id that it came with; an item of the assistant's words has another form without."""
+        """Write a unit without its original id; an assistant message item has another form without an id."""
         is_words = self.message(position).kind == "parts" and self._view.sides[position] == "assistant"
         if is_words and self._view.accepted.item_ids:
             self.release(position)
@@ -153,12 +153,12 @@ class Edits:
             self.unsay(position, is_unit_id)
 
     def update(self, position: int, **fields: Any) -> None:
-        """Change fields that are not what was said."""
+        """Change fields other than the content."""
         self._now[position] = self.message(position).model_copy(update=fields)
         self._mended(position)
 
     def tell_apart(self, position: int) -> None:
-        """Give a message an id of its own, made from the one it had and its place; what was one unit still is."""
+        """Give a message a new id, derived from its old id and position; units stay together."""
         old = self.message(position).id
         head = self._heads.get(position)
         made = "" if head is None else f"{self.message(head).id}#{old.rpartition('#')[2]}"
@@ -185,7 +185,7 @@ class Edits:
             self._loosen(unit, "joined", "residue")
 
     def _loosen(self, unit: Iterable[int], *notes: str) -> None:
-        """Forget how a native unit was written, since it will hold more, or less, or in another order."""
+        """Remove the notes on the form of a native unit, because its content or order changes."""
         for member in unit:
             message = self.message(member)
             if message.metadata.get(self._dialect, {}).keys() & set(notes):
@@ -203,7 +203,7 @@ class Edits:
 
     @cached_property
     def _heads(self) -> dict[int, int]:
-        """The message that a unit begins with, for each of its others: these are called by its id and a number."""
+        """The first message of a unit, for each of its others: their ids are its id and a number."""
         heads: dict[int, int] = {}
         last: dict[str, int] = {}
         for position, message in enumerate(self._view.messages):
@@ -218,11 +218,11 @@ class Edits:
         return {message.invocation_id for message in self._view.messages}
 
     def fresh_id(self, *about: str) -> str:
-        """Return a message id that nothing else has, made from what it is about."""
+        """Return an unused message id, derived from the given content."""
         return _fresh("ap", self._ids, self._code, *about)
 
     def fresh_invocation(self, *about: str) -> str:
-        """Return an invocation id that nothing else has and every target takes, made from what it is about."""
+        """Return an unused invocation id that every target accepts, derived from the given content."""
         return _fresh("call", self._invocations, self._code, *about)
 
 
@@ -242,23 +242,23 @@ def _fresh(prefix: str, taken: set[Any], *about: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One place where a rule is broken."""
+    """One violation of a rule."""
 
     position: int | None
     """The message; None for the conversation as a whole."""
     problem: str
-    """What is wrong, in a phrase that names the thing."""
+    """The problem, in a phrase that names the object."""
     severity: Severity | None = None
-    """How bad it is here; None: as the rule says."""
+    """The severity here; None: that of the rule."""
     about: tuple[int, ...] = ()
-    """Other positions, or places of parts, that the mending needs."""
+    """Other positions, or indexes of parts, that the fix needs."""
 
     @property
     def place(self) -> int:
-        """The position, for the mending of what is about a message.
+        """The position, for the fix of a problem of one message.
 
         Raises:
-            RuntimeError: it is about the conversation as a whole.
+            RuntimeError: the problem is one of the whole conversation.
         """
         if self.position is None:
             raise RuntimeError("this trouble is not about a message")
@@ -267,30 +267,30 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class CheckRule:
-    """Something that a target refuses."""
+    """A rule: something that a target refuses."""
 
     code: str
     title: str
     """The trouble, in a phrase."""
     why: str
-    """What is behind it, for the page of the rule."""
+    """The cause, for the page of the rule."""
     hint: str
-    """How to mend it: a sentence."""
+    """How to fix it: a sentence."""
     find: Callable[[View], Iterable[Trouble]]
     mend: Callable[[View, Trouble, Edits], str] | None = None
-    """Mend one trouble and say what was done; None for what only a person can decide, which is never an error."""
+    """Fix one violation and return what was done; None for warnings that only a person can decide on."""
     severity: Severity = "error"
     """As bad as it gets."""
     targets: tuple[str, ...] = ()
-    """The targets that refuse it; empty: all do, so it is also looked for without a target."""
+    """The targets that refuse it; empty: all do, so the rule also runs without a target."""
     is_eased: bool = False
-    """Whether it is only a warning in what the dialect writes itself, and not as it was."""
+    """Whether it is only a warning in messages that the dialect writes from the core."""
 
     @property
     def answers(self) -> Mapping[str, str]:
-        """What targets are known to say, in their own words."""
+        """The known answers of targets, word for word."""
         return ANSWERS.get(self.code, {})
 
     def applies(self, target: Target | None) -> bool:
-        """Whether the rule is to be looked for."""
+        """Whether the rule applies."""
         return not self.targets or (target is not None and target.name in self.targets)

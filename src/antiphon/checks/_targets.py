@@ -40,7 +40,7 @@ class Accepted:
 
 
 Media: TypeAlias = Mapping[Place, Mapping[Modality, Accepted]]
-"""What media may stand where; what is not listed is refused."""
+"""The accepted media by position; all others are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Target:
     models: re.Pattern[str] | None = None
     """How the provider's own models are called; others are those of compatible servers. None: there are no such servers."""
     joins_turns: bool = False
-    """Whether turns of the model that stand in a row are taken for one."""
+    """Whether the target treats consecutive model turns as one."""
     results: Literal["next", "later"] = "later"
     """Where results stand: directly after the turn that called, or anywhere later."""
     reuses_ids: bool = True

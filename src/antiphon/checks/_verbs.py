@@ -26,12 +26,12 @@ _ROUNDS = 8
 
 
 def check(conversation: Conversation, target: str | None = None) -> list[Finding]:
-    """Say what is wrong with a conversation: for a target, or, with none, for any.
+    """Report the problems of a conversation: for a target, or, without one, for all targets.
 
     The findings are in the order of the messages, those about the conversation as a whole first.
 
     Raises:
-        LookupError: there is no target of that name.
+        LookupError: no target has that name.
     """
     view = View(conversation, _target(target))
     findings = [_finding(rule, trouble, view) for rule in RULES if rule.applies(view.target) for trouble in rule.find(view)]
@@ -39,13 +39,13 @@ def check(conversation: Conversation, target: str | None = None) -> list[Finding
 
 
 def repair(conversation: Conversation, target: str | None = None) -> Repaired:
-    """Mend what is refused, with the smallest change: nothing that was said is rewritten, and each change is reported.
+    """Fix what the target refuses, with minimal changes: no content is rewritten, and each change is reported.
 
     What is missing is added, what must not be sent is marked and left out by dialects, what is in the wrong place is moved.
     The same conversation is always mended in the same way, and what is mended needs no mending.
 
     Raises:
-        LookupError: there is no target of that name.
+        LookupError: no target has that name.
     """
     view = View(conversation, _target(target))
     changes: list[Change] = []

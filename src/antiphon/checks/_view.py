@@ -1,7 +1,7 @@
-"""A conversation as a target would be shown it: who speaks, what is one utterance, which result answers which call.
+"""A conversation as a target sees it: who speaks, what is one utterance, which result answers which call.
 
-Built once and shared by all rules; each part of it is made when first asked for, in one pass. Everything is by position in the
-conversation. What is left out is not seen, nor is the journal; a provider is shown no control messages either.
+Built once and shared by all rules; each part is computed on first use, in one pass. Everything is by position in the
+conversation. Omitted messages and the journal are not visible; for a provider, control messages are not either.
 
 Rules and dialects must agree on who speaks (`usual_role`) and on what is one utterance (`same_breath`), so both ask here.
 """
@@ -23,19 +23,19 @@ from antiphon.messages import Conversation, Message, OptionCallPayload, OptionRe
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
 PLACEHOLDER = "."
-"""The least that a user can say, where one must: providers that refuse nothing accept it, and no model makes much of it."""
+"""The minimal user text, where a user message is required: providers that refuse an empty text accept it."""
 
 _TALKING: dict[str | None, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
 def usual_role(message: Message) -> Role:
-    """Return whose words these are: the role hint decides, else the policy; agents are assistants."""
+    """Return the role of a message: the role hint decides, then the policy; agents are assistants."""
     fields = message.__dict__  # as in `same_breath`: dialects ask this of every message they write
     return _TALKING.get(fields["role_hint_for_llm"]) or _TALKING.get(fields["policy"], "assistant")
 
 
 def same_breath(one: Message, other: Message) -> bool:
-    """Whether two messages that follow each other were said in one breath: in one turn, or calls with nothing between."""
+    """Whether two adjacent messages belong to one utterance: the same turn, or calls with nothing between them."""
     fields, others = one.__dict__, other.__dict__
     turn = fields["turn_id"]
     return (
@@ -57,7 +57,7 @@ def _side_of(message: Message) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class CallPairs:
-    """Which result answers which call, and what is left over."""
+    """Which result answers which call, and the unpaired ones."""
 
     answers: dict[int, int]
     """The result that answers a call."""
@@ -66,7 +66,7 @@ class CallPairs:
     repeated: tuple[tuple[int, int], ...]
     """Results of calls that have been answered: the result, and its call."""
     early: dict[int, int]
-    """Results that stand before the open call of their invocation, and that call."""
+    """Results before the open call of their invocation, and that call."""
     orphans: tuple[int, ...]
     """Results of no call."""
     open: tuple[int, ...]
@@ -91,7 +91,7 @@ class View:
         """What the target accepts.
 
         Raises:
-            RuntimeError: there is no target; rules that need one say so.
+            RuntimeError: there is no target; a rule that needs one must declare its targets.
         """
         if self.target is None:
             raise RuntimeError("a rule that looks at the target must name its targets")
@@ -103,22 +103,22 @@ class View:
         return ((position, self.messages[position]) for position in self.shown)
 
     def is_native(self, position: int) -> bool:
-        """Whether a message is written as it was."""
+        """Whether a message is written back unchanged."""
         return self.target is not None and is_native(self.messages[position], self.target.name)
 
     def severity(self, *positions: int) -> Severity:
-        """Return how bad it is where a dialect mends what it writes itself."""
+        """Return the severity of a problem that the dialect fixes in messages that it writes from the core."""
         return self.by_host if any(map(self.is_native, positions)) else "warning"
 
     @cached_property
     def by_host(self) -> Severity:
-        """How bad it is what the provider refuses and servers compatible with it may take: they are known by their models."""
+        """The severity of what the provider refuses but compatible servers (known by their models) may accept."""
         model = self.setting("model")
         own = None if self.target is None else self.target.models
         return "warning" if own is not None and isinstance(model, str) and not own.match(model) else "error"
 
     def parts(self, position: int) -> Iterator[tuple[int, Part]]:
-        """Return the parts of a message that are shown, with their places in it."""
+        """Return the visible parts of a message, with their indexes."""
         for place, part in enumerate(self.messages[position].parts):
             if not is_left_out(part):
                 yield place, part
@@ -149,16 +149,16 @@ class View:
 
     @cached_property
     def place(self) -> dict[int, int]:
-        """Where among those shown a message is."""
+        """The index of each message among the visible ones."""
         return {position: place for place, position in enumerate(self.shown)}
 
     def before(self, position: int) -> int | None:
-        """Return what is shown directly before."""
+        """Return the visible message directly before."""
         place = self.place[position]
         return self.shown[place - 1] if place else None
 
     def after(self, position: int) -> int | None:
-        """Return what is shown directly after."""
+        """Return the visible message directly after."""
         place = self.place[position] + 1
         return self.shown[place] if place < len(self.shown) else None
 
@@ -175,7 +175,7 @@ class View:
 
     @cached_property
     def _units(self) -> dict[int, list[int]]:
-        """The messages of each unit: dialects call the first by the unit's id, and the others by that and a number."""
+        """The messages of each unit: the first has the unit's id, the others that id and a number."""
         units: dict[int, list[int]] = {}
         unit: list[int] = []
         for position, message in enumerate(self.messages):
@@ -191,7 +191,7 @@ class View:
 
     @cached_property
     def utterances(self) -> list[list[int]]:
-        """The assistants' utterances: each the positions of what is one message, or one turn, of the target's."""
+        """The assistant's utterances: the positions of the messages that are one message, or one turn, for the target."""
         found: list[list[int]] = []
         last: int | None = None
         for position in self.shown:
@@ -212,14 +212,14 @@ class View:
         return is_one and not self.was_apart(position)
 
     def end_of_results(self, utterance: list[int]) -> int:
-        """Return the last of the results that stand directly after an utterance; of none, its own last message."""
+        """Return the last of the results directly after an utterance; without results, its own last message."""
         if utterance[0] not in self._ends:
             *_, last = (utterance[-1], *self.adjacent_results(utterance))
             self._ends[utterance[0]] = last
         return self._ends[utterance[0]]
 
     def adjacent_results(self, utterance: list[int]) -> Iterator[int]:
-        """Return the results of an utterance that stand directly after it, or after the turns that are joined to it."""
+        """Return the results directly after an utterance, or after the turns that are joined to it."""
         members = set(utterance)
         last = utterance[-1]
         if self.target is not None and self.target.joins_turns:
@@ -233,7 +233,7 @@ class View:
 
     @cached_property
     def _turns(self) -> dict[int, list[list[int]]]:
-        """The utterances that stand in a row with each, by its first message."""
+        """The consecutive utterances of each utterance, by its first message."""
         rows: list[list[list[int]]] = []
         for utterance in self.utterances:
             is_next = rows and self.after(rows[-1][-1][-1]) == utterance[0]
@@ -269,7 +269,7 @@ class View:
         )
 
     def _early(self, orphans: list[int], waiting: list[int]) -> dict[int, int]:
-        """Return for each orphan the open call that stands after it, each call once."""
+        """Return for each orphan the open call after it, each call once."""
         calls: dict[str | None, list[int]] = {}
         for position in reversed(waiting):
             calls.setdefault(self.messages[position].invocation_id, []).append(position)

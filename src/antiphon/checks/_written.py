@@ -1,8 +1,8 @@
-"""What the target's dialect writes of a message: whether it says anything, and which items with ids it becomes.
+"""What the target's dialect writes for a message: whether it is empty, and which items with ids it becomes.
 
-**Silence.** A dialect writes its own messages as they were, empty texts and all; of others it leaves out what is blank, what
-others thought and what only others can say. The rules must see the same, or a request that looks right is sent without a
-message in it.
+**Empty messages.** A dialect writes its own messages back unchanged, including empty texts. From other messages it omits
+blank texts, reasoning and foreign parts of other providers. The rules must do the same, or a request that looks valid is sent
+with an empty message.
 
 **Items**, as OpenAI Responses has them: each message is one or more, and the service knows its own by their ids. The id of a
 call, a result or a message stands beside what is said, and may be left out. Reasoning, and what the service's own tools did,
@@ -25,18 +25,18 @@ _SIGNATURE = "thoughtSignature"
 
 
 def is_silent(view: View, position: int) -> bool:
-    """Whether a message of words has none for the target."""
+    """Whether a parts message is empty for the target."""
     is_talk = view.messages[position].kind == "parts"
     return is_talk and not any(_says(view, position, part) for _, part in view.parts(position))
 
 
 def is_unsaid(view: View, position: int) -> bool:
-    """Whether the dialect leaves a message out of what it writes, since it says nothing."""
+    """Whether the dialect omits a message because it is empty."""
     return not view.is_native(position) and is_silent(view, position)
 
 
 def plain_text(part: Part) -> str | None:
-    """Return a text, also one that is given as data; None for everything else."""
+    """Return the text of a text part, or of a data part that is a string; None for everything else."""
     said = part.text if isinstance(part, TextPart) else part.data if isinstance(part, DataPart) else None
     return said if isinstance(said, str) else None
 
@@ -50,7 +50,7 @@ def _says(view: View, position: int, part: Part) -> bool:
         case ForeignPart():
             return part.dialect == view.accepted.name and _is_own_said(view, position, part)
         case _:
-            return True  # a medium that cannot be shown is said in words
+            return True  # a medium that is not accepted becomes text
 
 
 def _is_text_said(view: View, position: int, part: TextPart | DataPart) -> bool:
@@ -65,7 +65,7 @@ def _is_text_said(view: View, position: int, part: TextPart | DataPart) -> bool:
 
 
 def _is_thought_said(view: View, position: int, part: ReasoningPart) -> bool:
-    """Whether a thought is sent: only where it came from, and to some only with its proof."""
+    """Whether reasoning is sent: only to its own provider, and to some only with a signature."""
     name, is_native = view.accepted.name, view.is_native(position)
     notes = part.metadata.get(name)
     if name == "openai-chat":
@@ -80,7 +80,7 @@ def _is_thought_said(view: View, position: int, part: ReasoningPart) -> bool:
 
 
 def _is_own_said(view: View, position: int, part: ForeignPart) -> bool:
-    """Whether something that only the target's dialect can say may stand where it is."""
+    """Whether a foreign part of the target's dialect is accepted at its position."""
     name, side, message = view.accepted.name, view.sides[position], view.messages[position]
     match name:
         case "openai-responses":
@@ -105,7 +105,7 @@ class ResponsesItem:
     type: str
     id: str
     places: tuple[int, ...] = ()
-    """The parts of the message that it is made of, where the id is theirs; none: it is the message as a whole."""
+    """The parts of the message that the item is made of, if the id is theirs; empty: the whole message."""
 
 
 def items_with_ids(view: View, position: int) -> Iterator[ResponsesItem]:
@@ -143,7 +143,7 @@ def _items_of_parts(parts: Iterable[tuple[int, Part]], dialect: str, is_assistan
 
 
 def _item_of(part: Part, place: int, dialect: str, is_assistant: bool) -> ResponsesItem | None:
-    """Return the item that a part is, or begins."""
+    """Return the item that a part is, or starts."""
     notes, block = part.metadata.get(dialect, {}), own_block(part, dialect)
     if notes.get("item") and isinstance(block.get("id"), str):
         return ResponsesItem(str(block.get("type")), block["id"], (place,))

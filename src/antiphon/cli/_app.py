@@ -1,50 +1,88 @@
-"""The app: every command by its name, and what holds for all of them."""
+"""The app: all commands, and the overview that `antiphon --help` prints."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typing_extensions import override
 
 from antiphon import __version__
-from antiphon.cli._approvals import approvals
-from antiphon.cli._approve import approve
-from antiphon.cli._backup import backup
-from antiphon.cli._chat import chat
+from antiphon.cli._approvals import approvals, approve, deny, parked, settle
+from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
-from antiphon.cli._convert import convert
-from antiphon.cli._delete import delete
-from antiphon.cli._deny import deny
-from antiphon.cli._dialects import dialects
-from antiphon.cli._diff import diff
+from antiphon.cli._convert import convert, dialects, repair
 from antiphon.cli._export import export
-from antiphon.cli._fork import fork
-from antiphon.cli._heads import heads
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
+from antiphon.cli._life import pause, resume, status, terminate
 from antiphon.cli._local import local
-from antiphon.cli._overview import Overview
-from antiphon.cli._parked import parked
-from antiphon.cli._pause import pause
-from antiphon.cli._repair import repair
-from antiphon.cli._replay import replay
 from antiphon.cli._restore import restore
-from antiphon.cli._resume import resume
-from antiphon.cli._reward import reward
-from antiphon.cli._run import run
-from antiphon.cli._search import search
-from antiphon.cli._settle import settle
+from antiphon.cli._run import chat, run
 from antiphon.cli._show import show
-from antiphon.cli._status import status
-from antiphon.cli._tail import tail
-from antiphon.cli._terminate import terminate
-from antiphon.cli._threads import threads
-from antiphon.cli._verify import verify
+from antiphon.cli._threads import delete, reward, search, tail, threads
+from antiphon.cli._verify import backup, heads, verify
 
-__all__ = ["app"]
+OVERVIEW: Final = {
+    "Run agents": {
+        "run": "Answer a question, or run a team on a task",
+        "chat": "Chat: each line is a turn of one thread",
+        "resume": "Continue a thread that was paused or killed",
+        "pause": "Pause a thread: no new model or tool call starts",
+        "terminate": "End a thread permanently",
+        "status": "Show the state of a thread",
+        "knowledge": "Manage the documents that agents search",
+        "local": "Install a small language model on this machine",
+    },
+    "Approvals": {
+        "approvals": "List the tool calls that wait for an approval",
+        "approve": "Approve a waiting tool call",
+        "deny": "Deny a waiting tool call",
+        "parked": "List started calls with an unknown outcome",
+        "settle": "Record the outcome of a parked call",
+    },
+    "Read threads": {
+        "threads": "List the threads of a ledger, newest first",
+        "show": "Print a thread or a file for people to read",
+        "tail": "Print new messages as they are written",
+        "search": "Find messages by words",
+        "replay": "Replay a thread, or compare it with this version",
+        "fork": "Branch a thread, optionally with another model",
+        "diff": "Compare two threads",
+        "reward": "Rate a message, for training data",
+    },
+    "Maintain the ledger": {
+        "verify": "Check the ledger against its hashes",
+        "heads": "Print the last hash of each thread, to keep elsewhere",
+        "backup": "Copy a ledger while it is in use",
+        "export": "Write threads as JSON Lines, in any format",
+        "import": "Append the messages of a file to threads, as talk",
+        "restore": "Restore threads from a journal and its heads",
+        "delete": "Delete threads permanently",
+    },
+    "Work on files": {
+        "convert": "Convert a conversation to another format",
+        "check": "List what a provider would refuse",
+        "repair": "Fix what a provider would refuse",
+        "dialects": "List the supported formats",
+    },
+}
+
+
+class Overview(TyperGroup):
+    """Prints the commands in sections, with whole lines."""
+
+    @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(len(name) for section in OVERVIEW.values() for name in section)
+        for title, commands in OVERVIEW.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), about) for name, about in commands.items()])
+
 
 app = typer.Typer(
     name="antiphon",
@@ -52,8 +90,8 @@ app = typer.Typer(
     epilog='Start with: antiphon run "What is 17 * 23?". Every command has its own --help.',
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help and errors: they are piped and searched as often as they are looked at
-    pretty_exceptions_enable=False,  # these print local variables, and so what people have said
+    rich_markup_mode=None,  # plain help and errors: people pipe and search them
+    pretty_exceptions_enable=False,  # these print local variables, with messages in them
 )
 
 
@@ -70,41 +108,44 @@ def every_command(
     ] = False,
 ) -> None:
     """Run durable agents, maintain the ledger that stores their messages, and check and convert conversations."""
-    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # it would stand in the middle of what is shown live
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # it would appear in the middle of the live view
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows a number, not a traceback
 
 
-app.command()(approvals)
-app.command()(approve)
-app.command()(backup)
-app.command()(chat)
-app.command()(check)
-app.command()(convert)
-app.command()(delete)
-app.command()(deny)
-app.command()(dialects)
-app.command()(diff)
-app.command()(export)
-app.command()(fork)
-app.command()(heads)
+for _command in (
+    approvals,
+    approve,
+    backup,
+    chat,
+    check,
+    convert,
+    delete,
+    deny,
+    dialects,
+    diff,
+    export,
+    fork,
+    heads,
+    parked,
+    pause,
+    repair,
+    replay,
+    restore,
+    resume,
+    reward,
+    run,
+    search,
+    settle,
+    show,
+    status,
+    tail,
+    terminate,
+    threads,
+    verify,
+):
+    app.command()(_command)
 app.command("import")(import_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
-app.command()(parked)
-app.command()(pause)
-app.command()(repair)
-app.command()(replay)
-app.command()(restore)
-app.command()(resume)
-app.command()(reward)
-app.command()(run)
-app.command()(search)
-app.command()(settle)
-app.command()(show)
-app.command()(status)
-app.command()(tail)
-app.command()(terminate)
-app.command()(threads)
-app.command()(verify)

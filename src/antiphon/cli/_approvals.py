@@ -1,61 +1,143 @@
-"""`antiphon approvals`: which calls of tools wait for a person."""
+"""What waits for a person: `antiphon approvals`, `approve`, `deny`, `parked` and `settle`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._rows import print_json, shown_time
-from antiphon.cli._screen import note, open_console, print_table
+import typer
+
+from antiphon import service
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
+from antiphon.cli._output import deliver, print_json, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.cli._threads import NameOption
+from antiphon.errors import NotWaitingError
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
-    from antiphon.agents.toolkit import Approval
     from antiphon.ledger import Ledger
+    from antiphon.service import Approval, ParkedCall
 
-__all__ = ["approvals"]
+ApprovalArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of the approval: see antiphon approvals.")
+]
+ReasonOption: TypeAlias = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the thread.")
+]
 
 
 def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the tool calls that wait for an approval, with what is needed to decide."""
     waiting = with_ledger(ledger, _waiting)
     if for_programs:
-        print_json([_as_json(each) for each in waiting])
+        print_json([service.approval_json(each) for each in waiting])
     elif waiting:
-        _print(waiting)
+        _print_approvals(waiting)
     else:
         note("nothing waits for an approval")
 
 
 async def _waiting(ledger: Ledger) -> Sequence[Approval]:
-    from antiphon.agents.toolkit import pending_approvals  # noqa: PLC0415 (only where it is used)
-
-    return await pending_approvals(ledger)
+    return await service.list_approvals(ledger)
 
 
-def _print(waiting: Sequence[Approval]) -> None:
+def _print_approvals(waiting: Sequence[Approval]) -> None:
     rows = [
-        (each.id, each.thread_id, each.agent, f"{each.tool} {_shown(each)}", each.reason, shown_time(each.expires_at))
+        (
+            each.id,
+            each.thread_id,
+            each.agent,
+            f"{each.tool} {write(dict(each.arguments)).decode()}",  # all arguments: nobody can approve a hidden one
+            each.reason,
+            shown_time(each.expires_at),
+        )
         for each in waiting
     ]
     print_table(open_console(), ("id", "thread", "agent", "call", "why", "until (UTC)"), rows)
 
 
-def _shown(approval: Approval) -> str:
-    """Return all of the arguments: what is not shown cannot be approved."""
-    return write(dict(approval.arguments)).decode()
+def approve(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:
+    """Approve a waiting call under your name. The thread continues when its program runs again."""
+    _answer(id, name, reason, ledger, approved=True)
 
 
-def _as_json(approval: Approval) -> dict[str, Any]:
-    return {
-        "id": approval.id,
-        "thread_id": approval.thread_id,
-        "agent": approval.agent,
-        "tool": approval.tool,
-        "arguments": dict(approval.arguments),
-        "reason": approval.reason,
-        "digest": approval.digest,
-        "expires_at": approval.expires_at,
-        "approvers": list(approval.approvers),
-    }
+def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:
+    """Deny a waiting call under your name. The caller gets the reason."""
+    _answer(id, name, reason, ledger, approved=False)
+
+
+def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, approved: bool) -> None:
+    async def work(found: Ledger) -> Approval:
+        return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
+
+    given = with_ledger(ledger, work)
+    word = "approved" if approved else "denied"
+    note(f"{word}: {given.tool} by {given.agent}, in thread {given.thread_id}")
+    deliver(f"{given.thread_id}\n".encode(), None)
+
+
+# ---------------------------------------------------------------- parked calls
+
+
+def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """List parked calls: calls that must not run twice and may have run, and messages that failed too often."""
+    found = with_ledger(ledger, _parked)
+    if for_programs:
+        print_json([each.to_json() for each in found])
+    elif found:
+        _print_parked(found)
+    else:
+        note("nothing is parked")
+
+
+async def _parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
+    return await service.list_parked(ledger)
+
+
+def _print_parked(found: Sequence[ParkedCall]) -> None:
+    console = open_console()
+    for each in found:
+        console.print(styled(f"{each.thread_id}  {each.invocation_id}", "bold"), soft_wrap=True)
+        began = "" if each.began_at is None else f", begun {shown_time(each.began_at)} UTC"
+        console.print(styled(f"  {each.option}{began}: {each.reason}"), soft_wrap=True)
+        if each.arguments:
+            console.print(styled(f"  {write(each.arguments).decode()}"), soft_wrap=True)
+    note("find out the outcome of each, then: antiphon settle THREAD INVOCATION --result JSON | --error TEXT | --retry")
+
+
+def settle(
+    thread: ThreadArgument,
+    invocation: Annotated[str, typer.Argument(metavar="INVOCATION", help="The id of the parked call: see antiphon parked.")],
+    *,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="The call succeeded, with this result.")
+    ] = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The call failed, with this error.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="The call did not run: it may start again.")] = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Record the outcome of a parked call. The thread continues when its program runs again."""
+    if sum((result is not None, error is not None, retry)) != 1:
+        fail("give one of --result JSON, --error TEXT or --retry", code=2)
+    value = None if result is None else _read(result)
+    work = partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry)
+    pattern = with_ledger(ledger, work)
+    also = f"; a paused thread continues with `antiphon resume {thread}`" if pattern == "postchain" else ""
+    note(f"{invocation} is settled; the thread continues when its program runs again{also}")
+
+
+def _read(result: str) -> Any:
+    try:
+        return json.loads(result)  # orjson reads large integers as floats
+    except json.JSONDecodeError as exc:
+        fail(f"--result is JSON; a text needs quotes: {exc}", code=2)
+
+
+async def _settle(ledger: Ledger, *, thread: str, invocation: str, result: Any, error: str | None, retry: bool) -> str | None:
+    try:
+        return await service.settle_call(ledger, thread, invocation, result=result, error=error, retry=retry)
+    except NotWaitingError as exc:
+        fail(f"{exc}; `antiphon parked` lists what is")

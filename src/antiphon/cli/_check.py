@@ -1,28 +1,46 @@
-"""`antiphon check`: what is wrong with a conversation, as a linter says it."""
+"""`antiphon check`: the problems of a conversation, like a linter; or whether it follows a flow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import orjson
 import typer
 from rich.text import Text
 
 from antiphon.checks import Finding
 from antiphon.checks import check as findings_of
-from antiphon.cli._flow import FlowOption, check_flow
-from antiphon.cli._input import FileArgument, ForOption, FromOption, dialect_of, read_conversation, read_file, target_of
+from antiphon.cli._input import (
+    FileArgument,
+    ForOption,
+    FromOption,
+    dialect_of,
+    find_conversation,
+    read_conversation,
+    read_file,
+    target_of,
+)
 from antiphon.cli._ledger import LedgerOption
-from antiphon.cli._output import deliver
-from antiphon.cli._screen import fail, open_console, visible
-from antiphon.messages.json_values import write
+from antiphon.cli._output import deliver, print_json
+from antiphon.cli._screen import fail, open_console
+from antiphon.service import visible
 
-__all__ = ["check"]
+if TYPE_CHECKING:
+    from antiphon.protocol.flows import Flow, Verdict
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
+
+FlowOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--flow",
+        metavar="NAME-OR-FILE",
+        help="Check by a flow, not the rules: its name, or a .json file. FILE may be a thread.",
+    ),
+]
 
 
 class Format(StrEnum):
@@ -77,7 +95,7 @@ def _lines(name: str, finding: Finding) -> Iterator[Text]:
     place = f"{name}:" if finding.position is None else f"{name}: message {finding.position}:"
     about = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
-    problem = visible(f": {finding.problem}{about}")  # one line, whatever was said
+    problem = visible(f": {finding.problem}{about}")  # one line, also if a message has line ends in it
     yield Text.assemble((visible(place), "bold"), f" {finding.code} ", severity, problem)
     yield Text(f"    {finding.answer}")
     yield Text(f"    help: {finding.hint}", style="dim")
@@ -101,8 +119,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _print_json(name: str, findings: Sequence[Finding]) -> None:
-    rows = [{"file": name, **asdict(finding)} for finding in findings]
-    deliver(write(rows, orjson.OPT_INDENT_2) + b"\n", None)
+    print_json([{"file": name, **asdict(finding)} for finding in findings])
 
 
 def _print_github(name: str, findings: Sequence[Finding]) -> None:
@@ -114,5 +131,55 @@ def _print_github(name: str, findings: Sequence[Finding]) -> None:
 
 
 def _escaped(text: str, also: str = "") -> str:
-    """Return text as GitHub's workflow commands have it: percent signs, line ends and separators by their numbers."""
+    """Escape text for GitHub's workflow commands: percent signs, line ends and separators become numbers."""
     return "".join(f"%{ord(letter):02X}" if letter in f"%\r\n{also}" else letter for letter in text)
+
+
+# ---------------------------------------------------------------- by a flow
+
+
+def check_flow(name: str, flow: str, source: str | None, ledger: str | None, *, for_programs: bool) -> None:
+    """Print whether a file or a thread follows a flow; exit 1 if not."""
+    judge = _find_flow(flow)
+    conversation = find_conversation(name, source, ledger)
+    watch = judge.watch()
+    all(watch.takes(message) for message in conversation)
+    if for_programs:
+        print_json(_verdict_json(name, judge, watch.verdict))
+    else:
+        _print_verdict(name, judge, watch.verdict, watch.concerned)
+    if not watch.verdict.conforms:
+        raise typer.Exit(1)
+
+
+def _find_flow(name: str) -> Flow:
+    from antiphon.protocol.flows import find_flow, read_flow  # noqa: PLC0415 (only where a flow is used)
+
+    try:
+        return read_flow(read_file(Path(name)).value) if name.endswith(".json") else find_flow(name)
+    except ValueError as exc:
+        fail(f"--flow {name}: {exc}", code=2)
+
+
+def _print_verdict(name: str, flow: Flow, verdict: Verdict, concerned: int) -> None:
+    console = open_console()
+    expected = "; or ".join(verdict.expected) or "nothing more"
+    if verdict.message is not None:
+        about = f"{name}: message {verdict.position}: it is not what {flow.name} says should come (id {verdict.message.id})"
+        console.print(visible(about), soft_wrap=True, markup=False, highlight=False)
+        console.print(visible(f"    expected: {expected}"), soft_wrap=True, markup=False, highlight=False)
+        return
+    end = "It is complete." if verdict.state == "complete" else f"It is on its way; next: {expected}"
+    about = f"{name}: conforms to {flow.name}, in {concerned} messages. {end}"
+    console.print(visible(about), soft_wrap=True, markup=False, highlight=False)
+
+
+def _verdict_json(name: str, flow: Flow, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "file": name,
+        "flow": flow.name,
+        "state": verdict.state,
+        "position": verdict.position,
+        "message_id": None if verdict.message is None else verdict.message.id,
+        "expected": list(verdict.expected),
+    }

@@ -1,29 +1,28 @@
-"""`antiphon export`: threads as JSON Lines, in any dialect, or as decisions to learn from."""
+"""`antiphon export`: threads as JSON Lines, in any dialect, as decisions for training, or as a journal to restore."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli._heads import write_heads
+from antiphon import service
 from antiphon.cli._input import known_dialect
-from antiphon.cli._ledger import LedgerOption, known_thread, with_ledger
-from antiphon.cli._lines import Form, Lines
-from antiphon.cli._output import OutputOption, delivery
-from antiphon.cli._progress import bar
+from antiphon.cli._ledger import LedgerOption, with_ledger
+from antiphon.cli._output import OutputOption, delivery, report_losses
 from antiphon.cli._restore import journal_lines
-from antiphon.cli._screen import fail, note
-from antiphon.cli._threads import SystemOption, every_thread
+from antiphon.cli._screen import bar, fail, note
+from antiphon.cli._threads import SystemOption
+from antiphon.cli._verify import write_heads
+from antiphon.dialects import Loss
+from antiphon.errors import EncodeError
 from antiphon.messages import MediaPart
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadSummary
-
-__all__ = ["export"]
 
 
 def export(
@@ -60,7 +59,7 @@ def export(
         return
     if save_heads is not None:
         fail("--save-heads goes with --journal", code=2)
-    form = Form(target, as_policy, trajectories)
+    form = service.ExportForm(target, as_policy, trajectories)
     work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=output)
     lossy = with_ledger(ledger, work)
     if lossy and strict:
@@ -68,23 +67,67 @@ def export(
 
 
 async def _write(
-    ledger: Ledger, *, names: list[str], with_system: bool, form: Form, strict: bool, output: Path | None
+    ledger: Ledger, *, names: list[str], with_system: bool, form: service.ExportForm, strict: bool, output: Path | None
 ) -> bool:
-    """Write the threads, and return whether anything was lost; if nothing may be, first see whether it would."""
+    """Write the threads, and return whether anything was lost. With `strict`, first look whether anything would be."""
     chosen = [each async for each in _chosen(ledger, names, with_system)]
-    lines = Lines(ledger, form, is_only_one=len(chosen) == 1)
+    losses = _Losses(form, is_only_one=len(chosen) == 1)
+    lines = partial(service.export_lines, ledger, form=form, hear=losses.tell)
     with bar("exporting", is_beside_output=output is None) as progress:
         if strict:
             await _go_through(lines, chosen, lambda _line: None, progress)
-        if strict and lines.is_lossy:
+        if strict and losses.told:
             return True
         with delivery(output) as put:
             await _go_through(lines, chosen, put, progress)
-    return lines.is_lossy
+    return bool(losses.told)
+
+
+class _Losses:
+    """Prints losses: all of one thread; of several threads, that each has some, and how to see them."""
+
+    def __init__(self, form: service.ExportForm, *, is_only_one: bool) -> None:
+        self._dialect = form.dialect
+        self._in_full = is_only_one and not form.trajectories
+        self.told: set[str] = set()
+
+    def tell(self, thread_id: str, losses: Sequence[Loss]) -> None:
+        if thread_id in self.told:
+            return
+        self.told.add(thread_id)
+        if self._in_full:
+            report_losses(losses, self._dialect)
+        else:
+            note(f"{thread_id}: {self._dialect} cannot say everything; export it alone with --to to see what is lost")
+
+
+async def _go_through(
+    lines: Callable[[ThreadSummary], AsyncIterator[bytes]],
+    chosen: list[ThreadSummary],
+    put: Callable[[bytes], object],
+    progress: Callable[[int, int], None],
+) -> None:
+    done, total = 0, sum(each.messages for each in chosen)
+    for each in chosen:
+        try:
+            async for line in lines(each):
+                put(line)
+        except EncodeError as exc:
+            fail(f"{exc.where}: {exc.reason}")
+        done += each.messages
+        progress(done, total)
+
+
+async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncIterator[ThreadSummary]:
+    for name in dict.fromkeys(names):
+        yield await service.find_thread(ledger, name)
+    if not names:
+        async for each in service.list_threads(ledger, with_system=with_system, order="created_at"):
+            yield each
 
 
 async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: Path | None) -> list[Head]:
-    """Write the rows of threads, and return where each ends in the file."""
+    """Write the rows of threads, and return the head of each as it is in the file."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where it is used)
 
     chosen = [each async for each in _chosen(ledger, names, with_system)]
@@ -92,7 +135,7 @@ async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool,
     remote = done = 0
     with bar("exporting", is_beside_output=output is None) as progress, delivery(output) as put:
         for each in chosen:
-            # Of a branch without rows of its own, and of an empty thread, the head is that of the thread.
+            # A branch without rows of its own, and an empty thread, have the head of the thread.
             head = await ledger.head(each.thread_id)
             async for line, record in journal_lines(ledger, each):
                 put(line)
@@ -110,22 +153,3 @@ async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool,
 def _remote_media(record: Record) -> int:
     parts = record.message.parts
     return sum(isinstance(part, MediaPart) and part.url[:5].lower() != "data:" for part in parts)
-
-
-async def _go_through(
-    lines: Lines, chosen: list[ThreadSummary], put: Callable[[bytes], object], progress: Callable[[int, int], None]
-) -> None:
-    done, total = 0, sum(each.messages for each in chosen)
-    for each in chosen:
-        async for line in lines.of(each):
-            put(line)
-        done += each.messages
-        progress(done, total)
-
-
-async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncIterator[ThreadSummary]:
-    for name in dict.fromkeys(names):
-        yield await known_thread(ledger, name)
-    if not names:
-        async for each in every_thread(ledger, with_system=with_system, order="created_at"):
-            yield each

@@ -1,8 +1,15 @@
-"""`antiphon import`: histories from files into the threads of a ledger."""
+"""`antiphon import`: the conversations of a file, appended to threads of a ledger.
+
+A file in the house format is read line by line, so that an export of any size can be imported; a line that begins a
+conversation ends the one before. Any other file is one JSON value, or lines of them, and is read as `antiphon convert` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -10,19 +17,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from antiphon.cli._histories import History, histories
-from antiphon.cli._input import FromOption
+from antiphon.cli._input import FromOption, Given, dialect_of, parse_file, read_conversation, refusals
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._progress import bar
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.errors import AppendRefusedError
-from antiphon.messages import Message, is_name
+from antiphon.cli._output import print_json
+from antiphon.cli._screen import bar, fail, note, open_console, print_table
+from antiphon.dialects import decode
+from antiphon.errors import AppendRefusedError, DecodeError
+from antiphon.messages import Conversation, Message, is_name, loads
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-
-__all__ = ["import_"]
 
 
 def import_(
@@ -50,7 +54,7 @@ def import_(
     export --journal and antiphon restore.
     """
     found = histories(file, source, each_line=each_line)
-    first = next(found)  # before there is a ledger: a file that cannot be read makes none
+    first = next(found)  # before the ledger is created: a file that cannot be read creates none
     work = partial(_take_in, found=chain([first], found), size=_size(file), thread=thread, allow_foreign=allow_foreign)
     taken = with_ledger(ledger, work, create=True)
     if for_programs:
@@ -62,13 +66,13 @@ def import_(
 
 
 class Taken(NamedTuple):
-    """What became of a thread."""
+    """What was imported into a thread."""
 
     thread_id: str
     messages: int
     """In the file."""
     new: int
-    """Those that were not there before."""
+    """Those that the thread did not have before."""
 
 
 def _size(file: Path) -> int:
@@ -105,7 +109,7 @@ def _tell_what_stays_out(history: History) -> None:
 
 
 def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]:
-    """Return the messages under the threads that they belong to, or all under one."""
+    """Return the messages by the thread that they belong to, or all under one."""
     found: dict[str, list[Message]] = {}
     for message in history.conversation:
         name = thread or message.thread_id or history.name
@@ -117,17 +121,17 @@ def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]
 
 
 def _tell_what_was_made(history: History, made: list[Message]) -> None:
-    """Say what stands in the thread that is not in the file."""
+    """Print how many messages of the thread are not in the file."""
     from antiphon.ledger import is_foreign, is_not_executed  # noqa: PLC0415 (only where a ledger is used)
 
     if rows := sum(map(is_foreign, made)):
-        note(f"{history.place}: what comes from a file is talk; rows of other lanes are kept as foreign history: {rows}")
+        note(f"{history.place}: messages of a file are talk; rows of other lanes are kept as foreign history: {rows}")
     if closed := sum(map(is_not_executed, made)):
         note(f"{history.place}: calls that were open, and got an error result: {closed}")
 
 
 async def _append(ledger: Ledger, history: History, name: str, messages: list[Message], allow_foreign: bool) -> Taken:
-    """Append all messages of a thread as one: they are there as a whole or not at all."""
+    """Append all messages of a thread in one append: all of them or none."""
     before = await ledger.head(name)
     try:
         records = await ledger.append(name, messages, allow_foreign=allow_foreign, outside=True)
@@ -139,3 +143,84 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
     new = [record.message for record in records if record.seq > before.seq]
     _tell_what_was_made(history, [message for message in new if message.id not in given])
     return Taken(name, len(messages), after.seq - before.seq)
+
+
+# ---------------------------------------------------------------- the conversations of a file
+
+_BEGINNINGS = (b'{"antiphon":', b'\xef\xbb\xbf{"antiphon":')
+"""How a file begins that is read line by line; the second has a byte order mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A conversation, and its place in a file."""
+
+    place: str
+    """The file, and the line if it is one of several."""
+    name: str
+    """The thread, if its messages do not name one; empty if the file has no name either."""
+    conversation: Conversation
+    end: int
+    """Bytes of the file up to its end."""
+
+
+def histories(path: Path, dialect: str | None, *, each_line: bool) -> Iterator[History]:
+    """Yield the conversations of a file; with `each_line`, every line is one."""
+    is_stdin = path == Path("-")
+    name, stem = ("stdin", "") if is_stdin else (str(path), path.stem)
+    try:
+        with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
+            first = file.readline()
+            if dialect in (None, "house") and first.startswith(_BEGINNINGS) and not each_line:
+                yield from _house(name, stem, chain([first], file))
+            else:
+                yield from _whole(name, stem, first + file.read(), dialect, each_line)
+    except OSError as exc:
+        fail(f"{name}: {exc.strerror or exc}", code=2)
+
+
+# ---------------------------------------------------------------- the house format, line by line
+
+
+def _house(name: str, stem: str, lines: Iterable[bytes]) -> Iterator[History]:
+    header, begun, end = Conversation(), 1, 0
+    messages: list[Message] = []
+    for number, line in enumerate(lines, start=1):
+        found = _read_line(f"{name}: line {number}", line) if line.strip() else None
+        if isinstance(found, Conversation):
+            if number > 1:
+                yield History(f"{name}: line {begun}", stem, header.extend(messages), end)
+            header, begun, messages = found, number, []
+        elif found is not None:
+            messages.append(found)
+        end += len(line)
+    yield History(f"{name}: line {begun}", stem, header.extend(messages), end)
+
+
+def _read_line(place: str, line: bytes) -> Message | Conversation:
+    try:
+        return loads(line.removeprefix(_BEGINNINGS[1][:3]).strip())
+    except DecodeError as exc:
+        fail(": ".join(filter(None, (place, exc.where, exc.reason))))
+
+
+# ---------------------------------------------------------------- everything else
+
+
+def _whole(name: str, stem: str, text: bytes, dialect: str | None, each_line: bool) -> Iterator[History]:
+    given = parse_file(name, text)
+    if not each_line or not given.lines:
+        yield History(name, stem, read_conversation(given, dialect), len(text))
+        return
+    source = dialect_of(replace(given, value=given.value[0], lines=()), dialect)
+    for number, value in zip(given.lines, given.value, strict=True):
+        yield History(f"{name}: line {number}", _numbered(stem, number), _one(given, number, value, source), len(text))
+
+
+def _numbered(stem: str, number: int) -> str:
+    return f"{stem}-{number}" if stem else ""
+
+
+def _one(given: Given, number: int, value: object, dialect: str) -> Conversation:
+    with refusals(Given(f"{given.name}: line {number}", b"", value)):
+        return decode(value, dialect)

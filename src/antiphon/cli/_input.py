@@ -1,4 +1,4 @@
-"""What a command is given: a file or stdin, JSON or JSON Lines, in a dialect that is named or detected."""
+"""The input of a command: a file, stdin or a thread; JSON or JSON Lines, in a dialect that is named or detected."""
 
 from __future__ import annotations
 
@@ -7,41 +7,33 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias, cast
 
 import typer
 
+from antiphon import service
 from antiphon.checks import TARGETS
+from antiphon.cli._ledger import VARIABLE, ledger_in_use, missing_ledger, with_ledger
 from antiphon.cli._screen import fail, note
 from antiphon.dialects import decode, detect, names
 from antiphon.errors import DialectError
 from antiphon.messages import Conversation
 from antiphon.messages.json_values import JsonError, parse
 
-__all__ = [
-    "FileArgument",
-    "ForOption",
-    "FromOption",
-    "Given",
-    "dialect_of",
-    "known_dialect",
-    "parse_file",
-    "read_conversation",
-    "read_file",
-    "refusals",
-    "target_of",
-]
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
 
 _BOM = b"\xef\xbb\xbf"
 _SAMPLE = 20
-"""Units that are enough to tell a format."""
+"""Messages that are enough to detect a format."""
 _IN_LINE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
 _UNIT = re.compile(r"\[(\d+)\]\.?")
 
 
 def known_dialect(name: str | None) -> str | None:
-    """Return the name of a dialect as it was given.
+    """Return the name of a dialect, unchanged.
 
     Raises:
         BadParameter: there is none of that name.
@@ -76,24 +68,24 @@ ForOption: TypeAlias = Annotated[
 
 
 def target_of(dialect: str, target: str | None) -> str | None:
-    """Return the target that is named; of none, the dialect of the file, if it is a target."""
+    """Return the target that is named; without one, the dialect of the file, if it is a target."""
     return target or (dialect if dialect in TARGETS else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was read, before it is known what it says."""
+    """The content of a file, parsed but not decoded."""
 
     name: str
-    """What to call it in messages."""
+    """Its name in error messages."""
     text: bytes
     value: Any
-    """The JSON; of JSON Lines, the list of them."""
+    """The JSON value; for JSON Lines, the list of values."""
     lines: tuple[int, ...] = ()
-    """Of JSON Lines, the number of the line that each value stands in."""
+    """For JSON Lines, the line number of each value."""
 
     def place(self, where: str) -> str:
-        """Return a place in the data as people look for it: in JSON Lines, a unit is a line."""
+        """Return a place in the data as people look for it: in JSON Lines, by the line number."""
         unit = _UNIT.match(where) if self.lines else None
         if unit is None:
             return where
@@ -119,7 +111,7 @@ def parse_file(name: str, text: bytes) -> Given:
         return Given(name, text, parse(text))
     except JsonError as exc:
         lines = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
-        if len(lines) < 2 or not _is_json(lines[0][1]):  # noqa: PLR2004 (JSON Lines: the first, which is not all, is whole)
+        if len(lines) < 2 or not _is_json(lines[0][1]):  # noqa: PLR2004 (JSON Lines have two lines or more, and the first is valid)
             _refuse(name, exc)
     return Given(name, text, [_parsed_line(name, *line) for line in lines], tuple(number for number, _ in lines))
 
@@ -146,7 +138,7 @@ def _refuse(name: str, error: JsonError) -> NoReturn:
 
 @contextmanager
 def refusals(given: Given) -> Generator[None]:
-    """Turn what a dialect refuses into one line, `file: where: reason`, and exit code 1."""
+    """Print an error of a dialect in one line, `file: where: reason`, and exit with 1."""
     try:
         yield
     except DialectError as exc:
@@ -154,7 +146,7 @@ def refusals(given: Given) -> Generator[None]:
 
 
 def read_conversation(given: Given, dialect: str | None) -> Conversation:
-    """Decode what was read, from the dialect that is named or detected."""
+    """Decode the content of a file, from the dialect that is named or detected."""
     source = dialect_of(given, dialect)
     with refusals(given):
         # House lines are read as they are, each within the limits of one message, and keep their numbers.
@@ -162,7 +154,7 @@ def read_conversation(given: Given, dialect: str | None) -> Conversation:
 
 
 def dialect_of(given: Given, dialect: str | None) -> str:
-    """Return the dialect that is named; of none, the one that is detected, and say on stderr which and why."""
+    """Return the dialect that is named; without one, detect it, and print which it is and why."""
     with refusals(given):
         return dialect or _detected(given)
 
@@ -175,3 +167,44 @@ def _detected(given: Given) -> str:
         fail(f"{given.name}: {found.reason}; name the dialect with --from, one of {choice}", code=2)
     note(f"{given.name}: read as {found.name} ({found.reason})")
     return found.name
+
+
+# ---------------------------------------------------------------- a file or a thread
+
+
+def find_conversation(name: str, source: str | None, ledger: str | None) -> Conversation:
+    """Return the conversation of a file or a thread.
+
+    With `--ledger` the name is that of a thread, with `--from` that of a file. Otherwise it is a file, if there is one of
+    that name, or else a thread of the ledger in use.
+    """
+    if ledger is not None and source is not None:
+        fail("--from is the dialect of a file, and --ledger is where threads are; give one of them", code=2)
+    if ledger is not None:
+        return with_ledger(ledger, partial(_read_thread, name=name))
+    if source is not None or name == "-" or is_file(name):
+        return read_conversation(read_file(Path(name)), source)
+    missing = missing_ledger(ledger_in_use(None))
+    if missing is not None:
+        nor = f"no ledger {missing} in which it could be a thread"
+        fail(f"{name}: there is no such file, and {nor}; --ledger or {VARIABLE} names another", code=2)
+    return with_ledger(None, partial(_read_thread_if_known, name=name))
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of that name. A folder does not count: a thread may have the same name."""
+    path = Path(name)
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:  # the name is too long for a file
+        return False
+
+
+async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:
+    return await service.read_thread(ledger, name)
+
+
+async def _read_thread_if_known(ledger: Ledger, *, name: str) -> Conversation:
+    if await ledger.thread(name) is None:
+        fail(f"{name}: there is no such file, and no such thread; `antiphon threads` lists the threads", code=2)
+    return await ledger.replay(name)

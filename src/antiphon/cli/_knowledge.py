@@ -1,4 +1,4 @@
-"""`antiphon knowledge`: documents for agents to look things up in, kept in a ledger."""
+"""`antiphon knowledge`: documents that agents search, kept in a ledger."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._progress import bar, wheel
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.cli._output import print_json
+from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
 
 if TYPE_CHECKING:
-    from antiphon.agents.tools import AddedDocument, Passage
     from antiphon.ledger import Ledger
-
-__all__ = ["knowledge", "read_document"]
+    from antiphon.service import AddedDocument, Passage
 
 _LARGEST = 20_000_000
 """Bytes of a file; a book has one million."""
@@ -34,10 +32,9 @@ def add(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Add documents to a ledger, which is made if it is not there; one that is there under its name is replaced."""
-    texts = {
-        str(path): read_document(path) for path in files
-    }  # before there is a ledger: a file that cannot be read makes none
+    """Add documents to a ledger. A document of the same name is replaced. A missing ledger is created."""
+    # Read before the ledger is created: a file that cannot be read creates none.
+    texts = {str(path): read_document(path) for path in files}
     added = with_ledger(ledger, partial(_add, texts=texts), create=True)
     if for_programs:
         print_json([asdict(each) for each in added])
@@ -48,13 +45,13 @@ def add(
 
 @knowledge.command()
 def search(
-    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or the words to look for.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or words to find.")],
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N passages.")] = 5,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Find passages as an agent would find them, the best first."""
+    """Find passages as agents find them, best match first."""
     with wheel("searching"):
         found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit))
     if for_programs:
@@ -66,38 +63,29 @@ def search(
 
 
 def read_document(path: Path) -> str:
-    """Return the text of a file; what is none is said in one line, and ends the command."""
+    """Return the text of a file; a file without text ends the command with an error."""
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)  # no more, whatever it says of its size: a device has none and no end
+            data = file.read(_LARGEST + 1)  # no more: a device has no size, and no end
         if len(data) > _LARGEST:
             fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)
         text = data.decode("utf-8-sig")
     except OSError as exc:
         fail(f"{path}: {exc.strerror or exc}", code=2)
     except UnicodeDecodeError:
-        fail(f"{path}: not text in UTF-8; turn it into text first")
+        fail(f"{path}: not text in UTF-8; convert it first")
     if not text.strip() or "\0" in text:
-        fail(f"{path}: there is no text in it")
+        fail(f"{path}: the file has no text")
     return text
 
 
-async def _add(ledger: Ledger, *, texts: dict[str, str]) -> list[AddedDocument]:
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
-
-    documents = KnowledgeBase(ledger)
-    added: list[AddedDocument] = []
+async def _add(ledger: Ledger, *, texts: dict[str, str]) -> tuple[AddedDocument, ...]:
     with bar("adding") as progress:
-        for source, text in texts.items():
-            added.append(await documents.add(source, text))
-            progress(len(added), len(texts))
-    return added
+        return await service.add_documents(ledger, texts, progress)
 
 
 async def _search(ledger: Ledger, *, question: str, limit: int) -> tuple[Passage, ...]:
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
-
-    return await KnowledgeBase(ledger).search(question, limit=limit)
+    return await service.search_documents(ledger, question, limit=limit)
 
 
 def _print(found: Sequence[Passage]) -> None:

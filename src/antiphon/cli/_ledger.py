@@ -1,9 +1,9 @@
-"""Which ledger a command works on, how it is opened, and what its errors mean to somebody at a terminal.
+"""The ledger of a command: which one it is, how it is opened, and what its errors mean to a person at a terminal.
 
-One rule for all commands: the ledger that `--ledger` names, else the one that the environment names, else the file of the
-folder that the command is used in. Only a command that has something to write makes a ledger.
+All commands follow one rule: the ledger that `--ledger` names, else the one that `ANTIPHON_LEDGER` names, else the file
+`antiphon.db` in the current folder. Only a command that writes messages creates a ledger.
 
-The ledger is imported when a command needs it: most of the time somebody only converts a file.
+The ledger is imported when a command needs it: commands that work on files are quicker without.
 """
 
 from __future__ import annotations
@@ -19,34 +19,27 @@ import typer
 from antiphon.cli._screen import fail
 from antiphon.errors import (
     AntiphonError,
+    CursorError,
     FencedError,
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
+    OtherPatternError,
+    OwnProgramError,
+    PlaceError,
     SecretNameError,
+    ThreadEndedError,
     UnknownThreadError,
 )
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, ThreadSummary
-
-__all__ = [
-    "VARIABLE",
-    "JsonOption",
-    "LedgerOption",
-    "ThreadArgument",
-    "complaints",
-    "known_thread",
-    "ledger_in_use",
-    "missing_ledger",
-    "with_ledger",
-]
+    from antiphon.ledger import Ledger
 
 VARIABLE = "ANTIPHON_LEDGER"
 REDACTION = "ANTIPHON_REDACTION"
 DEFAULT = "sqlite:///antiphon.db"
 BUSY_SECONDS = 10.0
-"""How long to wait for another process that writes."""
+"""How long to wait while another process writes."""
 _FILE = "sqlite:///"
 
 LedgerOption: TypeAlias = Annotated[
@@ -60,19 +53,19 @@ ResultT = TypeVar("ResultT")
 
 
 def ledger_in_use(url: str | None) -> str:
-    """Return the URL that is named, else that of the environment, else that of this folder."""
+    """Return the URL that is given, else that of the environment, else that of the current folder."""
     return url or os.environ.get(VARIABLE) or DEFAULT
 
 
 def missing_ledger(url: str) -> Path | None:
-    """Return the file of a ledger that is not there; None if it is, or the ledger is no file."""
+    """Return the file of a ledger that does not exist; None if it exists, or the ledger is no file."""
     path = url.removeprefix(_FILE)
     return None if path in ("", url) or Path(path).exists() else Path(path)
 
 
 def with_ledger(url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *, create: bool = False) -> ResultT:
-    """Open the ledger that was named, do something with it, and close it. What goes wrong is said in one line."""
-    import asyncio  # noqa: PLC0415 (as above)
+    """Open a ledger, do something with it, and close it. An error is printed in one line."""
+    import asyncio  # noqa: PLC0415 (only where a ledger is used)
 
     place = _place(ledger_in_use(url), is_named=url is not None, create=create)
     with complaints():
@@ -81,30 +74,36 @@ def with_ledger(url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *
 
 @contextmanager
 def complaints() -> Generator[None]:
-    """Turn what a ledger refuses into one line and an exit code: 2 if it cannot be used so, 1 if it is about what is in it.
+    """Print an error in one line, and exit: 2 if the command cannot run so, 1 if it is about the data.
 
-    Records are read when somebody looks at their messages, so printing them belongs inside too.
+    A record is decoded when its message is first read, so printing records belongs inside too.
     """
     try:
         yield
     except UnknownThreadError as exc:
         fail(f"no thread is called {exc.thread_id!r}; `antiphon threads` lists them, with --all those of the system too", 2)
+    except OtherPatternError as exc:
+        fail(f"{exc}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK`", 2)
+    except ThreadEndedError as exc:
+        fail(f"{exc}; `antiphon run --thread {exc.thread_id} QUESTION` asks something more")
     except FencedError as exc:
         fail(f"thread {exc.thread_id!r} has an owner, and nobody else may append to it; choose another with --thread")
     except SecretNameError as exc:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
         fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
-    except (LedgerUnavailableError, LedgerFormatError) as exc:
+    except (CursorError, LedgerUnavailableError, LedgerFormatError, OwnProgramError, PlaceError) as exc:
         fail(str(exc), code=2)
     except AntiphonError as exc:
         fail(str(exc))
+    except ModuleNotFoundError as exc:
+        fail(str(exc) if "pip install" in str(exc) else f'{exc}; pip install "antiphon[agents]"', code=2)
 
 
 def _place(url: str, *, is_named: bool, create: bool) -> str:
-    """Return a URL that can be tried."""
+    """Return the URL, if there can be a ledger."""
     if url == "memory:":
-        fail(f"a ledger in memory is gone with the process that made it; give the URL of a file, {_FILE}ledger.db", code=2)
+        fail(f"a ledger in memory ends with its process; give the URL of a file, {_FILE}ledger.db", code=2)
     path = None if create else missing_ledger(url)
     if path is not None:
         fail(_nothing_at(path, is_named=is_named), code=2)
@@ -112,7 +111,7 @@ def _place(url: str, *, is_named: bool, create: bool) -> str:
 
 
 def _nothing_at(path: Path, *, is_named: bool) -> str:
-    """Return what to say, and what to do, about a ledger that is not there."""
+    """Return the error of a ledger that does not exist, and what to do."""
     if not is_named and not os.environ.get(VARIABLE):
         advice = f"`antiphon run` and `antiphon import` make one, --ledger or {VARIABLE} names another"
         return f"there is no ledger {path} in this folder; {advice}"
@@ -123,7 +122,7 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
 
 
 async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create: bool) -> ResultT:
-    from antiphon.ledger import open_ledger  # noqa: PLC0415 (as above)
+    from antiphon.ledger import open_ledger  # noqa: PLC0415 (only where a ledger is used)
 
     async with AsyncExitStack() as stack:
         try:
@@ -137,22 +136,10 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
 
 
 def _redaction() -> Literal["off"] | None:
-    """Return what the environment says about secrets: they are taken out of what a command writes, unless it says off."""
+    """Return whether the environment turns redaction off; by default, commands redact what they write."""
     said = os.environ.get(REDACTION, "")
     if said == "off":
         return "off"
     if said not in ("", "on"):
         fail(f"{REDACTION} is on or off, not {said!r}", code=2)
     return None
-
-
-async def known_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
-    """Return what a thread amounts to.
-
-    Raises:
-        UnknownThreadError: there is none of that name.
-    """
-    found = await ledger.thread(thread_id)
-    if found is None:
-        raise UnknownThreadError("there is no such thread", thread_id)
-    return found

@@ -1,10 +1,11 @@
-"""What a command gives: a conversation in some dialect, to stdout or a file, and beside it what is lost."""
+"""The result of a command: bytes or JSON to stdout or a file; losses to stderr."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -12,11 +13,10 @@ from typing import Annotated, Any, TypeAlias
 import orjson
 import typer
 
-from antiphon.cli._screen import escaped, fail, note, open_console, print_table
+from antiphon.cli._screen import fail, note, open_console, print_table
 from antiphon.dialects import Loss
 from antiphon.messages.json_values import write
-
-__all__ = ["OutputOption", "deliver", "delivery", "report_losses", "written"]
+from antiphon.service import escaped
 
 OutputOption: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="OUT", help="The output file; default: stdout.")
@@ -24,8 +24,8 @@ OutputOption: TypeAlias = Annotated[
 
 
 def written(value: Any, dialect: str) -> bytes:
-    """Return what a dialect wrote as a file has it."""
-    if dialect == "house":  # JSON Lines by definition; so the file is what `loads` reads
+    """Return a value of a dialect as the bytes of a file."""
+    if dialect == "house":  # JSON Lines by definition, as `loads` reads them
         return b"".join(write(line) + b"\n" for line in value)
     return write(value, orjson.OPT_INDENT_2) + b"\n"
 
@@ -45,7 +45,7 @@ def deliver(text: bytes, output: Path | None) -> None:
 
 @contextmanager
 def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
-    """Give a function that writes piece by piece, to a file or to stdout: for what need not be in memory as a whole."""
+    """Give a function that writes piece by piece, to a file or to stdout, so that the whole need not be in memory."""
     if output is None or output == Path("-"):
         yield partial(deliver, output=None)
         return
@@ -57,14 +57,29 @@ def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
         with file:
             yield file.write
     except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}; what was written to it is not whole", code=2)
+        fail(f"{output}: {exc.strerror or exc}; the file is incomplete", code=2)
     except BaseException:
-        note(f"{output}: what was written to it is not whole")
+        note(f"{output}: the file is incomplete")
         raise
 
 
 def report_losses(losses: Sequence[Loss], dialect: str) -> None:
-    """Say on stderr what a dialect cannot say."""
+    """List on stderr what a dialect cannot express."""
     note(f"{dialect} cannot say everything; lost on the way: {len(losses)}")
     rows = [(loss.message_id or "(conversation)", loss.what, loss.reason) for loss in losses]
     print_table(open_console(stderr=True), ("message", "what", "reason"), rows)
+
+
+def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
+    """Print a value as indented JSON, with times as the house format writes them."""
+    deliver(write(value, orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n", None)
+
+
+def print_json_line(value: dict[str, Any]) -> None:
+    """Print a value as one line of JSON."""
+    deliver(write(value, orjson.OPT_UTC_Z) + b"\n", None)
+
+
+def shown_time(moment: datetime) -> str:
+    """Return a time as tables and lines show it, without the time zone."""
+    return f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""`antiphon restore`: threads from a journal that `antiphon export --journal` wrote; and the lines of such a file."""
+"""`antiphon restore`: threads from a journal that `antiphon export --journal` wrote; and the format of that file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from antiphon.cli._heads import read_heads
 from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in_use, missing_ledger, with_ledger
-from antiphon.cli._progress import wheel
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import fail, open_console, print_table
+from antiphon.cli._output import print_json
+from antiphon.cli._screen import fail, open_console, print_table, wheel
+from antiphon.cli._verify import read_heads
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadJournal, ThreadSummary
-
-__all__ = ["journal_lines", "journals", "restore"]
 
 
 def restore(
@@ -39,7 +36,7 @@ def restore(
     known = () if heads is None else read_heads(heads)
     with wheel("restoring"):
         if missing_ledger(ledger_in_use(ledger)) is not None:
-            _try_in_memory(found, known)  # what is refused makes no ledger
+            _try_in_memory(found, known)  # so that a refused journal creates no ledger
         made = with_ledger(ledger, partial(_restored, found=found, heads=known), create=True)
     rows = [{"thread_id": each.thread_id, "messages": each.messages, "open_calls": each.open_calls} for each in made]
     if for_programs:
@@ -68,7 +65,7 @@ def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
 
 
 async def journal_lines(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[tuple[bytes, Record | None]]:
-    """Yield a thread as lines: first what it is, then its own rows, each with the record that it holds."""
+    """Yield a thread as lines: a header, then its own rows, each with its record."""
     header: dict[str, Any] = {"antiphon_journal": 1, "thread_id": thread.thread_id}
     if thread.forked_from is not None:
         header |= {"forked_from": thread.forked_from, "forked_at": thread.forked_at}
@@ -95,11 +92,11 @@ def journals(path: Path) -> Iterator[ThreadJournal]:
                 yield ThreadJournal(records=tuple(records), **header)
             header, records = begins, []
         elif header is None:
-            fail(f"{path}: line {number}: no journal begins here; `antiphon export --journal` writes them")
+            fail(f"{path}: line {number}: not the header of a journal; `antiphon export --journal` writes journals")
         else:
             records.append(_record(path, number, value))
     if header is None:
-        fail(f"{path}: it is empty")
+        fail(f"{path}: the file is empty")
     yield ThreadJournal(records=tuple(records), **header)
 
 
@@ -112,18 +109,18 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     except OSError as exc:
         fail(f"{path}: {exc.strerror or exc}", code=2)
     except ValueError:
-        fail(f"{path}: a line is no JSON; `antiphon export --journal` writes journals")
+        fail(f"{path}: a line is not JSON; `antiphon export --journal` writes journals")
 
 
 def _header(path: Path, number: int, value: Any) -> dict[str, Any] | None:
-    """Return what a line says about the thread that begins there; None if it begins none."""
+    """Return the header of a thread; None if the line is a row."""
     match value:
         case {"antiphon_journal": 1, "thread_id": str(name), "forked_from": str(origin), "forked_at": int(at)}:
             return {"thread_id": name, "forked_from": origin, "forked_at": at}
         case {"antiphon_journal": 1, "thread_id": str(name)} if "forked_from" not in value:
             return {"thread_id": name}
         case {"antiphon_journal": _}:
-            return fail(f"{path}: line {number}: it does not say which thread begins here, or is of a later antiphon")
+            return fail(f"{path}: line {number}: not the header of a thread, or written by a later antiphon")
         case _:
             return None
 
@@ -135,7 +132,7 @@ def _record(path: Path, number: int, value: Any) -> Record:
         case {"seq": int(seq), "recorded_at": str(time), "hash": str(link), "body": str(body)}:
             return Record(seq, body.encode(), link, _time(path, number, time))
         case _:
-            return fail(f"{path}: line {number}: it is no row of a journal")
+            return fail(f"{path}: line {number}: not a row of a journal")
 
 
 def _time(path: Path, number: int, text: str) -> datetime:
@@ -144,5 +141,5 @@ def _time(path: Path, number: int, text: str) -> datetime:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        fail(f"{path}: line {number}: {text!r} is no time with a time zone")
+        fail(f"{path}: line {number}: {text!r} is not a time with a time zone")
     return time

@@ -1,22 +1,43 @@
-"""`antiphon run`: a question, taken through the six phases of a thread."""
+"""`antiphon run` and `antiphon chat`: questions in six phases, and tasks for a team."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, show_result, watched
+from antiphon import service
 from antiphon.cli._knowledge import read_document
-from antiphon.cli._ledger import JsonOption, LedgerOption
-from antiphon.cli._screen import fail
-from antiphon.cli._teams import Where, run_team
+from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._live import (
+    INTERRUPTED,
+    ConfigOption,
+    LiveView,
+    ModelOption,
+    QuietOption,
+    TypedLines,
+    check_model,
+    choose_model,
+    interruptible,
+    program_name,
+    run_chain,
+    show_report,
+    sum_up,
+)
+from antiphon.cli._output import deliver
+from antiphon.cli._screen import fail, note
+from antiphon.errors import ParkedError
+from antiphon.messages import current_port
 
 if TYPE_CHECKING:
-    from antiphon.patterns.postchain import PostChain
+    from antiphon.ledger import Ledger
+    from antiphon.service import ChainRunner, RunReport
 
-__all__ = ["run"]
+_WAITING = 3
+"""The exit code of a task that waits for a person."""
 
 
 def run(
@@ -47,37 +68,116 @@ def run(
         fail("the question is empty; ask something", code=2)
     if team is not None:
         _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
-        where = Where(files, model, thread, ledger)
-        run_team(team, question, where, for_programs=for_programs, is_quiet=is_quiet)
+        task = _TeamTask(team, question, thread or current_port().new_id(), files, model, ledger)
+        _run_team(task, for_programs=for_programs, is_quiet=is_quiet)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
     texts = {str(path): read_document(path) for path in documents or ()}
-    is_shown = not (is_quiet or for_programs)
+    hear = None if is_quiet or for_programs else LiveView().take
 
-    async def work(chain: PostChain) -> Any:
-        await _add(chain, texts)
-        thread_id = thread or await chain.create(question, user_id=user)
+    async def work(runner: ChainRunner) -> RunReport:
+        await service.add_documents(runner.ledger, texts)
+        with interruptible() as stop:
+            return await runner.ask(question, thread_id=thread, user_id=user, hear=hear, stop=stop)
 
-        async def begin() -> None:
-            await chain.start(thread_id, question if thread else None)
-
-        seen = await watched(chain, thread_id, begin, is_shown=is_shown)
-        return await chain.result(thread_id), seen
-
-    chosen = chosen_model(model)
-    result, seen = opened(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
-    show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
+    chosen = choose_model(model)
+    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
 
 
 def _check_none_given(options: dict[str, Any], goes: str) -> None:
-    """Refuse options that would do nothing here."""
+    """Refuse options that have no effect here."""
     for name, value in options.items():
         if value:
             fail(f"{name} goes {goes}", code=2)
 
 
-async def _add(chain: PostChain, texts: dict[str, str]) -> None:
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
+# ---------------------------------------------------------------- chat
 
-    for source, text in texts.items():
-        await KnowledgeBase(chain.ledger).add(source, text)
+
+def chat(
+    *,
+    model: ModelOption = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="THREAD", help="The thread to continue; default: a new one.")
+    ] = None,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
+    config: ConfigOption = None,
+    is_quiet: QuietOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
+    hear = None if is_quiet else LiveView().take
+
+    async def work(runner: ChainRunner) -> RunReport | None:
+        thread_id, report, typed = thread, None, TypedLines()
+        while (line := await typed.line()) is not None:
+            with interruptible() as stop:
+                report = await runner.ask(line, thread_id=thread_id, user_id=user, hear=hear, stop=stop)
+            thread_id = report.thread_id
+            deliver(f"{report.response or report.error_message or report.status}\n".encode(), None)
+            if report.was_interrupted:
+                break
+        return report
+
+    chosen = choose_model(model)
+    last = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    if last is None:
+        return
+    if not is_quiet:
+        sum_up(last, ledger)
+    if last.was_interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+# ---------------------------------------------------------------- teams
+
+
+@dataclass(frozen=True, slots=True)
+class _TeamTask:
+    """A task for a team, and where it is done."""
+
+    team: Path
+    task: str
+    thread_id: str
+    files: Path | None
+    model: str | None
+    ledger: str | None
+
+    @property
+    def command(self) -> str:
+        """The command that continues the task."""
+        chosen = {"--files": self.files, "--model": self.model, "--ledger": self.ledger}
+        given = [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+        words = shlex.join(["run", "--team", str(self.team), "--thread", self.thread_id, *given, self.task])
+        return f"{program_name()} {words}"
+
+
+def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool) -> None:
+    """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
+    if task.model is not None:
+        check_model(task.model)
+    hear = None if for_programs or is_quiet else LiveView().take_step
+
+    async def work(found: Ledger) -> RunReport:
+        try:
+            with interruptible() as stop:
+                return await service.run_team(
+                    found,
+                    task.team,
+                    task.task,
+                    thread_id=task.thread_id,
+                    model=task.model,
+                    files=task.files,
+                    hear=hear,
+                    stop=stop,
+                )
+        except ParkedError as exc:
+            fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
+
+    report = with_ledger(task.ledger, work, create=True)
+    if report.was_interrupted:
+        note(f"stopped; go on with: {task.command}")
+        raise typer.Exit(INTERRUPTED)
+    commands = ("show", "export", "fork")
+    show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)

@@ -1,78 +1,71 @@
-"""How anything gets onto a terminal: nothing in it is interpreted, and what cannot be seen is shown by its number."""
+"""The terminal: notes, errors, tables and progress. Text is never interpreted; invisible characters become numbers."""
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Sequence
-from typing import NoReturn
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Final, NoReturn
 
 import typer
 from rich.box import HEAVY_HEAD, SIMPLE_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from antiphon.messages._names import HIDDEN
-
-__all__ = ["escaped", "fail", "note", "open_console", "print_pairs", "print_table", "styled", "visible"]
+from antiphon.service import LinePiece, Tone, visible, visible_lines
 
 _NARROW = 20
-"""Columns that text always gets."""
+"""Columns that text has at least."""
 _WORD = 40
 """Columns beyond which a word may be broken: an id is shorter, a URL is not."""
 _SHOWN = r"⟨U\+[0-9A-F]{4,6}⟩"
+_STYLES: Final[dict[Tone, str]] = {
+    "plain": "",
+    "speaker": "bold cyan",
+    "aside": "dim",
+    "odd": "yellow",
+    "bad": "bold red",
+    "heading": "bold",
+    "media": "magenta",
+    "reasoning": "dim italic",
+}
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Return a console that takes text for text: no markup, no :emoji:, no guesses about colour."""
+    """Return a console that prints text as it is: no markup, no :emoji:, no highlighting."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def visible(text: str, keep: str = "") -> str:
-    """Return text with every control and invisible character as `⟨U+202E⟩`, but for those to keep.
-
-    A space of whatever width is seen as one, and stays.
-    """
-    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], keep) else f"⟨U+{ord(found[0]):04X}⟩", text)
-
-
-def escaped(text: str) -> str:
-    """Return JSON text that says the same, with every control and invisible character in it as an escape of JSON."""
-    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], "\n") else _escape(found[0]), text)
-
-
-def _is_seen(character: str, keep: str) -> bool:
-    return character in keep or unicodedata.category(character) == "Zs"
-
-
-def _escape(character: str) -> str:
-    units = character.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
-
-
 def styled(text: str, style: str = "") -> Text:
-    """Return lines of text that are safe to print, with what was made visible set apart."""
-    shown = Text(visible(text.replace("\r\n", "\n"), keep="\n\t"), style=style)
+    """Return lines of text that are safe to print; the numbers of invisible characters are highlighted."""
+    shown = Text(visible_lines(text), style=style)
     shown.highlight_regex(_SHOWN, "black on yellow")
     return shown
 
 
+def rendered(pieces: Sequence[LinePiece]) -> Text:
+    """Return pieces of a transcript in their styles."""
+    return Text.assemble(*(styled(piece.text, _STYLES[piece.tone]) for piece in pieces))
+
+
 def note(message: str, style: str = "") -> None:
-    """Say one line about the work, not the result: on stderr."""
+    """Print one line about the work, not its result, to stderr."""
     open_console(stderr=True).print(Text(visible(message), style=style), soft_wrap=True)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """Say why not, and stop: 1 for what was given, 2 for how the command was used."""
+    """Print an error, and exit: 1 if the data is wrong, 2 if the command was used wrongly."""
     note(message, style="red")
     raise typer.Exit(code)
 
 
 def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where there is no terminal, aligned lines that are never wrapped or cut.
+    """Print a table; without a terminal, aligned lines that are never wrapped or cut.
 
-    In a terminal that is too narrow for it, each row is a block of lines, a column a line.
+    In a terminal that is too narrow for it, each row is a block of lines, a line per column.
     """
     cells = [[visible(cell) for cell in row] for row in rows]
     if not console.is_terminal:
@@ -87,7 +80,7 @@ def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequen
 
 
 def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
-    """Print what is known of one thing, a line each; what is not known is left out."""
+    """Print names and values, a line each; empty values are left out."""
     known = [(visible(name), visible(value)) for name, value in pairs if value]
     margin = max(cell_len(name) for name, _ in known) + 2
     for name, value in known:
@@ -99,7 +92,7 @@ def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def _box(width: int, rows: Sequence[Sequence[str]]) -> Box | None:
-    """Return the richest box in which no word must be broken; None if there is none. A very long word may be."""
+    """Return the richest box in which no word is broken, very long ones aside; None if there is none."""
     words = [[min(cell_len(word), _WORD) for cell in column for word in cell.split()] for column in zip(*rows, strict=True)]
     least = [max(lengths, default=0) for lengths in words]
     for box, beside, around in ((HEAVY_HEAD, 3, 1), (SIMPLE_HEAD, 2, 2)):
@@ -113,7 +106,7 @@ def _print_boxed(console: Console, headings: Sequence[str], cells: Sequence[Sequ
     for heading in headings:
         table.add_column(heading, overflow="fold")
     names = [cell_len(row[0]) for row in cells]
-    table.columns[0].no_wrap = max(names, default=0) <= console.width // 2  # to be copied from there in one piece
+    table.columns[0].no_wrap = max(names, default=0) <= console.width // 2  # so that it can be copied in one piece
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)
@@ -124,3 +117,30 @@ def _print_plain(console: Console, rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         console.print(Text("  ".join(padded).rstrip()), soft_wrap=True)
+
+
+# ---------------------------------------------------------------- progress
+
+
+@contextmanager
+def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr, if that is a terminal. The block gets a function: how much is done, of how much.
+
+    `is_beside_output`: the result goes to stdout meanwhile, so there is no bar if that is the same terminal.
+    """
+    console = open_console(stderr=True)
+    is_hidden = not console.is_terminal or (is_beside_output and sys.stdout.isatty())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=is_hidden, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def wheel(what: str) -> Generator[None]:
+    """Show a spinner on stderr, if that is a terminal, for work of unknown length."""
+    console = open_console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from antiphon.cli._input import FromOption
-from antiphon.cli._ledger import JsonOption, LedgerOption
-from antiphon.cli._named import find_conversation
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import note, open_console
-from antiphon.cli._transcript import Line, steps_in, transcript, transcript_by_step
+from antiphon import service
+from antiphon.cli._input import FromOption, find_conversation
+from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._output import print_json, print_json_line, shown_time
+from antiphon.cli._screen import fail, note, open_console, rendered, styled
 from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, Message, dumps
 
-__all__ = ["show"]
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
 
 _STEP = "  "
 """The margin of one level."""
 _FURTHER = 3 * _STEP
-"""Where a line goes on: deeper than any label below it, so that it cannot be taken for one."""
+"""The margin of a wrapped line: deeper than any label below it, so that it cannot be taken for one."""
 _NARROW = 20
-"""Columns that text always gets, however deep it stands."""
+"""Columns that text has at least, however deep it is indented."""
 
 
 def show(
@@ -41,17 +42,28 @@ def show(
     *,
     with_all: Annotated[bool, typer.Option("--all", help="Include the messages between actors and the journal.")] = False,
     by_step: Annotated[bool, typer.Option("--by-step", help="Group messages, calls and results by step.")] = False,
+    as_sequence: Annotated[
+        bool, typer.Option("--sequence", help="A line per message of a thread: who to whom, nested by call, with times.")
+    ] = False,
+    as_timeline: Annotated[
+        bool, typer.Option("--timeline", help="A line per call of a thread: when it started, and how long it took.")
+    ] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Print a conversation: who says what, each result under its call."""
+    if as_sequence or as_timeline:
+        _check_alone(as_sequence, as_timeline, by_step, source)
+        show_all = partial(_show_steps if as_sequence else _show_spans, thread=name, for_programs=for_programs)
+        with_ledger(ledger, show_all)
+        return
     conversation = find_conversation(name, source, ledger)
     if for_programs:
         print_json(_steps(conversation) if by_step else _rows(conversation))
         return
     shown = conversation if with_all else _spoken(conversation)
     console = open_console()
-    for line in transcript_by_step(shown) if by_step else transcript(shown):
+    for line in service.transcript_by_step(shown) if by_step else service.transcript(shown):
         _print(console, line)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
@@ -63,12 +75,12 @@ def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:
 
 
 def _steps(conversation: Conversation) -> list[dict[str, Any]]:
-    steps = steps_in(conversation)
+    steps = service.steps_in(conversation)
     return [{"step": step, "messages": _rows(conversation[place] for place in places)} for step, places in steps]
 
 
 def _spoken(conversation: Conversation) -> Conversation:
-    """Return what agents and people say and do, without foreign history; where they are silent, everything."""
+    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
     spoken = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
@@ -76,17 +88,65 @@ def _spoken(conversation: Conversation) -> Conversation:
 # ---------------------------------------------------------------- on the screen
 
 
-def _print(console: Console, line: Line) -> None:
-    """Print a line of the transcript, wrapped to the terminal; where there is none, as long as it is."""
+def _print(console: Console, line: service.TranscriptLine) -> None:
+    """Print a line of the transcript, wrapped to the terminal; without a terminal, as long as it is."""
     first, others = ("│ ", "│ ") if line.quoted else ("", _FURTHER)
     margin = _STEP * line.level
     width = max(console.width - len(margin + others), _NARROW)
     pieces = [
         piece
-        for row in line.text.split("\n", allow_blank=True)
+        for row in rendered(line.pieces).split("\n", allow_blank=True)
         for piece in (row.wrap(console, width) if console.is_terminal else [row])
     ]
     for number, piece in enumerate(pieces):
         shown = Text.assemble(margin, others if number else first, piece)
         shown.rstrip()
         console.print(shown, soft_wrap=True)
+
+
+# ---------------------------------------------------------------- sequence and timeline
+
+
+def _check_alone(as_sequence: bool, as_timeline: bool, by_step: bool, source: str | None) -> None:
+    if as_sequence and as_timeline:
+        fail("--sequence and --timeline are two views; give one of them", code=2)
+    if by_step or source is not None:
+        fail("--sequence and --timeline are views of a thread: leave out --by-step and --from", code=2)
+
+
+async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
+    async for step in service.every_step(ledger, thread):
+        if for_programs:
+            print_json_line(step.to_json())
+            continue
+        to = f" → {', '.join(step.receivers)}" if step.receivers else ""
+        marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
+        head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
+        _put(
+            Text.assemble((head, "dim"), styled(f"{step.sender}{to}", "bold cyan"), "  ", styled(step.text), (marks, "yellow"))
+        )
+
+
+def _state(step: service.SequenceStep) -> str:
+    if step.kind == "called":
+        return "open" if step.pair is None else ""
+    return "" if step.seconds is None else f"{step.seconds:.3f} s"
+
+
+async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
+    async for span in service.every_span(ledger, thread):
+        if for_programs:
+            print_json_line(span.to_json())
+            continue
+        took = "" if span.outcome == "said" else "open" if span.seconds is None else f"{span.seconds:.3f} s"
+        marks = "".join(f"  [{mark}]" for mark in (took, "failed" if span.outcome == "failed" else "", span.mark) if mark)
+        began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
+        head = f"{span.seq}  {began}  {_STEP * span.depth}"
+        _put(Text.assemble((head, "dim"), styled(span.worker, "bold cyan"), "  ", styled(span.text), (marks, "yellow")))
+
+
+def _put(line: Text) -> None:
+    console = open_console()
+    if console.is_terminal:
+        line.truncate(console.width, overflow="ellipsis")
+    console.print(line, soft_wrap=True)

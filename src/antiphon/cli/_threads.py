@@ -1,24 +1,30 @@
-"""`antiphon threads`: what is in a ledger, the newest first."""
+"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward` and `delete`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
-import orjson
 import typer
+from rich.text import Text
 
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._rows import print_json, shown_time
-from antiphon.cli._screen import note, open_console, print_table
+from antiphon import service
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
+from antiphon.cli._output import deliver, print_json, print_json_line, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_table, rendered, styled, wheel
+from antiphon.errors import PlaceError, UnknownThreadError
+from antiphon.service import visible
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, ThreadOrder, ThreadSummary
+    from collections.abc import AsyncGenerator
 
-__all__ = ["SystemOption", "every_thread", "summary_as_json", "threads"]
+    from antiphon.ledger import Hit, Ledger, Record, ThreadSummary
 
 SystemOption = Annotated[bool, typer.Option("--all", help="Include the threads of the system.")]
+NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
 
 
 def threads(
@@ -32,36 +38,20 @@ def threads(
     """List the threads of a ledger, most recent first."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
-        print_json([summary_as_json(each) for each in found])
+        print_json([service.thread_json(each) for each in found])
     elif found:
         print_table(open_console(), ("thread", "status", "messages", "updated (UTC)", "cost"), [_row(each) for each in found])
     else:
-        note("no threads" if with_system else "no threads; with --all, those of the system are listed too")
+        note("no threads" if with_system else "no threads; --all lists those of the system too")
 
 
 async def _list(ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None) -> list[ThreadSummary]:
     found: list[ThreadSummary] = []
-    async for each in every_thread(ledger, with_system=with_system, status=status):
+    async for each in service.list_threads(ledger, with_system=with_system, status=status):
         found.append(each)
         if len(found) == limit:
             break
     return found
-
-
-async def every_thread(
-    ledger: Ledger, *, with_system: bool, status: str | None = None, order: ThreadOrder = "-updated_at"
-) -> AsyncIterator[ThreadSummary]:
-    """Go through all threads, page by page."""
-    from antiphon.ledger import ThreadFilter  # noqa: PLC0415 (only where a ledger is used)
-
-    wanted = ThreadFilter(status=status, system=None if with_system else False)
-    page = await ledger.threads(wanted, order)
-    while True:
-        for each in page.threads:
-            yield each
-        if page.next is None:
-            return
-        page = await ledger.threads(wanted, order, page.next)
 
 
 def _row(thread: ThreadSummary) -> tuple[str, ...]:
@@ -69,19 +59,178 @@ def _row(thread: ThreadSummary) -> tuple[str, ...]:
     return thread.thread_id, thread.status or "", str(thread.messages), shown_time(thread.updated_at), cost
 
 
-def summary_as_json(thread: ThreadSummary) -> dict[str, Any]:
-    """Return what a thread amounts to as an object."""
-    return {
-        "thread_id": thread.thread_id,
-        "status": thread.status,
-        "messages": thread.messages,
-        "created_at": thread.created_at,
-        "updated_at": thread.updated_at,
-        "cost": orjson.Fragment(f"{thread.cost:f}"),  # every digit of it
-        "pattern": thread.pattern,
-        "open_calls": thread.open_calls,
-        "input_tokens": thread.input_tokens,
-        "output_tokens": thread.output_tokens,
-        "forked_from": thread.forked_from,
-        "forked_at": thread.forked_at,
-    }
+# ---------------------------------------------------------------- search
+
+
+def search(
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS", help='Words to find; "a phrase" in quotes; begin* for a prefix.')
+    ],
+    *,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only messages of this thread.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 20,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Find messages that contain all the words, best match first."""
+    with wheel("searching"):
+        hits = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit))
+    if not hits and not for_programs:
+        note("nothing found")
+        return
+    with complaints():
+        if for_programs:
+            print_json([{"snippet": hit.snippet, **service.record_json(hit.record)} for hit in hits])
+        else:
+            _print_hits(hits)
+
+
+def _typed(words: list[str]) -> str:
+    """Return the words as they were typed: the shell has removed the quotes around a phrase."""
+    return " ".join(f'"{word}"' if " " in word and '"' not in word else word for word in words)
+
+
+async def _find(ledger: Ledger, *, text: str, thread: str | None, limit: int) -> tuple[Hit, ...]:
+    return await service.search_threads(ledger, text, thread_id=thread, limit=limit)
+
+
+def _print_hits(hits: Sequence[Hit]) -> None:
+    rows = [
+        (service.thread_of(hit.record), str(hit.record.seq), hit.record.message.policy, " ".join(hit.snippet.split()))
+        for hit in hits
+    ]
+    print_table(open_console(), ("thread", "seq", "by", "found"), rows)
+
+
+# ---------------------------------------------------------------- tail
+
+
+def tail(
+    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
+    *,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after the cursor of an earlier tail.")
+    ] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Start with the stored messages.")] = False,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Print new messages, one a line, until Ctrl-C."""
+    if after is not None and from_start:
+        fail("--after and --from-start are two places to begin; give one of them", code=2)
+    reader = _Reader(thread, "" if from_start else after, count, _put_json if for_programs else _put)
+    try:
+        with_ledger(ledger, reader.read)
+    except KeyboardInterrupt:  # the usual end
+        if reader.cursor is not None:
+            note(f"continue from here with --after {reader.cursor}")
+
+
+class _Reader:
+    """Prints records, and remembers the cursor of the last one."""
+
+    def __init__(self, thread: str | None, after: str | None, count: int | None, put: Callable[[str, Record], None]) -> None:
+        """Make it; `after` is a cursor, None for the present, or empty for the beginning."""
+        self._thread, self._after, self._left, self._put = thread, after, count, put
+        self.cursor: str | None = None
+
+    async def read(self, ledger: Ledger) -> None:
+        if self._thread is not None and await ledger.thread(self._thread) is None:
+            raise UnknownThreadError("there is no such thread", self._thread)
+        self.cursor = await ledger.horizon() if self._after is None else self._after or None
+        followed = service.follow(ledger, self._thread, self.cursor)
+        async with aclosing(cast("AsyncGenerator[service.Followed, None]", followed)) as found:
+            async for each in found:
+                if each.record is not None and each.cursor is not None:
+                    self._put(each.cursor, each.record)
+                    self.cursor = each.cursor
+                self._left = None if self._left is None else self._left - 1
+                if self._left == 0:
+                    return
+
+
+def _put(_cursor: str, record: Record) -> None:
+    line = Text.assemble(
+        (shown_time(record.recorded_at), "dim"),
+        "  ",
+        styled(service.thread_of(record)),
+        f" {record.seq}  ",
+        styled(record.message.policy, "bold cyan"),
+        "  ",
+        rendered(service.in_one_line(record.message)),
+    )
+    console = open_console()
+    if console.is_terminal:
+        line.truncate(console.width, overflow="ellipsis")
+    console.print(line, soft_wrap=True)
+
+
+def _put_json(cursor: str, record: Record) -> None:
+    print_json_line({"cursor": cursor, **service.record_json(record)})
+
+
+# ---------------------------------------------------------------- reward
+
+
+def reward(
+    thread: ThreadArgument,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message: see antiphon show --json.")],
+    value: Annotated[float, typer.Argument(metavar="NUMBER", help="The rating; write -- before a negative number.")],
+    *,
+    name: NameOption,
+    reason: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A note, recorded in the ledger.")] = None,
+    ledger: LedgerOption = None,
+) -> None:
+    """Rate a message, for antiphon export --trajectories. The last rating of a message counts."""
+    with_ledger(ledger, partial(_rate, thread=thread, message=message, value=value, name=name, reason=reason))
+    note(f"recorded: {value:g} for {message}")
+
+
+async def _rate(ledger: Ledger, *, thread: str, message: str, value: float, name: str, reason: str | None) -> None:
+    try:
+        await service.rate_message(ledger, thread, message, value, by=name, note=reason)
+    except PlaceError as exc:
+        fail(str(exc))
+
+
+# ---------------------------------------------------------------- delete
+
+
+def delete(
+    threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="The ids of threads; see antiphon threads.")],
+    *,
+    with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies."""
+    doomed = with_ledger(ledger, partial(_with_branches, names=threads))
+    branches = [each.thread_id for each in doomed if each.thread_id not in threads]
+    if branches and not with_branches:
+        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are deleted too")
+    if not yes:
+        _ask(doomed)
+    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)]))
+
+
+async def _with_branches(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
+    return await service.with_branches(ledger, names)
+
+
+def _ask(threads: Iterable[ThreadSummary]) -> None:
+    """Continue only after a yes. The question goes to stderr: stdout has only the ids of deleted threads."""
+    for each in threads:
+        note(f"{each.thread_id}  ({each.messages} messages)")
+    typer.echo("Delete this for good? [y/N] ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        typer.echo(err=True)
+        fail("nothing is deleted: there was no answer; --yes deletes without a question")
+    if answer.strip().lower() not in ("y", "yes"):
+        fail("nothing is deleted")
+
+
+async def _delete(ledger: Ledger, *, names: Sequence[str]) -> None:
+    async for thread_id in service.delete_threads(ledger, names):
+        deliver(f"{visible(thread_id)}\n".encode(), None)

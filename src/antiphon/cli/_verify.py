@@ -1,23 +1,24 @@
-"""`antiphon verify`: whether everything in a ledger is as it was written."""
+"""`antiphon verify`, `antiphon heads` and `antiphon backup`: check a ledger, keep proof of it elsewhere, copy it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import orjson
 import typer
 
-from antiphon.cli._heads import read_heads, write_heads
+from antiphon import service
+from antiphon.cli._input import read_file
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._progress import bar
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import note, open_console, print_table
+from antiphon.cli._output import OutputOption, deliver, print_json
+from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Verification
-
-__all__ = ["verify"]
 
 
 def verify(
@@ -40,7 +41,7 @@ def verify(
     known = () if heads is None else read_heads(heads)
     found, present = with_ledger(ledger, partial(_examine, thread=thread, known=known))
     if for_programs:
-        print_json(_as_json(found))
+        print_json(_verification_json(found))
     else:
         _print(found)
     if not found.is_whole:
@@ -50,7 +51,7 @@ def verify(
 
 
 async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
-    """Return what was found, and the heads as they were before: so that what is saved has been looked at."""
+    """Return what was found, and the heads as they were before: only heads that were checked are saved."""
     gone = await _gone(ledger, thread, known)
     if gone is not None:
         return gone, ()
@@ -61,7 +62,7 @@ async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...
 
 
 async def _gone(ledger: Ledger, thread: str | None, known: tuple[Head, ...]) -> Verification | None:
-    """Return what there is to say about a thread that was there once and is not: more than that nobody knows it."""
+    """Return the damage, if a thread that the heads prove does not exist any more."""
     from antiphon.ledger import Damage, Verification  # noqa: PLC0415 (only where a ledger is used)
 
     heads = [head for head in known if head.thread_id == thread]
@@ -80,9 +81,66 @@ def _print(found: Verification) -> None:
     note(f"{looked_at}; damaged: {len(rows)}. What comes before a damage in its thread is good; a backup may have the rest.")
 
 
-def _as_json(found: Verification) -> dict[str, Any]:
+def _verification_json(found: Verification) -> dict[str, Any]:
     return {
         "threads": found.threads,
         "messages": found.messages,
         "damages": [{"thread_id": each.thread_id, "seq": each.seq, "what": each.what} for each in found.damages],
     }
+
+
+def heads(
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
+    *,
+    output: OutputOption = None,
+    ledger: LedgerOption = None,
+) -> None:
+    """Print the end of each thread and the hash of all its rows. Keep it elsewhere: it is the proof for verify and restore."""
+    write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output)
+
+
+async def _heads(ledger: Ledger, *, names: list[str]) -> tuple[Head, ...]:
+    for name in names:
+        await service.find_thread(ledger, name)
+    return tuple(head for head in await ledger.heads() if not names or head.thread_id in names)
+
+
+def write_heads(found: Iterable[Head], output: Path | None) -> None:
+    """Write heads to a file, or to stdout."""
+    rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in found]
+    deliver(write(rows, orjson.OPT_INDENT_2) + b"\n", output)
+
+
+def read_heads(path: Path) -> tuple[Head, ...]:
+    """Read a file of heads."""
+    from antiphon.ledger import Head  # noqa: PLC0415 (only where a ledger is used)
+
+    given = read_file(path)
+    found: list[Head] = []
+    for row in cast("list[Any]", given.value if isinstance(given.value, list) else [given.value]):
+        match row:
+            case {"thread_id": str(name), "seq": int(seq), "hash": str(link)}:
+                found.append(Head(name, seq, link))
+            case _:
+                fail(f"{given.name}: not a file of heads, as `antiphon verify --save-heads` writes it")
+    return tuple(found)
+
+
+def backup(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it must not exist.")],
+    *,
+    ledger: LedgerOption = None,
+) -> None:
+    """Write a consistent copy of a ledger to a new file."""
+    if not out.parent.is_dir():
+        fail(f"{out}: there is no such folder", code=2)
+    with wheel("copying"):
+        with_ledger(ledger, partial(_copy, out=out))
+    note(f"{out}: {service.file_size(out.stat().st_size)}; open it with --ledger sqlite:///{out}")
+
+
+async def _copy(ledger: Ledger, *, out: Path) -> None:
+    try:
+        await ledger.backup(out)
+    except (OSError, ValueError) as exc:
+        fail(f"{out}: {exc.strerror}" if isinstance(exc, OSError) and exc.strerror else str(exc), code=2)

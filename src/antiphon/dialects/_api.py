@@ -1,10 +1,10 @@
 """What a dialect is.
 
-A dialect is a name and two pure functions. It does no I/O, waits for nothing, keeps nothing, asks no clock and no random
-source, and imports no provider's SDK. Given the same data it gives the same messages, for ever.
+A dialect is a name and two pure functions. It does no I/O, has no state, uses no clock and no random source, and imports no
+provider's SDK. The same data always gives the same messages.
 
-Nothing is dropped in silence. What the core has no word for is kept in the dialect's own namespace or as a `ForeignPart`. What
-a format has no word for is reported as a `Loss`, and the caller decides whether to go on.
+Nothing is dropped silently. Data that the core cannot express is kept in the dialect's own namespace or as a `ForeignPart`.
+Data that a format cannot express is reported as a `Loss`, and the caller decides whether to continue.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing_extensions import override
 from antiphon.messages import Conversation
 
 Losses: TypeAlias = Literal["report", "raise"]
-"""What to do about what a format cannot say: report it beside the value, or refuse with an `EncodeError`."""
+"""How to handle losses: report them with the value, or raise an `EncodeError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something of a message that a format cannot say."""
+    """Content of a message that a format cannot express."""
 
     message_id: str | None
     """The message; None for the conversation as a whole."""
     what: str
-    """The thing that is lost: a field of the message (`thread_id`), or a kind of content (`media`)."""
+    """What is lost: a field of the message (`thread_id`), or a kind of content (`media`)."""
     reason: str
     """Why, in a phrase."""
 
 
 class Encoded:
-    """A conversation in some format, and what of it the format cannot say."""
+    """A conversation in some format, and its losses."""
 
     __slots__ = ("_losses", "aliases", "value")
 
@@ -46,14 +46,14 @@ class Encoded:
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.value = value
-        """Plain JSON data, valid for the format. It is yours."""
+        """Plain JSON data, valid for the format. The caller owns it."""
         self.aliases = aliases
-        """Ids and names that the format refuses, by what is written instead. `decode(…, aliases=…)` reads them back."""
+        """Ids and names that the format refuses, by their alias. `decode(…, aliases=…)` maps them back."""
         self._losses = losses
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the format cannot say. Some dialects find it out when it is asked for."""
+        """The losses. Some dialects compute them on first access."""
         if callable(self._losses):
             self._losses = self._losses()
         return self._losses
@@ -72,7 +72,7 @@ class Encoded:
 
 
 class Dialect(Protocol):
-    """Somebody's message format."""
+    """The message format of a provider or framework."""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Dialect(Protocol):
         """Read a conversation from bytes, text or parsed JSON; `aliases` are those of the `Encoded` that it answers.
 
         Raises:
-            DecodeError: the data is not this format; it says where and what was expected.
+            DecodeError: the data violates the format; the error has the place and what was expected.
         """
         ...
 
@@ -98,23 +98,23 @@ class Dialect(Protocol):
         """Write a conversation, valid for the format.
 
         Raises:
-            EncodeError: `losses="raise"`, and the format cannot say everything.
+            EncodeError: `losses="raise"`, and something would be lost.
         """
         ...
 
     def recognise(self, data: object) -> str | None:
-        """Say why parsed JSON looks like this format, or None if it does not."""
+        """Return why parsed JSON looks like this format; None if it does not."""
         ...
 
 
 @runtime_checkable
 class Converts(Dialect, Protocol):
-    """A dialect that can do less where a conversation only passes through: `convert` asks it to."""
+    """A dialect with a faster path for `convert`, where the conversation itself is not kept."""
 
     def skim(self, data: object) -> Conversation:
-        """Read a conversation that will be written in another format: without what brings the same data back."""
+        """Read a conversation that will be written in another format: no residue is kept."""
         ...
 
     def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format and is of no use any more; return it, and the aliases."""
+        """Write a conversation that was skimmed from another format, and consume it; return the value and the aliases."""
         ...

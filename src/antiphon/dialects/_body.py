@@ -36,9 +36,9 @@ class Body:
     root: tuple[str | int, ...] = ()
     """Where the units are, for errors."""
     instructions: Any = None
-    """What stands in the format's own place for instructions, if anything does."""
+    """The value of the format's field for instructions, if any."""
     slot: str = "instructions"
-    """The key of that place, for errors."""
+    """The key of that field, for errors."""
     tools: list[Any] = field(default_factory=list[Any])
     native: list[str] = field(default_factory=list[str])
     """What the tools of the service itself are called that do not stand among the others."""
@@ -50,7 +50,7 @@ class Body:
     id: str | None = None
     """The id of a response that is one unit."""
     beside: dict[str, object] = field(default_factory=dict[str, Any])
-    """What stands beside a unit that is alone and says more about it: the sources of an answer."""
+    """Further data about a single unit: the sources of an answer."""
 
 
 def said_together(group: Sequence[Message], message: Message) -> bool:
@@ -64,7 +64,7 @@ def said_together(group: Sequence[Message], message: Message) -> bool:
 
 
 def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> object:
-    """Return what must stand before a unit that is not the format's own: nothing."""
+    """Return the units that the format requires before a unit: none."""
     return None
 
 
@@ -102,7 +102,7 @@ class BodyFormat:
     """Why a facet is lost, where there is more to say than that the format has no place for it."""
 
     def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[object]:
-        """Write what stands in the instructions' own place; nothing, where the format has none."""
+        """Write the format's field for instructions; None if the format has none."""
         return [] if self.write_instructions is None else [self.write_instructions(group, writing)]
 
 

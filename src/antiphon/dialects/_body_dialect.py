@@ -50,7 +50,7 @@ class BodyDialect(BodyFormat):
         return read_body(self, opened(self, data), aliases or {}, began(self, None, {}))
 
     def skim(self, data: object) -> Conversation:
-        """Read a conversation that will be written in another format: without what brings the same data back."""
+        """Read a conversation that will be written in another format: no residue is kept."""
         body = opened(self, data)
         messages = [message for unit in read_units(self, body, {}) for message in unit.made]
         return Conversation(messages, tools=read_tools(self, body.tools, {}))
@@ -69,7 +69,7 @@ class BodyDialect(BodyFormat):
         return options
 
     def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format and is of no use any more."""
+        """Write a conversation that was skimmed from another format, and consume it."""
         body, writing = write_body(self, conversation, as_policy, {})
         return self.close(body), writing.aliases.given
 

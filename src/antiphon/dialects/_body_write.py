@@ -30,7 +30,7 @@ def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, object]
 
 
 def talk(messages: Iterable[Message]) -> list[Message]:
-    """Return what is said to a model."""
+    """Return the messages that a model sees."""
     return [message for message in messages if message.__dict__["lane"] == "talk"]
 
 
@@ -66,7 +66,7 @@ def _write_plain(form: BodyFormat, conversation: Conversation, writing: BodyWrit
 
 
 def write_long(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
-    """Write a conversation unit by unit, and note in `written` what became of each message."""
+    """Write a conversation unit by unit, and record in `written` the unit of each message."""
     said = talk(conversation)
     arranged = arrange(said, writing.is_native)
     writing.aliases.begin(said, arranged.reused)

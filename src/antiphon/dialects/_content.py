@@ -28,7 +28,7 @@ from antiphon.messages.trusted import json_text_of, plain_of
 
 
 def request_of(payload: Payload) -> str | None:
-    """Return what an agent is asked, if a call asks an agent: its only argument is a `request` in words."""
+    """Return the request to an agent, if a call is one: its only argument is the text `request`."""
     if payload.kind != "option_call" or payload.arguments_text is not None:
         return None
     arguments = plain_of(payload, "arguments")
@@ -42,7 +42,7 @@ def json_text(value: object) -> str:
 
 
 def arguments_text(call: OptionCallPayload) -> str:
-    """Return arguments as text: as it was written, if anyone wrote it."""
+    """Return arguments as text: the original text, if there is one."""
     return json_text_of(call, "arguments") if call.arguments_text is None else call.arguments_text
 
 
@@ -79,7 +79,7 @@ def result_text(outcome: OptionResultPayload) -> str | None:
 # ---------------------------------------------------------------- arguments and outcomes of providers' formats
 
 INSTRUCTION = "[System instruction]: "
-"""How an instruction begins that had to become a user's: the format has a place for it only at some points."""
+"""The prefix of an instruction that is written as user text, because the format does not accept it at this position."""
 
 _RAW = "_raw"
 """The one key of an object that stands for arguments which are not an object."""
@@ -149,7 +149,7 @@ def error_of(text: str) -> tuple[str, str]:
 
 
 def outcome_text(outcome: OptionResultPayload) -> str:
-    """Return what came of a call as readable text: never `null`, and an error says that it is one."""
+    """Return the outcome of a call as readable text: never `null`, and an error is marked as one."""
     if outcome.is_error:
         words = error_text(outcome)
         return words if outcome.error_type != _ERROR else f"{_ERROR}: {words}"
@@ -161,7 +161,7 @@ def outcome_text(outcome: OptionResultPayload) -> str:
 
 _DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
 _PATH = re.compile(r"[^:/?#]+:(?://[^/?#]*)?([^?#]*)")
-"""The path of a URL, as RFC 3986 (appendix B) finds it in whatever stands there; `urlsplit` refuses some."""
+"""The path of a URL, by the regular expression of RFC 3986 (appendix B); `urlsplit` refuses some URLs."""
 
 _MIMES = {
     "gif": "image/gif",
@@ -229,7 +229,7 @@ def named_file(name: str | None) -> dict[str, Any]:
 
 
 def described(part: MediaPart) -> str:
-    """Return words for a medium that cannot be shown: what is said in it, where that is known."""
+    """Return a text that replaces a medium: its content, if that is known."""
     for notes in part.metadata.values():
         if isinstance(said := notes.get("transcript"), str) and said:
             return said

@@ -22,7 +22,7 @@ def frozen(value: Any) -> Any:
             return value
 
 
-def thawed(value: Any) -> Any:
+def thawed(value: object) -> Any:
     """Return a copy of a value in which every dict, list and set is a plain one."""
     match value:
         case dict():
@@ -38,7 +38,7 @@ def thawed(value: Any) -> Any:
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
-    raise TypeError("what a message gives out is read-only; change a copy()")
+    raise TypeError("a value returned by a message is read-only; change a copy()")
 
 
 class FrozenDict(dict[str, Any]):
@@ -47,7 +47,7 @@ class FrozenDict(dict[str, Any]):
     __slots__ = ()
 
     @override
-    def __setitem__(self, key: str, value: Any) -> NoReturn:
+    def __setitem__(self, key: str, value: object) -> NoReturn:
         _refuse()
 
     @override
@@ -55,7 +55,7 @@ class FrozenDict(dict[str, Any]):
         _refuse()
 
     @override
-    def __ior__(self, *args: Any) -> NoReturn:
+    def __ior__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
@@ -63,7 +63,7 @@ class FrozenDict(dict[str, Any]):
         _refuse()
 
     @override
-    def pop(self, *args: Any) -> NoReturn:
+    def pop(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
@@ -71,11 +71,11 @@ class FrozenDict(dict[str, Any]):
         _refuse()
 
     @override
-    def setdefault(self, *args: Any) -> NoReturn:
+    def setdefault(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def update(self, *args: Any, **changes: Any) -> NoReturn:
+    def update(self, *args: object, **changes: object) -> NoReturn:
         _refuse()
 
     @override
@@ -89,7 +89,7 @@ class FrozenDict(dict[str, Any]):
         return self.copy()
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return frozen, (self.copy(),)
 
 
@@ -99,23 +99,23 @@ class FrozenList(list[Any]):
     __slots__ = ()
 
     @override
-    def __setitem__(self, *args: Any) -> NoReturn:
+    def __setitem__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __delitem__(self, *args: Any) -> NoReturn:
+    def __delitem__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __iadd__(self, *args: Any) -> NoReturn:
+    def __iadd__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __imul__(self, *args: Any) -> NoReturn:
+    def __imul__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def append(self, value: Any) -> NoReturn:
+    def append(self, value: object) -> NoReturn:
         _refuse()
 
     @override
@@ -123,19 +123,19 @@ class FrozenList(list[Any]):
         _refuse()
 
     @override
-    def extend(self, *args: Any) -> NoReturn:
+    def extend(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def insert(self, *args: Any) -> NoReturn:
+    def insert(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def pop(self, *args: Any) -> NoReturn:
+    def pop(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def remove(self, value: Any) -> NoReturn:
+    def remove(self, value: object) -> NoReturn:
         _refuse()
 
     @override
@@ -143,7 +143,7 @@ class FrozenList(list[Any]):
         _refuse()
 
     @override
-    def sort(self, *args: Any, **how: Any) -> NoReturn:
+    def sort(self, *args: object, **how: object) -> NoReturn:
         _refuse()
 
     @override
@@ -157,7 +157,7 @@ class FrozenList(list[Any]):
         return self.copy()
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return frozen, (self.copy(),)
 
 
@@ -167,23 +167,23 @@ class FrozenSet(set[Any]):
     __slots__ = ()
 
     @override
-    def __iand__(self, *args: Any) -> NoReturn:
+    def __iand__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __ior__(self, *args: Any) -> NoReturn:
+    def __ior__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __isub__(self, *args: Any) -> NoReturn:
+    def __isub__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def __ixor__(self, *args: Any) -> NoReturn:
+    def __ixor__(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def add(self, value: Any) -> NoReturn:
+    def add(self, value: object) -> NoReturn:
         _refuse()
 
     @override
@@ -191,15 +191,15 @@ class FrozenSet(set[Any]):
         _refuse()
 
     @override
-    def difference_update(self, *args: Any) -> NoReturn:
+    def difference_update(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def discard(self, value: Any) -> NoReturn:
+    def discard(self, value: object) -> NoReturn:
         _refuse()
 
     @override
-    def intersection_update(self, *args: Any) -> NoReturn:
+    def intersection_update(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
@@ -207,15 +207,15 @@ class FrozenSet(set[Any]):
         _refuse()
 
     @override
-    def remove(self, value: Any) -> NoReturn:
+    def remove(self, value: object) -> NoReturn:
         _refuse()
 
     @override
-    def symmetric_difference_update(self, *args: Any) -> NoReturn:
+    def symmetric_difference_update(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
-    def update(self, *args: Any) -> NoReturn:
+    def update(self, *args: object) -> NoReturn:
         _refuse()
 
     @override
@@ -229,5 +229,5 @@ class FrozenSet(set[Any]):
         return self.copy()
 
     @override
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return frozen, (self.copy(),)

@@ -24,7 +24,7 @@ from antiphon.messages.trusted import EMPTY
 
 @dataclass(slots=True)
 class Arranged:
-    """Messages in order, and what was done to them. Messages are told apart by identity: an id may be used twice."""
+    """Messages in order, and the changes made to them. Messages are compared by identity: an id may occur twice."""
 
     messages: Sequence[Message]
     left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
@@ -42,7 +42,7 @@ def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -
 
 
 def is_regular(messages: Sequence[Message]) -> bool:
-    """Whether all calls of a breath are answered before anything else is said, and no id is used twice."""
+    """Whether all calls of an utterance are answered before any other message, and no id occurs twice."""
     waiting: set[str] = set()
     seen: set[str] = set()
     last: Message | None = None
@@ -139,7 +139,7 @@ class _Arranging:
 
 
 def _moved_up(order: list[int]) -> list[int]:
-    """Return the positions that stand before a smaller one."""
+    """Return the positions that precede a smaller one."""
     moved: list[int] = []
     smallest = len(order) + max(order, default=0)
     for position in reversed(order):

@@ -50,13 +50,13 @@ _FACTS = (
 """What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
 
 
-def sample_units(data: Any) -> list[dict[str, Any]]:
+def sample_units(data: Any) -> list[dict[str, object]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
 
 
-def is_one_of(value: Any, choices: Collection[str]) -> bool:
+def is_one_of(value: object, choices: Collection[str]) -> bool:
     """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
     return isinstance(value, str) and value in choices
 
@@ -253,7 +253,7 @@ class Reading:
     once: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the next message gets besides, and no other."""
     beside: Mapping[str, object] = field(default_factory=dict[str, Any])
-    """What stands beside the unit and says more about it."""
+    """Further data about the unit."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the dialect remembers of what it has read so far."""
     names: GoodNames = field(default_factory=GoodNames)
@@ -287,9 +287,9 @@ class Unit:
         """Where the list, or the unit that stands alone, is in the whole."""
         self._made_id: str | None = None
         self.id = id
-        """Its id, where that does not stand in the unit or is known already."""
+        """Its id, if it is not in the unit or is already known."""
         self.is_slot = is_slot
-        """Whether it stands in the format's own place for instructions."""
+        """Whether it is in the format's field for instructions."""
         self.is_small = _is_small(value, reading.limits)
         """Whether nothing in it can be beyond a limit of one message."""
         self.has_aliases = False

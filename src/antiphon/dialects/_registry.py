@@ -39,7 +39,7 @@ class Detected:
     name: str | None
     """The dialect; None if none fits, or several do."""
     reason: str
-    """Why, or between which it cannot be told."""
+    """The reason, or the dialects that it may be."""
     candidates: tuple[str, ...]
     """All that fit."""
 
@@ -54,7 +54,7 @@ def get(name: str) -> Dialect:
     """Return a dialect by name.
 
     Raises:
-        LookupError: there is none of that name.
+        LookupError: no dialect has that name.
     """
     if name in _OURS:
         return cast("Dialect", import_module(_OURS[name]).DIALECT)

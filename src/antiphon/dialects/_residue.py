@@ -1,10 +1,10 @@
-"""Residue: what a unit of somebody's format says beyond what we would write from the core, as a small patch.
+"""Residue: the difference between a unit as it was read and as the dialect would write it, as a small patch.
 
 Reading a unit gives messages; writing those messages gives a unit of the same meaning, but rarely the same data: an unknown
 key, a `null` where we leave out, a spelling of arguments. `residue(written, original)` is the difference, kept in the
-dialect's own namespace. `restore(written, residue)` puts it back, and is careful about edits: whatever would now be written
-differently than when the unit was read is left as it is written. So an unchanged unit comes back as it was, and an edited one
-but for the edit.
+dialect's own namespace. `restore(written, residue)` puts it back, unless the message was edited: a value that the dialect now
+writes differently than when the unit was read stays as written. So an unchanged unit is written back unchanged, and an edited
+one differs only in the edit.
 
 A patch is a flat list of changes, each at a path, so that it is hardly deeper than what it holds:
 
@@ -129,17 +129,17 @@ def _print(value: Any) -> str:
 
 # ---------------------------------------------------------------- which message a change belongs to
 
-InvocationIn: TypeAlias = Callable[[dict[str, Any]], Any]
+InvocationIn: TypeAlias = Callable[[dict[str, Any]], object]
 """Returns the invocation that an item of a list is a call or a result of; None if it is neither."""
 _Place: TypeAlias = tuple[int, str, int]
-"""Where an item stands: the unit, the key of the list, the place in it."""
+"""The position of an item: the unit, the key of the list, the index in it."""
 
 _ITEM = 3
 _OWN = "own"
 
 
 def nobody(item: dict[str, object]) -> None:
-    """Return whose item it is, where a unit holds one call or result at most: of nobody in particular."""
+    """Return None: in formats with at most one call or result per unit, no item has an owner."""
 
 
 def stem(message: Message) -> str:
@@ -148,9 +148,13 @@ def stem(message: Message) -> str:
 
 
 def shared_out(
-    patch: Iterable[dict[str, Any]], units: Sequence[Any], group: Sequence[Message], writing: BodyWriting, whose: InvocationIn
+    patch: Iterable[dict[str, Any]],
+    units: Sequence[object],
+    group: Sequence[Message],
+    writing: BodyWriting,
+    whose: InvocationIn,
 ) -> list[list[dict[str, object]]]:
-    """Return the residue of a unit by message: each has its own item's, and the first has what is nobody's."""
+    """Return the residue of a unit by message: that of its own item, and for the first message also the rest."""
     shares: list[list[dict[str, Any]]] = [[] for _ in group]
     items = _items(units, whose) if len(group) > 1 else {}
     owners = {items[said]: place for place, said in enumerate(_written(group, writing)) if said in items}
@@ -162,14 +166,14 @@ def shared_out(
 
 
 def gathered(
-    group: Sequence[Message], units: Sequence[Any], writing: BodyWriting, whose: InvocationIn
+    group: Sequence[Message], units: Sequence[object], writing: BodyWriting, whose: InvocationIn
 ) -> list[dict[str, object]]:
-    """Return all changes to the units of a group, each at the place where what it belongs to stands by now."""
+    """Return all changes to the units of a group, with paths adjusted to the current positions of their items."""
     noted = [(message, writing.notes(message).get("residue")) for message in group]
     if not any(patch for _, patch in noted):
         return []
     changes: list[dict[str, Any]] = []
-    items: dict[Any, _Place] | None = None
+    items: dict[object, _Place] | None = None
     for message, patch in noted:
         if not patch or writing.is_other_than_it_was(message):
             continue
@@ -190,7 +194,7 @@ def _written(group: Sequence[Message], writing: BodyWriting) -> Iterator[str | N
 
 
 def _items(units: Sequence[object], whose: InvocationIn) -> dict[object, _Place]:
-    """Return where each call and result stands, by its id; not those that share one, which nobody can tell apart."""
+    """Return the position of each call and result, by id; without ids that are used twice, which are ambiguous."""
     found: dict[object, _Place] = {}
     shared: set[object] = set()
     for place, unit in enumerate(units):

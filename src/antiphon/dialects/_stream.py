@@ -1,9 +1,9 @@
-"""Streamed answers: bytes in as they come, deltas out, and the whole answer at the end.
+"""Streamed answers: bytes in as they arrive, deltas out, and the complete answer at the end.
 
-A stream is an `EventReader` (bytes to events) and a fold (events to the body that would have come without streaming), whose
-body the dialect then decodes like any other. However the bytes are cut, the deltas and the answer are the same.
+A stream is an `EventReader` (bytes to events) and an assembler (events to the body that the provider would have sent without
+streaming). The dialect then decodes the body like any other. The result does not depend on how the bytes are split.
 
-What comes before an error is never lost to it: `feed` returns the deltas up to the bad event, and the next call raises.
+An error does not lose earlier deltas: `feed` returns the deltas up to the bad event, and the next call raises.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Self, cast
 
+from antiphon.dialects._assembler import AnswerAssembler, AssemblerBase, Delta, EventError, StreamFailure
 from antiphon.dialects._events import EventReader, RawEvent, TooLargeError
-from antiphon.dialects._fold import Delta, EventError, Failure, Fold, Folding
 from antiphon.dialects._reading import as_object, parsed
 from antiphon.dialects._registry import get
 from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
@@ -25,7 +25,7 @@ from antiphon.messages import Conversation, current_limits, thaw
 _VERSION = 1
 """Of the stored state."""
 
-_FOLDS = {
+_ASSEMBLERS = {
     "openai-chat": "antiphon.dialects.openai_chat._stream",
     "openai-responses": "antiphon.dialects.openai_responses._stream",
     "anthropic-messages": "antiphon.dialects.anthropic_messages._stream",
@@ -40,16 +40,16 @@ _PASSING = re.compile(
     r"408|409|425|429|5\d\d|(?:overloaded|api|rate_limit|timeout|server|internal|internal_server)_error"
     r"|rate_limit_exceeded|UNAVAILABLE|INTERNAL|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED"
 )
-"""What providers call a trouble of theirs, after which the same request may succeed."""
+"""Provider error codes after which the same request may succeed."""
 
 
 class Stream:
     """One streamed answer."""
 
-    __slots__ = ("_aliases", "_count", "_dialect", "_failed", "_fold", "_last_event", "_reader")
+    __slots__ = ("_aliases", "_assembler", "_count", "_dialect", "_failed", "_last_event", "_reader")
 
     def __init__(self, dialect: str, *, aliases: Mapping[str, str] | None = None) -> None:
-        """Begin to read an answer; `aliases` are those of the `Encoded` that it answers.
+        """Start reading an answer; `aliases` are those of the `Encoded` request.
 
         Raises:
             LookupError: there is no such dialect, or it has no streams.
@@ -57,7 +57,7 @@ class Stream:
         limits = current_limits()
         self._dialect = dialect
         self._aliases = dict(aliases or {})
-        self._fold = cast("Fold", _fold_of(dialect)())
+        self._assembler = cast("AnswerAssembler", _assembler_class(dialect)())
         self._reader = EventReader(limits.message_bytes + limits.data_url_bytes)
         self._count = 0
         self._last_event: str | None = None
@@ -66,16 +66,16 @@ class Stream:
     # ---------------------------------------------------------------- taking in
 
     def feed(self, data: bytes) -> tuple[Delta, ...]:
-        """Take bytes of the answer's HTTP body, cut anywhere, and return what they add.
+        """Feed bytes of the answer's HTTP body, split anywhere, and return the deltas.
 
         Raises:
-            DecodeError: an event is not what the format says; it says which.
-            StreamFailedError: the provider says that it failed.
+            DecodeError: an event violates the format; the error says which.
+            StreamFailedError: the provider reported a failure.
         """
         return self._collect(self._reader.feed(data))
 
     def add(self, event: Mapping[str, object]) -> tuple[Delta, ...]:
-        """Take one event that is already parsed, and return what it adds. It raises what `feed` raises."""
+        """Feed one parsed event, and return the deltas. It raises the same errors as `feed`."""
         return self._collect([event])
 
     def _collect(self, events: Iterable[RawEvent | Mapping[str, object]]) -> tuple[Delta, ...]:
@@ -96,14 +96,14 @@ class Stream:
 
     def _take(self, given: RawEvent | Mapping[str, object]) -> Iterator[Delta]:
         if isinstance(given, RawEvent) and given.data.strip() == b"[DONE]":
-            self._fold.end()
+            self._assembler.end()
             return
         self._count += 1
         try:
             event = self._event(given)
-            failure = self._fold.failure_in(event)
+            failure = self._assembler.failure_in(event)
             if failure is None:
-                yield from map(self._with_our_names, self._fold.add(event))
+                yield from map(self._with_our_names, self._assembler.add(event))
         except EventError as exc:
             where = f"event {self._count}: {exc.key}".removesuffix(": ")
             raise DecodeError(exc.reason, dialect=self._dialect, where=where) from None
@@ -132,19 +132,19 @@ class Stream:
         ours = self._aliases.get(call_id, call_id) if call_id is not None else None
         return replace(delta, option_name=self._aliases.get(name, name), invocation_id=ours)
 
-    def _failure(self, failure: Failure) -> StreamFailedError:
+    def _failure(self, failure: StreamFailure) -> StreamFailedError:
         where, may_pass = f"event {self._count}", failure.code is not None and bool(_PASSING.fullmatch(failure.code))
         return StreamFailedError(failure.message, dialect=self._dialect, where=where, code=failure.code, retryable=may_pass)
 
     # ---------------------------------------------------------------- giving out
 
     def finish(self) -> Conversation:
-        """Return the whole answer, as if it had come at once.
+        """Return the complete answer, the same as without streaming.
 
         Raises:
-            StreamCutError: it is not whole; the error says what is open, and has the state to go on from.
-            DecodeError: it is not what the format says, or not a stream at all.
-            StreamFailedError: the provider says that it failed.
+            StreamCutError: the answer is incomplete; the error names the open pieces and has the state to resume from.
+            DecodeError: it violates the format, or is not a stream.
+            StreamFailedError: the provider reported a failure.
         """
         self._take_rest()
         if self._failed is not None:
@@ -156,14 +156,14 @@ class Stream:
         if opened:
             reason = f"the answer broke off after {self._count} events; still open: {', '.join(opened)}"
             raise StreamCutError(reason, dialect=self._dialect, opened=opened, state=self.state)
-        return self._decoded(self._fold.body())
+        return self._decoded(self._assembler.body())
 
     def so_far(self) -> Conversation:
-        """Return what is whole of the answer: text as it stands, calls and reasoning only if nothing of them is missing."""
-        return Conversation() if self._fold.is_empty else self._decoded(self._fold.body(whole=True))
+        """Return the answer so far: partial text too, but calls and reasoning only if they are complete."""
+        return Conversation() if self._assembler.is_empty else self._decoded(self._assembler.body(whole=True))
 
     def _take_rest(self) -> None:
-        """Read a last event that has no empty line after it, if it is whole."""
+        """Read a last event without an empty line after it, if it is complete."""
         last = self._reader.flush()
         if last is None or self._failed is not None:
             return
@@ -184,30 +184,30 @@ class Stream:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer so far in the shape in which it would have come without streaming, as plain JSON."""
-        return self._fold.body()
+        """The answer so far, in the provider's format for an answer without streaming, as plain JSON."""
+        return self._assembler.body()
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Name what is not whole; empty if the answer is."""
-        end = () if self._fold.is_finished else ("the end of the answer",)
-        return (*self._fold.unfinished(), *end)
+        """The names of the incomplete pieces; empty if the answer is complete."""
+        end = () if self._assembler.is_finished else ("the end of the answer",)
+        return (*self._assembler.unfinished(), *end)
 
     @property
     def unknown(self) -> Mapping[str, int]:
-        """How often events came that say nothing we know of and have no place in the answer, by their name."""
-        return dict(self._fold.unknown)
+        """The number of unknown events that are not part of the answer, by name."""
+        return dict(self._assembler.unknown)
 
     @property
     def last_event(self) -> str | None:
-        """The id or sequence number of the last event: what a server that can go on from there asks for."""
+        """The id or sequence number of the last event, for servers that can continue from it."""
         return self._last_event
 
     # ---------------------------------------------------------------- stopping and going on
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that has come, as plain JSON from which `resume` goes on."""
+        """The state for `resume`, as plain JSON."""
         return {
             "antiphon_stream": _VERSION,
             "dialect": self._dialect,
@@ -215,25 +215,24 @@ class Stream:
             "events": self._count,
             "last_event": self._last_event,
             "rest": self._reader.rest.decode("latin-1"),
-            "answer": self._fold.state,
+            "answer": self._assembler.state,
         }
 
     @classmethod
     def resume(cls, state: Mapping[str, object], *, reconnected: bool = False) -> Self:
-        """Go on from a state.
+        """Resume from a state. The next bytes must follow the last byte that was fed.
 
-        What comes next must follow the last byte that was fed. A server that was asked to go on after `last_event` sends whole
-        events: say `reconnected`, and what had come of the next one is forgotten.
+        A server that continues after `last_event` sends complete events: pass `reconnected` to discard the partial one.
 
         Raises:
-            DecodeError: it is no state of a stream.
-            NewerVersionError: a later antiphon wrote it.
-            LookupError: it is of a dialect that is not there.
+            DecodeError: it is not the state of a stream.
+            NewerVersionError: a newer antiphon wrote it.
+            LookupError: its dialect does not exist.
         """
         known = _checked_state(state)
         stream = cls(known["dialect"], aliases=known["aliases"])
         try:
-            stream._fold = cast("Fold", _fold_of(known["dialect"]).resumed(known["answer"]))
+            stream._assembler = cast("AnswerAssembler", _assembler_class(known["dialect"]).resumed(known["answer"]))
         except EventError as exc:
             raise DecodeError(exc.reason, dialect=stream._dialect, where=f"answer.{exc.key}") from None
         stream._count, stream._last_event = known["events"], known["last_event"]
@@ -242,15 +241,15 @@ class Stream:
         return stream
 
 
-def _fold_of(dialect: str) -> type[Folding]:
-    if dialect not in _FOLDS:
+def _assembler_class(dialect: str) -> type[AssemblerBase]:
+    if dialect not in _ASSEMBLERS:
         get(dialect)
-        raise LookupError(f"no streamed answer of {dialect!r} can be read; there are {', '.join(_FOLDS)}")
-    return cast("type[Folding]", import_module(_FOLDS[dialect]).FOLD)
+        raise LookupError(f"no streamed answer of {dialect!r} can be read; there are {', '.join(_ASSEMBLERS)}")
+    return cast("type[AssemblerBase]", import_module(_ASSEMBLERS[dialect]).ASSEMBLER)
 
 
 def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:
-    """Parse an event. Half a character is let through, because its other half may be in the next event."""
+    """Parse an event. A lone surrogate is accepted, because its other half may be in the next event."""
     try:
         return parsed(given, dialect)
     except DecodeError:

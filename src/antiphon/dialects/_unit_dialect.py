@@ -105,7 +105,7 @@ class UnitDialect:
         return Conversation(messages, metadata=shape)
 
     def skim(self, data: object) -> Conversation:
-        """Read a conversation that will be written in another format: without what brings the same data back."""
+        """Read a conversation that will be written in another format: no residue is kept."""
         units = self._read(parsed_loosely(data, self.name))
         return Conversation([message for unit in units for message in unit.made])
 
@@ -138,7 +138,7 @@ class UnitDialect:
         return reported(self.name, encoded, losses)
 
     def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format and is of no use any more: its JSON is not copied."""
+        """Write a conversation that was skimmed from another format, and consume it: its JSON is not copied."""
         groups = self._groups(conversation)
         writing = self._writing(conversation, groups, as_policy)
         writing.gives_away = True
@@ -148,7 +148,7 @@ class UnitDialect:
         return Writing(said, frozenset(group[0].id for group in groups), as_policy)
 
     def _units(self, said: Conversation, as_policy: str | None) -> list[object]:
-        """Write what is said, with the residue of what was read put back."""
+        """Write the messages, with the residue restored."""
         groups = self._groups(said)
         writing = self._writing(said, groups, as_policy)
         return [self._restored(group, self.write(group, writing)) for group in groups]

@@ -14,7 +14,7 @@ from antiphon.messages import Conversation, Message, PartsPayload, new_id
 
 
 def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
-    """Read a conversation from somebody's format: bytes, text, or parsed JSON.
+    """Read a conversation from a format: bytes, text, or parsed JSON.
 
     `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names. What has no id
     of its own gets one from its place and content, so that reading the same data twice gives the same; `fresh_ids` gives
@@ -22,7 +22,7 @@ def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None,
 
     Raises:
         DecodeError: the data is not that format; it says where and what was expected.
-        LookupError: there is no dialect of that name.
+        LookupError: no dialect has that name.
     """
     read = get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
     return with_fresh_ids(read, dialect) if fresh_ids else read
@@ -31,13 +31,13 @@ def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None,
 def encode(
     conversation: Conversation, dialect: str, as_policy: str | None = None, losses: Losses = "report", **options: Any
 ) -> Encoded:
-    """Write a conversation in somebody's format, and report what the format cannot say.
+    """Write a conversation in a format, and report the losses.
 
     `as_policy` is the viewpoint: whose words are the assistant's.
 
     Raises:
         EncodeError: `losses="raise"`, and something would be lost.
-        LookupError: there is no dialect of that name.
+        LookupError: no dialect has that name.
     """
     return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
 

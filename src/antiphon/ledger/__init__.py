@@ -2,7 +2,7 @@
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Unfit, Why, Woken
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.ledger._open import open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
@@ -46,7 +46,7 @@ __all__ = [
     "Reward",
     "Snapshot",
     "Tailed",
-    "Taken",
+    "TakenThread",
     "ThreadFilter",
     "ThreadJournal",
     "ThreadOrder",

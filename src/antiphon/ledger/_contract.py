@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._chain import Record
-from antiphon.ledger._hosts import Host, HostStatus, Taken, Woken
+from antiphon.ledger._hosts import Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
     CallOrder,
@@ -195,7 +195,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         """Claim threads that have something to do and no living owner, the longest due first; never two hosts the same.
 
         A thread has something to do if it was posted to and no owner has reported that as seen, if the `wake_at` of its
@@ -243,7 +243,8 @@ class Ledger(Protocol):
 
         `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
         of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
-        or none. They have no owner; status, pattern, kind and snapshots are not in the rows, so they are not restored.
+        or none. They have no owner. One with open requests is due, of the kind of the actor that the first was for. Status,
+        pattern and snapshots are not in the rows, so they are not restored.
 
         Raises:
             RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.

@@ -20,6 +20,8 @@ from antiphon.messages import current_port, is_name
 
 _LONGEST_LEASE = 24 * 3600.0
 """Seconds: threads of a host that died are not taken over for so long."""
+_SLACK = 1.0
+"""Seconds: sums of floats are not exact, and a clock that began anew is off by more."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -39,7 +41,8 @@ def process_name() -> str:
     if simulated is not None:
         return simulated
     pid = os.getpid()
-    return f"{_boot()}/{_pid_namespace()}/{pid}/{_started_at(pid)}"
+    _, started_at = _process_state(pid) or ("", "")
+    return f"{_boot()}/{_pid_namespace()}/{pid}/{started_at}"
 
 
 def _boot() -> str:
@@ -58,14 +61,18 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _started_at(pid: int) -> str | None:
-    """Return when a process was started, in ticks of the machine; None if there is no such process, or it has ended."""
+_DEAD_STATES = "ZX"
+"""A process that has ended and whose parent has not asked how."""
+
+
+def _process_state(pid: int) -> tuple[str, str] | None:
+    """Return the state of a process, and when it was started, in ticks of the machine; None if the machine does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the name before may have spaces and brackets
-    return None if state in "ZX" else fields[18]
+    return state, fields[18]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class Host:
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
         given: tuple[Any, Any] = self.kinds, self.lease  # whatever a program without a type checker gives
         kinds, lease = given
-        if not isinstance(kinds, tuple) or not all(map(is_name, kinds)):
+        if type(kinds) is not tuple or not all(map(is_name, self.kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
         is_number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
         if not is_number or not 0 < lease <= _LONGEST_LEASE:
@@ -121,7 +128,7 @@ Why: TypeAlias = Literal["posted", "due", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenThread:
     """A thread that a host was given, and why."""
 
     thread_id: str
@@ -205,7 +212,21 @@ class BootClock:
     def now(self) -> float:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)  # noqa: TID251 (nobody sets it)
 
+    def has_ended(self, instance: str) -> bool:
+        """Whether the process of a host has ended; known only of a process that this one can see."""
+        boot, namespace, pid, started_at = (*instance.split("/"), "", "", "", "")[:4]
+        if not boot or boot != self.boot or not namespace or namespace != _pid_namespace() or not pid.isdecimal():
+            return False  # another machine or container counts its processes for itself; a program may choose any name
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            pass  # it belongs to another user
+        found = _process_state(int(pid))
+        return found is not None and (found[0] in _DEAD_STATES or found[1] != started_at)  # else the id was given out again
+
 
 def lasts(now: float, ends: float, lease: float) -> bool:
     """Whether a lease has begun and not ended. One that begins later than now was given before the clock began anew."""
-    return ends - lease <= now < ends
+    return now < ends <= now + lease + _SLACK

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from antiphon.errors import FencedError
+from antiphon.errors import FencedError, LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._hosts import Host, Unfit, Why
@@ -66,7 +66,7 @@ def claimed(state: State, owner: int | None, kind: str | None = None, *, build: 
     """Return the state of a thread with a new owner; `build` is no longer unfit for it."""
     unfit = state.unfit
     if unfit is not None and build is not None:
-        unfit = _written({name: rest for name, rest in _read(unfit).items() if name != build})
+        unfit = _written({name: rest for name, rest in _read(state).items() if name != build})
     kind = state.kind or kind  # the first one stays: later claims may come with a message to another actor
     return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=kind, unfit=unfit)
 
@@ -82,15 +82,24 @@ def released(state: State, release: Release) -> State:
     due_at = _earliest(state.due_at if state.posted else None, release.wake_at)
     if release.unfit is not None:
         due_at = _earliest(due_at, release.now)
-        state = state._replace(unfit=_written({**_read(state.unfit), release.unfit: (release.reason, release.now)}))
+        state = state._replace(unfit=_written({**_read(state), release.unfit: (release.reason, release.now)}))
     return state._replace(epoch=-state.epoch, owner=None, due_at=due_at)
 
 
 _Unfit: TypeAlias = dict[str, tuple[str, int]]
 
 
-def _read(unfit: str | None) -> _Unfit:
-    return {} if unfit is None else orjson.loads(unfit)
+def _read(state: State) -> _Unfit:
+    """Return the builds that cannot continue a thread, each with the reason and the time.
+
+    Raises:
+        LedgerCorruptError: that is not as it was written.
+    """
+    try:
+        found: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
+        return {build: (str(reason), int(at)) for build, (reason, at) in found.items()}
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise LedgerCorruptError("the builds that are unfit for it are not what was written", state.thread_id) from exc
 
 
 def _written(unfit: _Unfit) -> str | None:
@@ -98,8 +107,12 @@ def _written(unfit: _Unfit) -> str | None:
 
 
 def unfit_of(state: State) -> tuple[Unfit, ...]:
-    """Return the builds that cannot continue a thread, by name."""
-    return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in sorted(_read(state.unfit).items()))
+    """Return the builds that cannot continue a thread, by name.
+
+    Raises:
+        LedgerCorruptError: that is not as it was written.
+    """
+    return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in sorted(_read(state).items()))
 
 
 def seen(state: State, upto: int) -> State:

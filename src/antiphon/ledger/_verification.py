@@ -25,6 +25,7 @@ from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal
 from antiphon.messages import NO_LIMITS, Message, loads
+from antiphon.messages.keys import kind_of
 
 # ---------------------------------------------------------------- verification
 
@@ -207,6 +208,12 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
         reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
         raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
     state = _state(journal, base, rows, pairing)._replace(is_redacted=redaction.is_on and _is_clean(rows, redaction))
+    open_at = {call.seq for call in pairing.open if not call.is_effect}
+    asked = [
+        row.message.to[0] for row in rows if row.record.seq in open_at and row.message.lane == "control" and row.message.to
+    ]
+    if asked:  # nobody owns it, and a host must find what is left to do
+        state = state._replace(kind=kind_of(asked[0]), due_at=state.updated_at)
     return Restored(state, rows, pairing)
 
 

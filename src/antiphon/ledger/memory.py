@@ -18,7 +18,7 @@ from types import MappingProxyType
 from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, Taken, Woken, lasts
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, TakenThread, Woken, lasts
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
     Term,
@@ -341,7 +341,7 @@ class MemoryLedger(Verbs):
         thread = self._known(thread_id)
         thread.state = released(thread.state, release)
 
-    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
         now, wanted = current_port().now(), kinds_wanted(by, kinds)
         owner, micros = self._living(by, now), to_micros(now)
@@ -350,11 +350,11 @@ class MemoryLedger(Verbs):
             if thread.state.kind in wanted and all(each.build != by.build for each in unfit_of(thread.state)):
                 since = self._due_since(thread, now)
                 due += [] if since is None else [(since, thread.key, thread)]
-        taken: list[Taken] = []
+        taken: list[TakenThread] = []
         for since, _, thread in sorted(due, key=itemgetter(0, 1))[:limit]:
             why = why_due(thread.state, micros)
             state = thread.state = claimed(thread.state, owner)
-            taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+            taken.append(TakenThread(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
         return tuple(taken)
 
     def _due_since(self, thread: _Thread, now: datetime) -> int | None:

@@ -1,6 +1,6 @@
 """Builders: the short way to well-formed messages.
 
-Who speaks, unless told otherwise:
+The default speaker:
 
 | made by | policy | role_hint_for_llm |
 |---|---|---|
@@ -40,7 +40,7 @@ _ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}
 
 
 class MessageBuilder:
-    """Collects what one policy says in one breath: text, media and option calls, all of one step and one turn."""
+    """Collects one utterance of a policy: text, media and option calls of one step and one turn."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MessageBuilder:
     def continue_step(
         cls, last: Message | int | None = None, *, policy: str = "user", role_hint_for_llm: RoleHint | None = None
     ) -> Self:
-        """Say more within the step of `last` (a message or a step number); of no step, if it has none."""
+        """Continue the step of `last` (a message or a step number); without a step, if it has none."""
         step = _step_of(last)
         return cls(policy=policy, step_num=step, role_hint_for_llm=role_hint_for_llm, thread_id=_thread_of(last))
 
@@ -204,7 +204,7 @@ class OptionResultBuilder:
         """Answer a call as the option that ran, or as `policy` (the runtime, for an option that never ran).
 
         Raises:
-            ValueError: the message is no option call.
+            ValueError: the message is not an option call.
         """
         return cls(call, policy=policy)
 
@@ -216,7 +216,7 @@ class OptionResultBuilder:
         invocation_id: str | None = None,
         option_name: str | None = None,
     ) -> Message:
-        """Return the message that says what the option returned.
+        """Return the message with the option's result.
 
         Raises:
             ValueError: an `invocation_id` or `option_name` is given that is not the call's.
@@ -234,7 +234,7 @@ class OptionResultBuilder:
         invocation_id: str | None = None,
         option_name: str | None = None,
     ) -> Message:
-        """Return the message that says how the option failed.
+        """Return the message with the option's error.
 
         Raises:
             ValueError: an `invocation_id` or `option_name` is given that is not the call's.

@@ -62,7 +62,7 @@ DATA_URLS = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
 
 
 def is_data_url(url: str) -> bool:
-    """Whether a URL holds its content itself."""
+    """Whether a URL contains its data."""
     return url[:5].lower() == "data:"
 
 
@@ -75,11 +75,11 @@ class Citation(Model, frozen=True):
     url: Text | None = None
     title: Text | None = None
     source: Text | None = None
-    """What was cited, where it has no URL: a document's id, a file's name."""
+    """The source, if it has no URL: a document's id, a file's name."""
     quote: Text | None = None
-    """The cited words, as they stand in the source."""
+    """The quoted text of the source."""
     start: Count | None = None
-    """The first character of the part's text that rests on the source."""
+    """The first character of the text that the citation supports."""
     end: Count | None = None
     """The character after the last one."""
     metadata: MetadataField = EMPTY
@@ -105,7 +105,7 @@ class TextPart(Model, frozen=True):
 
 
 class MediaPart(Model, frozen=True):
-    """An image, a sound, a film or a document, by URL."""
+    """An image, audio, a video or a document, by URL."""
 
     kind: Literal["media"] = "media"
     modality: Modality
@@ -114,7 +114,7 @@ class MediaPart(Model, frozen=True):
     mime: Text | None = None
     """Best effort; nothing in the core needs it."""
     prompt_hint: Text | None = None
-    """A label for a prompt; it means nothing to the core, and is no file's name."""
+    """A label for a prompt; the core does not use it. It is not a file name."""
     id: Name | None = None
     """Names the medium across messages; the builder makes it from the content."""
     metadata: MetadataField = EMPTY
@@ -127,7 +127,7 @@ class MediaPart(Model, frozen=True):
 
 
 class ReasoningPart(Model, frozen=True):
-    """What a model thought, with the proof that its provider wants back."""
+    """A model's reasoning, with the signature that its provider requires."""
 
     kind: Literal["reasoning"] = "reasoning"
     text: Text = ""
@@ -137,7 +137,7 @@ class ReasoningPart(Model, frozen=True):
 
 
 class DataPart(Model, frozen=True):
-    """A JSON value said as such."""
+    """A JSON value."""
 
     kind: Literal["data"] = "data"
     data: Annotated[Json, JsonField("any")]
@@ -145,7 +145,7 @@ class DataPart(Model, frozen=True):
 
 
 class ForeignPart(Model, frozen=True):
-    """Something a dialect could read but the core has no word for.
+    """Content that a dialect can read but the core cannot express.
 
     Kept whole, so that writing it back to the same dialect loses nothing.
     """
@@ -168,7 +168,7 @@ _NAMES = 8192
 
 
 class PartsPayload(Model, frozen=True):
-    """Something said or shown: text and media in any order."""
+    """Content: text and media in any order."""
 
     kind: Literal["parts"] = "parts"
     parts: Annotated[tuple[Part, ...], FailFast()]
@@ -195,7 +195,7 @@ class OptionCallPayload(Model, frozen=True):
     option_name: Name
     arguments: Annotated[Mapping[str, Json], JsonField("object")]
     arguments_text: Text | None = None
-    """The arguments as they were written, where that is not plainly the JSON of `arguments`."""
+    """The original text of the arguments, if it is not plain JSON of `arguments`."""
 
     @override
     def __house__(self) -> dict[str, Any]:
@@ -220,9 +220,9 @@ class OptionResultPayload(Model, frozen=True):
     invocation_id: Name
     option_name: Name
     result: Annotated[Json, JsonField("any")] = None
-    """What the option returned; of an error, the details."""
+    """The return value of the option; for an error, the details."""
     parts: Annotated[tuple[Part, ...], FailFast()] = ()
-    """What the option showed besides: an image, a document."""
+    """Other content of the result: an image, a document."""
     is_error: StrictBool = False
     error_type: Text | None = None
     error_message: Text | None = None

@@ -7,7 +7,7 @@ index is shared too, built when first asked for, and holds positions; a position
 A result answers an open call of its invocation that stands before it: the oldest of the latest utterance that has one, so
 that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call without a result.
 A result with no such call is an orphan if its invocation was never called, else a repetition that belongs to the last call.
-What is wrong with a history is kept as it came; `check` names it.
+Faults of a history are kept unchanged; `check` reports them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADER_ROOM = 64
 
 
 class Tool(Model, frozen=True):
-    """An option that may be called in a conversation: what a model is told about it."""
+    """An option that may be called in a conversation, as described to a model."""
 
     name: Name
     description: Text | None = None
@@ -54,7 +54,7 @@ class Tool(Model, frozen=True):
 
 
 class Header(Model, frozen=True):
-    """What a conversation has beside its messages."""
+    """The tools and metadata of a conversation."""
 
     tools: Annotated[tuple[Tool, ...], FailFast()] = ()
     metadata: MetadataField = EMPTY
@@ -273,7 +273,7 @@ class Conversation(Sequence[Message]):
         after: Message | datetime | None = None,
         before: Message | datetime | None = None,
     ) -> Self:
-        """Return the messages that fit everything asked for.
+        """Return the messages that meet all conditions.
 
         `after` and `before` exclude what they name. With a time, messages that have none are left out.
 
@@ -423,7 +423,7 @@ class Transition:
     results: tuple[Message, ...]
     """Their results, in the order of the calls; a call still open has none."""
     reward: float | None = None
-    """How good it was; None where no reward is known."""
+    """The reward; None if unknown."""
 
     def __post_init__(self) -> None:
         """Refuse a reward that cannot be learnt from, or written as JSON."""
@@ -437,7 +437,7 @@ class Transition:
 
 
 RewardFunction: TypeAlias = Callable[[Transition], float | None]
-"""Says how good a decision was; None: it cannot say."""
+"""Returns the reward of a decision; None: unknown."""
 
 
 def collapse(conversation: Conversation, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
@@ -474,8 +474,8 @@ def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) ->
 def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
     """Return the reward of each transition: the sum over its messages, and those after it that are of no other.
 
-    A message is of a transition if it calls, answers a call, or is of the same turn as a call. What is said after that, such
-    as the answer at the end, is the consequence of the latest transition. What is said before the first is of none.
+    A message belongs to a transition if it is a call, a result, or in the same turn as a call. Later messages, such as the
+    final answer, belong to the latest transition. Messages before the first transition belong to none.
     """
     places: dict[str, int] = {}
     turns: dict[str | None, int] = {}

@@ -117,7 +117,7 @@ _TOKENS_OF_MEDIA = 1000
 
 
 def is_system(message: Message) -> bool:
-    """Whether a message is the system's: what a window keeps unless told otherwise."""
+    """Whether a message is from the system: a window keeps these by default."""
     return message.policy == "system"
 
 

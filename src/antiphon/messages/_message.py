@@ -30,7 +30,7 @@ from antiphon.messages._names import Name
 from antiphon.messages._settings import DEFAULT_LIMITS, Limits, current_limits, new_id
 
 RUNTIME_POLICY = "runtime"
-"""The policy of what the executor says itself: an error result for a call that never reached its option."""
+"""The policy of the executor's own messages: an error result for a call that never reached its option."""
 
 RESERVED_POLICIES = frozenset({RUNTIME_POLICY, "executor"})
 """Names that no policy of a user may take."""
@@ -79,7 +79,7 @@ Cost = Annotated[Decimal, Strict(), BeforeValidator(_read_cost)]
 
 
 class Usage(Model, frozen=True):
-    """What the model answer cost that a message came from."""
+    """The tokens and cost of the model answer that a message came from."""
 
     input_tokens: Count | None = None
     """All of the prompt, cached tokens included."""
@@ -113,23 +113,23 @@ class Message(Model, frozen=True):
     step_num: Count | None = None
     """The decision cycle it belongs to."""
     turn_id: Name | None = None
-    """The utterance it belongs to: text, reasoning and calls that were said in one breath."""
+    """The utterance it belongs to: text, reasoning and calls of one model answer."""
     thread_id: Name | None = None
     """The conversation."""
     to: Annotated[tuple[Name, ...], FailFast()] = ()
     """The receivers; empty: visible to all in the thread, delivered to none."""
     lane: Lane = "talk"
-    """`talk`: what agents say and do; `control`: the protocol of actors; `effect`: the journal."""
+    """`talk`: messages and calls of agents; `control`: the protocol of actors; `effect`: the journal."""
     correlation_id: Name | None = None
     """The exchange it is part of."""
     in_reply_to: Name | None = None
     """The id of the message it answers."""
     parent_id: Name | None = None
-    """The invocation in whose course it was said."""
+    """The invocation during which it was sent."""
     created_at: Time | None = None
     """Aware, in UTC; None where the source had no time."""
     usage: Usage | None = None
-    """On the first message of a turn: what the model answer cost."""
+    """On the first message of a turn: the tokens and cost of the model answer."""
     metadata: MetadataField = EMPTY
 
     @override
@@ -148,12 +148,12 @@ class Message(Model, frozen=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts it says or, of a result, shows; none for a call."""
+        """The parts of the message or of the result; empty for a call."""
         return () if isinstance(self.payload, OptionCallPayload) else self.payload.parts
 
     @property
     def text(self) -> str:
-        """The text of its text parts, a line break between them."""
+        """The text of its text parts, joined by line breaks."""
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @model_validator(mode="after")

@@ -109,7 +109,7 @@ def last_key(invocation_id: str) -> str:
 
 
 def is_below(invocation_id: str | None, parent_id: str) -> bool:
-    """Whether something is said or done in the course of an invocation, at any depth."""
+    """Whether something happens during an invocation, at any depth."""
     return invocation_id is not None and invocation_id.startswith(f"{parent_id}/")
 
 

@@ -39,7 +39,7 @@ class ThreadCreated(Reply, frozen=True, type="THREAD_CREATED"):
 
 
 class CreateThread(Request[ThreadCreated], frozen=True, type="CREATE_THREAD", family="thread"):
-    """Make a thread for a user's input."""
+    """Create a thread for a user's input."""
 
     user_id: Text
     initial_input: Text
@@ -56,7 +56,7 @@ class ThreadStarted(Reply, frozen=True, type="THREAD_STARTED"):
 
 
 class StartThread(Request[ThreadStarted], frozen=True, type="START_THREAD", family="thread"):
-    """Begin with the first phase."""
+    """Start with the first phase."""
 
     thread_id: Text
 
@@ -72,7 +72,7 @@ class ThreadPaused(Reply, frozen=True, type="THREAD_PAUSED"):
 
 
 class PauseThread(Request[ThreadPaused], frozen=True, type="PAUSE_THREAD", family="thread"):
-    """Rest at the next boundary."""
+    """Pause at the next boundary."""
 
     thread_id: Text
 
@@ -88,7 +88,7 @@ class ThreadResumed(Reply, frozen=True, type="THREAD_RESUMED"):
 
 
 class ResumeThread(Request[ThreadResumed], frozen=True, type="RESUME_THREAD", family="thread"):
-    """Go on where the thread was paused."""
+    """Resume a paused thread."""
 
     thread_id: Text
 
@@ -133,7 +133,7 @@ class GetThreadStatus(Request[ThreadStatus], frozen=True, type="GET_THREAD_STATU
 
 
 class ThreadResult(Notice, frozen=True, type="THREAD_RESULT", family="thread"):
-    """A thread has ended by itself: what came of it."""
+    """A thread has ended: its outcome."""
 
     thread_id: Text
     status: Literal["completed", "failed"]
@@ -176,7 +176,7 @@ class PhaseInitialized(Reply, frozen=True, type="PHASE_INITIALIZED"):
 
 
 class InitializePhase(Request[PhaseInitialized], frozen=True, type="INITIALIZE_PHASE", family="phase"):
-    """Set a phase up; a configuration it had is replaced."""
+    """Configure a phase; an earlier configuration is replaced."""
 
     phase_type: Phase
     config: AgentConfig
@@ -191,7 +191,7 @@ class ContextPrepared(Reply, frozen=True, type="CONTEXT_PREPARED"):
 
 
 class PrepareContext(Request[ContextPrepared], frozen=True, type="PREPARE_CONTEXT", family="phase"):
-    """Make an agent's context from what was said."""
+    """Build an agent's context from the conversation."""
 
     thread_id: Text
     phase_type: Phase
@@ -254,7 +254,7 @@ class UpdateAgentConfig(Request[AgentConfigUpdated], frozen=True, type="UPDATE_A
 
 
 class AgentStreamChunk(Notice, frozen=True, type="AGENT_STREAM_CHUNK", family="agent"):
-    """A piece of an answer that is still being made."""
+    """A piece of an unfinished answer."""
 
     agent_id: Text
     index: Count
@@ -276,7 +276,7 @@ class HeartbeatResponse(Reply, frozen=True, type="HEARTBEAT_RESPONSE"):
 
 
 class Heartbeat(Request[HeartbeatResponse], frozen=True, type="HEARTBEAT", family="system"):
-    """Ask whether an actor lives."""
+    """Ask whether an actor is alive."""
 
 
 class SupervisionStarted(Reply, frozen=True, type="SUPERVISION_STARTED"):
@@ -301,7 +301,7 @@ class RestartComplete(Reply, frozen=True, type="RESTART_COMPLETE"):
 
 
 class Restart(Request[RestartComplete], frozen=True, type="RESTART", family="system"):
-    """Begin anew, or let an actor do so."""
+    """Restart, or restart another actor."""
 
     actor_id: Text | None = None
     """Whom a supervisor is to restart; else the receiver."""
@@ -309,7 +309,7 @@ class Restart(Request[RestartComplete], frozen=True, type="RESTART", family="sys
 
 
 class StopComplete(Reply, frozen=True, type="STOP_COMPLETE"):
-    """The actor takes no more messages."""
+    """The actor accepts no more messages."""
 
     actor_id: Text
     status: Literal["stopped"] = "stopped"
@@ -317,7 +317,7 @@ class StopComplete(Reply, frozen=True, type="STOP_COMPLETE"):
 
 
 class Stop(Request[StopComplete], frozen=True, type="STOP", family="system"):
-    """Stop, or let an actor stop."""
+    """Stop, or stop another actor."""
 
     actor_id: Text | None = None
     """Whom a supervisor is to stop; else the receiver."""
@@ -358,7 +358,7 @@ class ErrorNotification(Request[ErrorAcknowledged], frozen=True, type="ERROR_NOT
 
 
 class Retry(Request[Reply], frozen=True, type="RETRY", family="error"):
-    """Try a message again that failed. It is answered as that message is."""
+    """Retry a failed message. The answer is that of the original message."""
 
     original_message_id: Text
     attempt: Positive
@@ -372,7 +372,7 @@ class Retry(Request[Reply], frozen=True, type="RETRY", family="error"):
 
 
 class Talk(Notice, frozen=True, type="MESSAGE", family="talk"):
-    """Plain talk: somebody says something."""
+    """A chat message."""
 
     role: Text
     content: Text

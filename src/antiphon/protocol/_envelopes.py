@@ -53,7 +53,7 @@ class _Envelope(Open, frozen=True):
 
 
 class Message(_Envelope, frozen=True):
-    """A request from one actor to another, or something it is told."""
+    """A request or a notice from one actor to another."""
 
     @model_validator(mode="after")
     def _is_no_response(self) -> Self:
@@ -157,7 +157,7 @@ class ErrorResponse(Response, frozen=True):
         data = {**reserved, **cast("Mapping[str, Any]", extra), **reserved} if isinstance(extra, Mapping) else extra
         super().__init__(**fields, data=data, message_id=message_id)
 
-    # Validation goes to the fields and not through `__init__`: what comes as data is kept as it came.
+    # Validation sets the fields without `__init__`: data from outside is kept unchanged.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
 
     @property

@@ -112,7 +112,7 @@ class PreparedContext(Open, frozen=True):
 
 
 class AgentContext(Open, frozen=True):
-    """What an agent is told about the request."""
+    """The agent's context of the request."""
 
     user_id: Text | None = None
     metadata: Object = NOTHING

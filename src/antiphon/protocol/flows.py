@@ -67,7 +67,7 @@ def _question() -> tuple[Step, Step]:
 
 THREAD_EXECUTION = Flow(
     "thread-execution",
-    "A client has a thread made and run, which goes through its phases in order and tells the client what came of it.",
+    "A client creates and starts a thread, which runs its phases in order and sends the client the result.",
     sequence(
         Step("client", "thread", "CREATE_THREAD"),
         Step("thread", "client", "THREAD_CREATED"),

@@ -41,6 +41,7 @@ from antiphon.errors import (
     FencedError,
     LedgerUnavailableError,
     MailboxFullError,
+    OwnedError,
     RefusedError,
     ReplyTimeoutError,
 )
@@ -430,7 +431,7 @@ class Cell:
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn)
         elif isinstance(error, DeliveryError):
             await self._refuse(delivery, error)
-        elif isinstance(error, FencedError):
+        elif isinstance(error, FencedError | OwnedError):
             self.parts.outcomes.abandon(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
             self._pause_for_ledger(delivery, error)

@@ -415,7 +415,12 @@ class DeliveryState:
             duplicate.fail(error)
 
     def fail_duplicates(self, error: BaseException | None = None) -> None:
-        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
+        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come.
+
+        If another host has the thread, its outcome comes from the ledger.
+        """
+        if self.evicted is not None:
+            return
         reason = error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
         for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)

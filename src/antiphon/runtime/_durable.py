@@ -31,7 +31,7 @@ from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields
 from antiphon.runtime._settings import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
@@ -53,6 +53,10 @@ class Elsewhere(Protocol):
         """Post a message to its thread. Its caller gets the answer that the owner writes."""
         ...
 
+    def add(self, delivery: DeliveryState) -> None:
+        """Let the caller of a message that is in its thread already wait for the answer."""
+        ...
+
 
 class Durable:
     """Carries messages of threads."""
@@ -67,12 +71,13 @@ class Durable:
         *,
         elsewhere: Elsewhere,
         run_command: Callable[[Cell, DeliveryState], None],
+        recover: Callable[[str], Awaitable[object]],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later`
-        recovers a thread after an append that was not confirmed.
+        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover` delivers what
+        is open in a thread; `recover_later` does so after an append that was not confirmed.
         """
         self._elsewhere = elsewhere
         self._lifetime = lifetime
@@ -81,6 +86,7 @@ class Durable:
         self._redelivery = redelivery
         self._dead = dead
         self._run_command = run_command
+        self._recover = recover
         self._recover_later = recover_later
 
     # ------------------------------------------------------------ to the actor
@@ -102,16 +108,38 @@ class Durable:
         thread_id = _thread(delivery)
         try:
             if not self._journal.epoch(thread_id):
-                kind = kind_of(delivery.to)
-                await self._journal.own(thread_id, None if kind == SYSTEM else kind)  # every host has the built-in actors
+                await self._claim(delivery, thread_id)
         except (errors.OwnedError, errors.FencedError):
-            await self._elsewhere.post(delivery)  # fenced: it is lost, and not evicted yet
+            await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return
         try:
             await self._append_and_deliver(cell, delivery, until)
         except errors.FencedError:
-            # Lost since the last write. The message was refused, so it is not in the thread: the new owner gets it.
-            await self._elsewhere.post(delivery)
+            await self._post(delivery)  # lost since the last write: the new owner gets it
+
+    async def _post(self, delivery: DeliveryState) -> None:
+        """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
+        if delivery.may_be_known:
+            call, result = await self._recorded(delivery)
+            if call is not None:
+                _check_same(call.message, delivery)
+                if result is None:
+                    self._elsewhere.add(delivery)
+                else:
+                    delivery.settle(result)
+                return
+        await self._elsewhere.post(delivery)
+
+    async def _claim(self, delivery: DeliveryState, thread_id: str) -> None:
+        """Claim a thread for a message, and first deliver what an earlier owner has left open in it.
+
+        `take` gives out only threads without a living owner, so what was left open there would wait for ever. A built-in actor
+        says nothing about the kind of a thread, and recovers it itself: to pause a thread, nothing need be started before.
+        """
+        kind = kind_of(delivery.to)
+        epoch = await self._journal.own(thread_id, None if kind == SYSTEM else kind)
+        if epoch > 1 and kind != SYSTEM:
+            await self._recover(thread_id)
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):

@@ -45,7 +45,7 @@ from antiphon.runtime._settings import SYSTEM, Address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, Tailed, Taken
+    from antiphon.ledger import Ledger, Tailed, TakenThread
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
@@ -70,6 +70,11 @@ class Lease:
         self._first_beat: asyncio.Task[Host] | None = None
         self._beaten_at = 0.0
 
+    @property
+    def build(self) -> str:
+        """The version of this program."""
+        return self._settings.build or default_build()
+
     async def host(self, *, renew: bool = False) -> Host:
         """Return this host, with a lease that lasts. The first call registers it with the ledger.
 
@@ -90,7 +95,7 @@ class Lease:
     async def _register(self) -> Host:
         settings = self._settings
         name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        host = Host(name, settings.build or default_build(), self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        host = Host(name, self.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
         await self._beat(host)
         return host
 
@@ -182,12 +187,18 @@ class RemoteAnswers:
         Raises:
             LedgerError: the thread cannot take it, or the ledger cannot be used.
         """
-        thread_id, message = delivery.thread_id or "", delivery.message
-        if message.kind != "option_call":
-            tell = Tell(to=delivery.to, message=orjson.loads(dumps(message)))
-            message = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id)).message
-        await self._ledger.post(thread_id, message)
-        self.add(delivery)
+        thread_id = delivery.thread_id or ""
+        if delivery.is_call:
+            await self._ledger.post(thread_id, delivery.message)
+            self.add(delivery)
+            return
+        tell = Tell(to=delivery.to, message=orjson.loads(dumps(delivery.message)))
+        posted = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id))
+        try:
+            await self._ledger.post(thread_id, posted.message)
+        except errors.AppendRefusedError:
+            if not await self._ledger.by_invocation(posted.id, thread_id=thread_id):
+                raise  # otherwise the same was told before, at another time
 
     def add(self, delivery: DeliveryState) -> None:
         """Let a caller wait for the answer to a message that is in a thread of another host."""
@@ -414,14 +425,15 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         found = Recovered()
-        host = await self._lease.host()
-        while taken := await self._ledger.take(host, kinds=(*self._tree.kinds(), None), limit=_AT_ONCE):
+        while taken := await self._ledger.take(
+            host := await self._lease.host(), kinds=(*self._tree.kinds(), None), limit=_AT_ONCE
+        ):
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
             found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
         return found
 
-    async def _continue(self, taken: Taken, host: Host) -> Recovered:
+    async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
         try:
             found = await self._recovery.thread(taken.thread_id)
         except errors.FencedError:

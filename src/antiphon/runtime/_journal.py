@@ -21,7 +21,6 @@ that were on their way have landed. So no handler and no effect starts before th
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -126,24 +125,34 @@ Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 
 _DELAYS = (0.05, 0.2, 0.8)
 """Seconds to wait before each retry of an append while the ledger is unavailable."""
-_MOST_THREADS = 100_000
-"""Threads that are owned at once. The least recently written one is forgotten, and claimed again when needed."""
 
 
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: CurrentHost | None = None) -> None:
-        """Make it; `host` returns the host that claims threads. Without one, none can be claimed."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        budget: Budget,
+        admit: Admit | None = None,
+        *,
+        host: CurrentHost | None = None,
+        has_attempts: bool = False,
+    ) -> None:
+        """Make it; `host` returns the host that claims threads. Without one, none can be claimed.
+
+        `has_attempts`: whether a course was begun by an earlier owner is said by its attempt alone, as in runs.
+        """
         self.ledger = ledger
+        self._has_attempts = has_attempts
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self.gates: Gates | None = None
         """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
-        self._epochs: OrderedDict[str, int] = OrderedDict()
-        """By owned thread, the most recently written last."""
+        self._epochs: dict[str, int] = {}
+        """By owned thread."""
         self._lengths: dict[str, int] = {}
         """By owned thread, its length at the last write."""
         self._redactions: dict[str, Redaction | None] = {}
@@ -324,7 +333,6 @@ class Journal:
             OwnedError: another living host has it.
         """
         if (epoch := self._epochs.get(thread_id)) is not None:
-            self._epochs.move_to_end(thread_id)
             return epoch
         self._check_lost(thread_id)
         claim = self._claims.get(thread_id)
@@ -340,7 +348,7 @@ class Journal:
 
     def has_had_owners(self, thread_id: str) -> bool:
         """Whether a thread may have had another owner, who may have begun what is handled here."""
-        return self.epoch(thread_id) != 1
+        return not self._has_attempts and self.epoch(thread_id) != 1
 
     @property
     def has_threads(self) -> bool:
@@ -349,7 +357,7 @@ class Journal:
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The threads that this journal owns, the least recently written first."""
+        """The threads that this journal owns."""
         return tuple(self._epochs)
 
     def give(self, thread_id: str, epoch: int) -> None:
@@ -404,15 +412,7 @@ class Journal:
             del self._claims[thread_id]
         if self.on_claimed is not None:
             self.on_claimed()
-        self._forget_some()
         return epoch
-
-    def _forget_some(self) -> None:
-        """Forget the least recently written thread, unless it is being written; the next write claims it again."""
-        if len(self._epochs) > _MOST_THREADS:
-            oldest = next(iter(self._epochs))
-            if oldest not in self._writing:
-                self._disown(oldest)
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)

@@ -100,6 +100,7 @@ class Kernel:
             self.dead,
             elsewhere=self.answers,
             run_command=self._run_command,
+            recover=self._recover,
             recover_later=self._recover_later,
         )
         self.dispatcher = Dispatcher(
@@ -207,6 +208,9 @@ class Kernel:
 
     def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
+
+    async def _recover(self, thread_id: str) -> None:
+        await self.recovery.thread(thread_id)
 
     def _recover_later(self, thread_id: str) -> None:
         self.recovery.recover_later(thread_id)

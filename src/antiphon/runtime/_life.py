@@ -282,6 +282,7 @@ class LifeActor(Actor):
         except BaseException:
             await self._gates.look_again(request.thread_id)
             raise
+        await self._continue(context, request.thread_id)  # up to the gate
         return None
 
     @handles
@@ -296,8 +297,7 @@ class LifeActor(Actor):
             context.mark(status="processing" if at_work else state.status_before)
         await context.reply(protocol.ThreadResumed(thread_id=thread_id, resumed_at=current_port().now()))
         self._gates.open(thread_id)  # after the answer is stored: a start that a crash leaves without it would break G12
-        if not any(_waits_for_person(row.message) for row in rows):
-            await context.recover_thread(thread_id)  # what another process left open, or what a person has settled
+        await self._continue(context, thread_id)
         return None
 
     @handles
@@ -326,7 +326,7 @@ class LifeActor(Actor):
     async def status(self, request: protocol.GetThreadStatus, context: Context) -> protocol.ThreadStatus | None:
         if await self._is_forwarded(context, request.thread_id):
             return None
-        self._check_thread(context, request.thread_id)
+        await self._continue(context, request.thread_id)
         return await read_status(context.ledger, request.thread_id)
 
     @handles
@@ -340,7 +340,13 @@ class LifeActor(Actor):
             reason = f"{invocation_id!r} is not parked in thread {thread_id!r}"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)
         await context.recover_message(thread_id, invocation_id)
+        await self._continue(context, thread_id)
         return Settled(thread_id=thread_id, invocation_id=invocation_id)
+
+    async def _continue(self, context: Context, thread_id: str) -> None:
+        """Deliver what another process has left open, unless it waits for a person: each delivery counts."""
+        if not any(_waits_for_person(row.message) for row in await context.ledger.open_calls(thread_id)):
+            await context.recover_thread(thread_id)
 
     async def _is_forwarded(self, context: Context, thread_id: str) -> bool:
         """Forward a request about a thread that obeys another actor; return whether it was."""

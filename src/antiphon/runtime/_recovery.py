@@ -293,8 +293,8 @@ class Recovery:
             await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, with_timers=False)
-            except errors.FencedError:
-                break
+            except (errors.FencedError, errors.OwnedError):
+                break  # the other host delivers it
             except errors.LedgerError as exc:
                 fields = log_fields(thread_id=thread_id, error=exc)
                 LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -85,6 +86,22 @@ ROOT = Address(SYSTEM, "root")
 """The root supervisor, of all actors that have no other."""
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorView:
+    """An actor of a system, as it is at one moment."""
+
+    address: str
+    supervisor: str
+    """Empty for the root supervisor."""
+    state: str
+    """active; suspended, while it is restarted or stopped; or stopped."""
+    restarts: int
+    waiting: int
+    """How many messages wait in its mailbox."""
+    load: float
+    """How full the mailbox is, from 0 to 1."""
 
 
 class System:
@@ -179,7 +196,30 @@ class System:
                 found[kind_of(cell.address)] += cell.mailbox.waiting
         return found
 
+    @property
+    def dead_letter_counts(self) -> Mapping[str, int]:
+        """The number of all dead letters by error code, also of those that are no longer kept."""
+        return dict(self._kernel.dead.counts)
+
     # ------------------------------------------------------------ actors
+
+    def actors(self) -> tuple[ActorView, ...]:
+        """Return all actors, in the order in which they were spawned.
+
+        Unloaded actors are not listed: the next message makes them again. It may be called from another OS thread.
+        """
+        cells = tuple(self._kernel.tree.cells.values())
+        return tuple(
+            ActorView(
+                address=str(cell.address),
+                supervisor=str(cell.props.supervisor),
+                state=cell.state,
+                restarts=cell.incarnation - 1,
+                waiting=0 if cell.mailbox is None else cell.mailbox.waiting,
+                load=cell.load,
+            )
+            for cell in cells
+        )
 
     def spawn(
         self,
@@ -360,12 +400,17 @@ class System:
 
     # ------------------------------------------------------------ after a crash
 
-    async def recover(self) -> Recovered:
-        """Continue the open threads that no living host has and that this system can run. Spawn or register the actors before.
+    async def recover(self, thread_id: str | None = None) -> Recovered:
+        """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
+
+        Spawn or register the actors before.
 
         Raises:
+            OwnedError: another living host has the thread.
             LedgerError: the ledger cannot be read or written.
         """
+        if thread_id is not None:
+            return await self._kernel.recovery.thread(thread_id)
         return await self._kernel.hosting.take()
 
     async def host(self) -> None:

@@ -9,8 +9,9 @@ last second again, and the one that it was handling; none is missed.
 in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
 
 **The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
-hash that `verify` checks, and an owner: a new subscriber with the same name takes it over, and the next commit of the old one
-is refused with `FencedError`. No message of a thread can move it.
+hash that `verify` checks, and an owner: this process as a host (`_process.py`). While it lives, a subscriber of another
+process with the same name is refused with `OwnedError`. A new one in the same process takes the cursor over, and the next
+commit of the old one is refused with `FencedError`. No message of a thread can move it.
 
 `FlowReporter` follows what this process writes: it checks each thread against a flow, and reports the first message that the
 flow does not allow.
@@ -26,11 +27,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from antiphon.errors import FencedError, LedgerError, LedgerUnavailableError
+from antiphon.errors import (
+    FencedError,
+    HostExpiredError,
+    LedgerError,
+    LedgerUnavailableError,
+    OwnedError,
+    UnknownHostError,
+)
 from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._exchange import response_type
+from antiphon.runtime._process import ProcessHost, process_host
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread
@@ -102,7 +111,8 @@ def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: 
     """Follow the messages of all threads that match one of the topics; without topics, all messages.
 
     It is an `async with` block that is iterated over. `cursor` is the name under which the ledger keeps how far the
-    subscriber is; without one, nothing is kept. `start` says where a new cursor begins.
+    subscriber is; without one, nothing is kept. `start` says where a new cursor begins. The block raises `OwnedError` at its
+    beginning while a subscriber of another living process has the cursor.
     """
     return Subscription(ledger, topics or (Topic(),), cursor, start)
 
@@ -118,6 +128,9 @@ def _loaded(cursor: Json) -> str | None:
 _CURSOR: Fold[str | None] = Fold("cursor/1", None, _same, dump=_loaded, load=_loaded)
 
 
+_ADVICE = "end that subscriber first, or give this one another cursor"
+
+
 class _Place:
     """The cursor of a subscriber, kept in the ledger if it has a name."""
 
@@ -125,6 +138,7 @@ class _Place:
         self._ledger = ledger
         self._thread = None if name is None else system_thread(f"cursor/{name}")
         self._epoch = 0
+        self._host: ProcessHost | None = None
         self._stored: str | None = None
         self._storing = asyncio.Lock()
         self.cursor: str | None = None
@@ -133,11 +147,31 @@ class _Place:
     async def load(self, start: Start) -> None:
         """Claim the cursor, and find where to begin."""
         if self._thread is not None:
-            self._epoch = await self._ledger.claim(self._thread)
+            await self._claim(self._thread)
             self.cursor = await self._ledger.replay(self._thread, _CURSOR)
         if self.cursor is None and start == "now":
             self.cursor = await self._ledger.horizon()
         await self._store()  # also if it has not moved: what comes before the first message must not be missed
+
+    async def _claim(self, thread_id: str) -> None:
+        self._host = process_host(self._ledger)
+        await self._host.join()
+        try:
+            self._epoch = await self._ledger.claim(thread_id, by=await self._host.host())
+        except (HostExpiredError, UnknownHostError):  # the machine slept, or the ledger was restored
+            self._epoch = await self._ledger.claim(thread_id, by=await self._host.host(renew=True))
+        except OwnedError as exc:
+            raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None
+
+    async def leave(self) -> None:
+        """Give the cursor up, so that a subscriber of another process may have it."""
+        host, self._host = self._host, None
+        if host is not None:
+            await host.leave(self._release)
+
+    async def _release(self) -> None:
+        if self._thread is not None and self._epoch:
+            await self._ledger.release(self._thread, epoch=self._epoch)
 
     async def store(self) -> None:
         """Store the cursor if it has moved."""
@@ -169,14 +203,24 @@ class Subscription:
         self._failure: LedgerError | None = None
 
     async def __aenter__(self) -> Self:
-        await self._place.load(self._start)
+        try:
+            await self._place.load(self._start)
+        except BaseException:
+            await self._place.leave()
+            raise
         self._keeper = asyncio.create_task(self._keep())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Store the cursor. The message that was returned last does not count as handled."""
+        """Store the cursor, and give it up. The message that was returned last does not count as handled."""
+        try:
+            await self._end(error)
+        finally:
+            await self._place.leave()
+
+    async def _end(self, error: BaseException | None) -> None:
         await self._close_tail()
         if self._keeper is not None:
             self._keeper.cancel()

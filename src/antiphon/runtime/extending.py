@@ -9,8 +9,10 @@ from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._gates import Gates, GateState
+from antiphon.runtime._hosting import Lease
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
+from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -36,6 +38,7 @@ __all__ = [
     "GateState",
     "Gates",
     "Journal",
+    "Lease",
     "LifeState",
     "Park",
     "Run",
@@ -50,6 +53,7 @@ __all__ = [
     "from_wire",
     "is_too_large",
     "observe",
+    "process_host",
     "read_status",
     "response_type",
     "says_the_same_value",

@@ -97,7 +97,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def has_ended(self, process: str) -> bool:
         """Whether a simulated process was cut off. One of another loop has ended with that."""
         kind, _, number = process.partition("-")
-        node = self._nodes.get(int(number)) if kind == "node" else None
+        if kind != "node":
+            return False
+        node = self._nodes.get(int(number))
         return node is None or not node.is_alive
 
     # ------------------------------------------------------------ time and turns

@@ -27,12 +27,12 @@ _LINE = 4096
 """Bytes of a line at most: so much is written at once or not at all."""
 
 What: TypeAlias = Literal[
-    "inv",  # about to append: id, content, epoch, outbox
+    "inv",  # about to append: id, content, epoch
     "ok",  # the append was acknowledged: id
     "fail",  # the append was refused: id. With neither, the outcome is unknown
     "claim",  # the thread was claimed: epoch
     "read",  # the thread was read, from `began` on: ids
-    "rx",  # a message came out of the outbox or a tail: id
+    "rx",  # a message came out of a tail of all threads: id
     "fx",  # an effect begins, said by the tool itself: id (its invocation), key, epoch, is_once
     "fxend",  # it has ended: id, content (of its result)
     "park",  # a call was handed to a person: id (its invocation)
@@ -60,7 +60,6 @@ class Event:
     """Whether the effect must not begin twice."""
     began: float = 0.0
     ids: tuple[str, ...] = ()
-    outbox: tuple[str, ...] = ()
 
     @staticmethod
     def load(line: bytes) -> Event:

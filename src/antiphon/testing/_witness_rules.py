@@ -231,28 +231,18 @@ def _fenced(history: _History) -> Iterator[Breach]:
 
 
 def _undelivered(history: _History) -> Iterator[Breach]:
-    """R9: each receiver gets every outbox entry of what is there, and after the first time of each, in order."""
-    receivers = sorted({event.who for event in history.of("rx")})
-    promised: dict[str, list[str]] = {
-        thread: [entry for row in rows for entry in _outbox(history, thread, row)]
-        for thread, rows in history.by_thread.items()
-    }
-    for receiver in receivers:
-        received: dict[str, dict[str, None]] = defaultdict(dict)
-        for event in history.of("rx"):
-            if event.who == receiver:
-                received[event.thread].setdefault(event.id)
-        for thread, entries in promised.items():
-            got = list(received[thread])
-            if missing := set(entries) - set(got):
+    """R9: whoever follows a tail gets every message that is there, and after the first time of each, in order."""
+    received: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+    for event in history.of("rx"):
+        received[event.who][event.thread].setdefault(event.id)
+    for receiver, threads in sorted(received.items()):
+        for thread, rows in history.by_thread.items():
+            promised = [row.id for row in rows]
+            wanted, got = set(promised), threads[thread]
+            if missing := wanted - got.keys():
                 yield Breach("R9", thread, min(missing), f"{receiver} never got it")
-            elif [each for each in got if each in set(entries)] != entries:
+            elif [each for each in got if each in wanted] != promised:
                 yield Breach("R9", thread, "", f"{receiver} got things out of order")
-
-
-def _outbox(history: _History, thread: str, row: Row) -> tuple[str, ...]:
-    event = history.attempted.get((thread, row.id))
-    return event.outbox if event is not None else ()
 
 
 def _open_calls(history: _History) -> Iterator[Breach]:

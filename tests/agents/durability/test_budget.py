@@ -38,6 +38,7 @@ def looker(ledger: Any, desk: Desk, **budgets: Any) -> Agent[None, str]:
     return agent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "requests", "looks", "reason"),
     [

@@ -84,9 +84,9 @@ def test_a_person_settles_it_and_the_program_goes_on(settlement: list[str], told
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["order-42", INVOCATION], "say one of --result JSON, --error TEXT or --retry"),
-        (["order-42", INVOCATION, "--retry", "--error", "x"], "say one of"),
-        (["order-42", INVOCATION, "--result", "refunded"], "--result is JSON, a text in quotes"),
+        (["order-42", INVOCATION], "give one of --result JSON, --error TEXT or --retry"),
+        (["order-42", INVOCATION, "--retry", "--error", "x"], "give one of"),
+        (["order-42", INVOCATION, "--result", "refunded"], "--result is JSON; a text needs quotes"),
         (["order-42", "other", "--retry"], "'other' is not parked in thread 'order-42'"),
         (["order-43", INVOCATION, "--retry"], "no thread is called 'order-43'"),
     ],

@@ -256,6 +256,7 @@ def test_an_answer_is_cut_and_the_run_goes_on_with_what_the_thread_says() -> Non
     assert end == (TextPart, "end")
 
 
+@pytest.mark.slow
 def test_a_call_whose_arguments_were_cut_is_not_made() -> None:
     seen: list[int] = []
     for given in ({"text": "x" * 2_000_000}, '{"text": "' + "x" * 2_000_000 + '"}'):

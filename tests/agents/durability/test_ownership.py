@@ -40,8 +40,11 @@ async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_n
         return "paid"
 
     async def other_process() -> Any:
-        async with open_ledger(url) as ledger, ledger_run("t", ledger=ledger) as run:
-            return await run.effect("pay", {}, pay)
+        async with open_ledger(url) as ledger:
+            (first,) = await ledger.hosts()
+            await ledger.leave(first.host)  # as if the first had slept past its lease
+            async with ledger_run("t", ledger=ledger) as run:
+                return await run.effect("pay", {}, pay)
 
     async def first_process(ledger: Ledger) -> None:
         async with ledger_run("t", ledger=ledger) as run:

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.running import run
 
 from antiphon.agents.models import LocalServer
-from antiphon.cli import _local
+from antiphon.service import _models
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_what_is_missing_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch
     def no_version(package: str) -> str:
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(_local, "version", no_version)
+    monkeypatch.setattr(_models, "version", no_version)
     without_packages = run("local", "status")
 
     assert (without_weights.exit_code, without_packages.exit_code) == (1, 1)

@@ -44,8 +44,8 @@ def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -
     ("content", "complaint", "code"),
     [
         (b"\xff\xfe\x00bad", "not text in UTF-8", 1),
-        (b"", "there is no text in it", 1),
-        (b"a\0b", "there is no text in it", 1),
+        (b"", "the file has no text", 1),
+        (b"a\0b", "the file has no text", 1),
         (None, "No such file", 2),
     ],
 )

@@ -342,6 +342,7 @@ def test_a_page_that_comes_byte_by_byte_is_given_up_after_the_whole_time(site: s
     assert asyncio.run(Agent(ScriptedModel(script), tools=[tool]).run("?")).output == "I went on"
 
 
+@pytest.mark.slow
 def test_a_name_that_resolves_to_something_private_is_refused(monkeypatch: pytest.MonkeyPatch, site: str) -> None:
     for address in PRIVATE:
         resolve(monkeypatch, "inside.test", [address])

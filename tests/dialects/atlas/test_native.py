@@ -558,7 +558,7 @@ def test_the_strict_check_says_all_that_is_wrong() -> None:
         "message_id: is empty",
         "tool_calls: 2 calls have the id 'c'",
         "tool_results[1]: no call has the id 'failed-call-id'",
-        "tool_results[2]: the call 'c' has a result already",
+        "tool_results[2]: the call 'c' already has a result",
     ]
 
 
@@ -1196,6 +1196,7 @@ def test_a_message_survives_json(message: StructuredMessage) -> None:
     assert json.loads(message.to_json()) == message.to_dict()
 
 
+@pytest.mark.slow
 @given(fields, values)
 def test_a_message_holds_the_values_it_is_given(metadata: dict[str, Any], result: Any) -> None:
     """AT-033, AT-034"""

@@ -11,10 +11,14 @@ from tests.providers.types import differences, problems
 from antiphon import Conversation, decode, encode
 from antiphon.messages import MediaPart, OptionCallPayload, OptionResultPayload, TextPart
 
-types = google_genai().types
+
+def sdk_types() -> Any:
+    """Import the SDK only where a test uses it: the import takes as long as fifty tests."""
+    return google_genai().types
 
 
 def contents() -> list[Any]:
+    types = sdk_types()
     return [
         types.Content(
             role="user",
@@ -31,7 +35,7 @@ def test_the_bodies_that_these_tests_call_requests_are_requests(name: str) -> No
     """In either spelling, which is how its client reads them."""
     body = REQUESTS[name]
 
-    assert [types.Content.model_validate(content) for content in body["contents"]]
+    assert [sdk_types().Content.model_validate(content) for content in body["contents"]]
     assert name.startswith("snake") or problems("gemini", "request", body) == []
 
 
@@ -58,7 +62,7 @@ def test_what_it_dumps_comes_back_in_its_own_spelling(how: dict[str, bool]) -> N
 def test_it_understands_what_we_write_as_it_was_meant(sample: Any) -> None:
     conversation = decode(sample.body, "openai-chat")
     value = encode(conversation, "gemini").value
-    read = [types.Content.model_validate(content) for content in value["contents"]]
+    read = [sdk_types().Content.model_validate(content) for content in value["contents"]]
     calls = [part.function_call for content in read for part in content.parts if part.function_call]
     responses = [part.function_response for content in read for part in content.parts if part.function_response]
     heard = {part.text for content in read for part in content.parts if part.text}
@@ -81,6 +85,6 @@ def test_it_understands_what_we_write_as_it_was_meant(sample: Any) -> None:
 
 def test_pictures_arrive_as_the_same_bytes() -> None:
     conversation = Conversation(decode([{"parts": [{"inlineData": {"mimeType": "image/png", "data": PIXEL}}]}], "gemini"))
-    part = types.Content.model_validate(encode(conversation, "gemini").value["contents"][0]).parts[0]
+    part = sdk_types().Content.model_validate(encode(conversation, "gemini").value["contents"][0]).parts[0]
 
     assert part.inline_data.data.startswith(b"\x89PNG")

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from antiphon.dialects._fold import Delta
+from antiphon.dialects._assembler import Delta
 from antiphon.dialects._stream import Stream
 from antiphon.messages import Message, OptionCallPayload, PartsPayload, ReasoningPart, TextPart
 

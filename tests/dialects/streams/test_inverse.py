@@ -9,7 +9,7 @@ from tests.dialects.streams.framing import cut, framed
 from tests.dialects.streams.reading import read, read_events, told
 from tests.dialects.streams.spoken import INVERSES, Call, Said, Streamed, streamed
 
-from antiphon.dialects._fold import Delta
+from antiphon.dialects._assembler import Delta
 from antiphon.dialects._stream import Stream
 from antiphon.errors import DecodeError
 from antiphon.messages.json_values import canonical

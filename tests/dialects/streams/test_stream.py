@@ -9,7 +9,7 @@ from tests.dialects.streams.answers import answer
 from tests.dialects.streams.reading import read_events
 from tests.providers.samples import DIALECTS
 
-from antiphon.dialects._fold import Delta
+from antiphon.dialects._assembler import Delta
 from antiphon.dialects._stream import Stream
 from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
 

@@ -72,7 +72,7 @@ async def work(scribe: Scribe, seed: int, *, is_plain: bool = False) -> None:
         call = called()
         await scribe.append("a", [said(f"{step}"), call])
         await asyncio.gather(*(scribe.append(name, [said("x" * random.randrange(3000))]) for name in "bcd"))
-        await scribe.append("a", [answered(call)], outbox=[said("out")])
+        await scribe.append("a", [answered(call), said("out")])
         if step == 4:
             picture = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 4000)
             await scribe.append("b", [Message(policy="u", payload=PartsPayload(parts=(picture,)))])

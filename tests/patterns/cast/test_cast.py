@@ -227,6 +227,6 @@ async def test_a_pattern_opens_its_own_system() -> None:
 
 
 async def test_patterns_on_different_ledgers_cannot_be_opened_together() -> None:
-    with pytest.raises(ValueError, match="on one ledger"):
+    with pytest.raises(ValueError, match="need the same ledger"):
         async with together(Greeters(), Askers()):
             pass

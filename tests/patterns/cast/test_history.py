@@ -24,7 +24,7 @@ from antiphon.ledger import Ledger, is_not_executed
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, DataPart, MediaPart, Message, PartsPayload
 from antiphon.messages import TextPart as Words
-from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, TaskInput
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, TaskInput, together
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain
@@ -33,6 +33,7 @@ from antiphon.patterns.workers import Workers
 from antiphon.protocol import AgentConfig, Phase
 
 HELPER = AgentSpec(name="helper", instructions="You help.", tools=("pay",))
+CLERK = AgentSpec(name="clerk", tools=("rivers",))
 QUICK = Patience(attempts=1, backoff=0)
 EARLIER = [
     {"role": "system", "content": "Be brief."},
@@ -101,8 +102,8 @@ class Payments(list[str]):
 
 def an_executor(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
     options = Options(toolkit)
-    options.add_agent(Cast(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK), "helper")
-    return Executor(ledger, options)
+    options.add_agent(HELPER)
+    return Executor(ledger, options, model=model, toolkit=toolkit, patience=QUICK)
 
 
 def some_peers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
@@ -110,11 +111,11 @@ def some_peers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
 
 
 def a_team(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
-    return Team(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+    return Team(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK)
 
 
 def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
-    return Workers(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+    return Workers(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK)
 
 
 def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
@@ -269,6 +270,38 @@ def test_a_history_with_the_mark_of_untrusted_content_taints_whoever_is_told_it(
                 with pytest.raises(ParkedError):
                     await pattern.run(task, thread_id="t")
         assert payments == []
+
+    run(main())
+
+
+@PATTERNS
+def test_every_pattern_is_a_tool_for_the_agents_of_another(make: Make) -> None:
+    """The task is done in the thread of the caller; asked again, the recorded answer comes back, and no model is asked."""
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        last = messages[-1].parts[-1]
+        if isinstance(last, ToolReturnPart):
+            return ModelResponse([TextPart(f"They say: {last.content}")])
+        return ModelResponse([ToolCallPart("rivers", {"task": "Which river?"}, tool_call_id="c7")])
+
+    async def main() -> None:
+        ledger, model, payments = MemoryLedger(), Hearing(), Payments()
+        asked = make(ledger, model, payments.toolkit())
+        tool = asked.as_tool("rivers", "Ask about rivers.")
+        clerk: Pattern = Workers(ledger, controller=CLERK, model=FunctionModel(answer), tools=[tool])
+        if isinstance(asked, Workers):
+            clerk = Peers(ledger, [CLERK], model=FunctionModel(answer), tools=[tool])
+        async with together(clerk, asked):
+            first = await clerk.run("Which river is it?", thread_id="t")
+            count = len(model.told)
+            again = await clerk.run("Which river is it?", thread_id="t")
+        assert first.response == again.response
+        assert "They say: " in (first.response or "")
+        assert "The Tagus." in (first.response or "")  # a team answers with data
+        assert len(model.told) == count > 0
+        threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+        assert threads == {"t"}
+        assert not await ledger.open_calls("t")
 
     run(main())
 

@@ -9,13 +9,12 @@ from tests.patterns.killed import Witness, serve
 
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, OptionResultPayload
-from antiphon.patterns.cast import AgentSpec, Cast
+from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.options import Choices, Executor, FirstSuccess, Groups, Options, under
 
 
-def options_on(ledger: Ledger, witness: Witness) -> Options:
-    cast = Cast(ledger, [AgentSpec(name="critic")], model=FunctionModel(_critic))
-    options = Options(cast.toolkit)
+def options_on(witness: Witness) -> Options:
+    options = Options()
 
     @options.option(effects="none")
     async def search(query: str) -> str:
@@ -49,7 +48,7 @@ def options_on(ledger: Ledger, witness: Witness) -> Options:
         return len(thing)
 
     options.add_policy(_helper, name="helper", to=["librarian"])
-    options.add_agent(cast, "critic", to=["librarian"])
+    options.add_agent(AgentSpec(name="critic"), to=["librarian"])
     options.add_policy(_librarian, name="librarian")
     return options
 
@@ -88,7 +87,8 @@ def _values(observations: Conversation) -> list[Any]:
 
 
 async def program(ledger: Ledger, witness: Witness) -> str:
-    async with Executor(ledger, options_on(ledger, witness), policy="librarian") as executor:
+    model = FunctionModel(_critic)
+    async with Executor(ledger, options_on(witness), policy="librarian", model=model) as executor:
         outcomes = await asyncio.gather(*(executor.run("Tea?", thread_id=thread) for thread in ("one", "two")))
     return "; ".join(str(outcome.response or outcome.error_message) for outcome in outcomes)
 

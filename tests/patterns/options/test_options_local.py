@@ -8,7 +8,7 @@ from pydantic import Field
 from antiphon.agents.models import LocalModel, WeightsError, model
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionResultPayload
-from antiphon.patterns.cast import AgentSpec, Cast
+from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.options import Executor, ExecutorLimits, Options
 
 
@@ -28,12 +28,12 @@ async def test_the_local_model_decides_and_what_it_calls_is_run() -> None:
         return f"4 degrees in {city}"
 
     spec = AgentSpec(name="ada", instructions="Look at the weather, then say it in a few words.", max_tokens=40)
-    options.add_agent(Cast(ledger, [spec], model=local), "ada")
+    options.add_agent(spec)
     limits = ExecutorLimits(steps=3)
     try:
-        async with Executor(ledger, options, limits=limits) as executor:
+        async with Executor(ledger, options, limits=limits, model=local) as executor:
             outcome = await executor.run("What is the weather in Paris?", thread_id="t")
-        async with Executor(ledger, options, limits=limits) as executor:
+        async with Executor(ledger, options, limits=limits, model=local) as executor:
             assert await executor.run("What is the weather in Paris?", thread_id="t") == outcome
     finally:
         local.server.stop()

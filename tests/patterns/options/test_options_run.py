@@ -1,7 +1,7 @@
 """Policies choose options, options produce results: the executor's loop, on a real ledger and the real runtime."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import NotingLedger
 
-from antiphon.agents import Toolkit
+from antiphon.agents import AgentBudget, Toolkit, listen
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger
@@ -29,7 +29,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages import TextPart as Spoken
-from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, together
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, together
 from antiphon.patterns.options import Choices, Executor, ExecutorLimits, Options, RunPolicy, export_transitions
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Budget, Context, Settings, System, handles
@@ -314,7 +314,7 @@ async def test_a_decision_that_asks_for_what_is_no_rule_runs_nothing() -> None:
 
     outcome = await ran(options, MemoryLedger())
     assert (outcome.error_code, started) == ("EFFECT_FAILED", [])
-    assert "what is no rule" in (outcome.error_message or "")
+    assert "names an invalid rule" in (outcome.error_message or "")
 
 
 async def test_a_decision_that_no_thread_takes_in_ends_the_run_with_a_code() -> None:
@@ -336,9 +336,9 @@ async def test_a_decision_that_no_thread_takes_in_ends_the_run_with_a_code() -> 
 def test_no_option_and_no_policy_has_a_name_that_the_runtime_speaks_under(name: str) -> None:
     """OP-007"""
     options = Options()
-    with pytest.raises(ValueError, match="what the runtime speaks under"):
+    with pytest.raises(ValueError, match="a name that the runtime uses"):
         options.add(lambda: None, name=name)
-    with pytest.raises(ValueError, match="what the runtime speaks under"):
+    with pytest.raises(ValueError, match="a name that the runtime uses"):
         options.add_policy(lambda observations, choices: None, name=name)
 
 
@@ -349,7 +349,7 @@ def test_a_name_is_taken_once_by_options_and_policies_together() -> None:
 
 
 def test_an_option_takes_no_secrets_because_what_is_chosen_is_written_down() -> None:
-    with pytest.raises(ValueError, match="find its secrets itself"):
+    with pytest.raises(ValueError, match="read secrets in the option"):
         Options().add(lambda pin: None, name="pay", sensitive=("pin",))
 
 
@@ -614,9 +614,9 @@ async def test_an_agent_decides_with_its_model_and_the_executor_runs_what_it_cal
     asked: list[Any] = []
     ledger = MemoryLedger()
     options = counting(started)
-    spec = AgentSpec(name="ada", instructions="Look around.")
-    options.add_agent(Cast(ledger, [spec], model=model_that_looks(asked)), "ada")
-    outcome = await ran(options, ledger, "What is there?")
+    options.add_agent(AgentSpec(name="ada", instructions="Look around."))
+    model = model_that_looks(asked)
+    outcome = await ran(options, ledger, "What is there?", model=model)
     assert asked == [("Look around.", ["fail", "look"])] * 2
     assert outcome.status == "completed"
     assert (outcome.response or "").startswith("nothing here and nothing there")
@@ -631,7 +631,7 @@ async def test_an_agent_decides_with_its_model_and_the_executor_runs_what_it_cal
     assert [each.error_type for each in results(said)] == [None, None, "INVALID_ARGUMENTS"]
     assert sorted(started) == ["look here", "look there"]
     assert said[1].usage is not None
-    assert (await ran(options, ledger, "What is there?")).response == outcome.response
+    assert (await ran(options, ledger, "What is there?", model=model)).response == outcome.response
     assert len(asked) == 2
 
 
@@ -640,10 +640,71 @@ async def test_an_agent_whose_models_do_not_answer_fails_the_run() -> None:
         raise ValueError("no model today")
 
     ledger, options = MemoryLedger(), Options()
-    cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(silent), patience=Patience(attempts=1))
-    options.add_agent(cast, "ada")
-    outcome = await ran(options, ledger)
+    options.add_agent(AgentSpec(name="ada"))
+    outcome = await ran(options, ledger, model=FunctionModel(silent), patience=Patience(attempts=1))
     assert (outcome.status, outcome.error_code) == ("failed", "AGENT_ERROR")
+
+
+@pytest.mark.parametrize("budget", ["budget", "thread_budget"])
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [({"requests": 1}, "1 requests"), ({"tokens": 10}, "10 tokens"), ({"tool_calls": 1}, "1 tool calls")],
+)
+async def test_the_budgets_of_every_pattern_end_a_run_of_agents(budget: str, limit: dict[str, int], says: str) -> None:
+    """A decision of an agent is a request to a model, also where a process continues a run; that of a function is none."""
+    asked: list[Any] = []
+    ledger, options = MemoryLedger(), counting([])
+    options.add_agent(AgentSpec(name="ada"), to=["clerk"])
+
+    @options.policy()
+    def clerk(observations: Conversation, choices: Choices) -> Any:
+        if len(observations.results()) == 2:
+            return "Done."
+        return choices.call("ada", task="Look around.")
+
+    common: Any = {budget: AgentBudget(**limit), "model": model_that_looks(asked), "policy": "clerk"}
+    outcome = await ran(options, ledger, **common)
+    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
+    assert says in (outcome.error_message or "")
+    assert len(asked) == 1
+    assert not await ledger.open_calls("t")
+    again = await ran(options, ledger, "Once more?", **common)
+    is_of_run = budget == "budget"
+    assert again.error_code == "BUDGET_EXCEEDED"
+    assert len(asked) == (2 if is_of_run else 1)
+
+
+async def test_the_words_of_an_agent_that_decides_are_heard_while_they_arrive() -> None:
+    async def words(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        for word in ("It ", "is ", "quiet."):
+            yield word
+
+    ledger, options = MemoryLedger(), Options()
+    options.add_agent(AgentSpec(name="ada"))
+    async with listen(ledger, "t") as deltas:
+        outcome = await ran(options, ledger, model=FunctionModel(stream_function=words), live=True)
+        first = await anext(deltas)
+    assert outcome.response == "It is quiet."
+    assert (first.thread_id, first.agent) == ("t", "ada")
+
+
+async def test_options_have_one_toolkit() -> None:
+    toolkit = Toolkit()
+    assert Executor(toolkit=toolkit).options.toolkit is toolkit
+    with pytest.raises(ValueError, match="another toolkit"):
+        Executor(None, Options(), toolkit=toolkit)
+
+
+async def test_an_agent_that_is_added_to_an_executor_takes_part_and_executors_share_built_in_tools() -> None:
+    asked: list[Any] = []
+    ledger = MemoryLedger()
+    executor = Executor(ledger, counting([]), model=model_that_looks(asked))
+    executor.options.add_agent(AgentSpec(name="ada", tools=("calculator",)))
+    async with executor:
+        await executor.run("What is there?", thread_id="t")
+    assert asked[0][1] == ["calculator", "fail", "look"]
+    again = await ran(executor.options, ledger, "And now?", model=model_that_looks(asked))
+    assert again.status == "completed"
 
 
 # ---------------------------------------------------------------- replay
@@ -750,7 +811,7 @@ async def test_who_decides_must_be_said_where_there_are_several() -> None:
     with pytest.raises(ValueError, match="there is no policy 'eve'; there are ada, bob"):
         Executor(None, options, policy="eve")
     async with Executor(None, options) as executor:
-        with pytest.raises(ValueError, match="say who decides: policy= one of ada, bob"):
+        with pytest.raises(ValueError, match="name the policy: policy= one of ada, bob"):
             await executor.run("Well?")
         assert (await executor.run("Well?", policy="bob")).response == "Yes."
         refused = await executor.run("Well?", policy="eve")
@@ -762,7 +823,7 @@ async def test_a_policy_is_an_option_of_a_run_and_of_nothing_else() -> None:
     options.add_policy(lambda observations, choices: "Yes.", name="ada", to=["bob"])
     result = await options.toolkit.call("bob", "ada", {"task": "Well?"})
     assert result.error_type == "TOOL_FAILED"
-    assert "an option of an executor's run" in (result.error_message or "")
+    assert "it can only be called in a run of an executor" in (result.error_message or "")
 
 
 # ---------------------------------------------------------------- beside other patterns

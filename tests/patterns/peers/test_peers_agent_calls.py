@@ -149,8 +149,8 @@ async def test_a_task_that_a_model_begins_has_an_id_of_its_own() -> None:
             {},
             "asked in words",
         ),
-        (["bob"], {"caller": "ada"}, "say what is asked and who asks"),
-        (["bob", "Find X"], {}, "say what is asked and who asks"),
+        (["bob"], {"caller": "ada"}, "the request or the caller is missing"),
+        (["bob", "Find X"], {}, "the request or the caller is missing"),
     ],
 )
 async def test_what_is_no_call_is_refused(given: list[Any], more: dict[str, Any], words: str) -> None:

@@ -88,6 +88,7 @@ async def _in_teams(make: Callable[[], Team], steps: list[Any], same_process: bo
             await step(team)
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_asked_again_before_anybody_has_answered_parks_again() -> None:
     ledger = MemoryLedger()
     paid: list[int] = []

@@ -77,6 +77,7 @@ def test_every_way_in_which_an_ask_can_end_is_an_end_of_the_delegation(error: De
     assert end.entry()[0] == "error"
 
 
+@pytest.mark.slow
 def test_a_result_and_a_failure() -> None:
     async def main(ada: Any) -> tuple[str, dict[str, str]]:
         async with team_of(parts(ada), [agent("ada")], [manager("desk", "ada")]) as team:

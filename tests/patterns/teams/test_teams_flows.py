@@ -104,6 +104,7 @@ def a_run(*, parallel: bool = False, fails: bool = False) -> tuple[list[Message]
     return messages, lambda name: as_events([each for each in entries if each.get("agent_key", "orchestrator") == name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_phases_and_steps_one_after_the_other_are_a_turn_of_the_flow(fails: bool) -> None:
     """AF-053 … AF-057: orchestrator to manager to worker and back, twice, also where a task fails."""
@@ -117,6 +118,7 @@ def test_phases_and_steps_one_after_the_other_are_a_turn_of_the_flow(fails: bool
     assert ORCHESTRATOR.check(of("orchestrator")).state == "complete"
 
 
+@pytest.mark.slow
 def test_steps_side_by_side_are_a_turn_of_the_other_flow() -> None:
     messages, of = a_run(parallel=True)
 
@@ -125,6 +127,7 @@ def test_steps_side_by_side_are_a_turn_of_the_other_flow() -> None:
     assert MANAGER.check(of("desk")).state == "complete"
 
 
+@pytest.mark.slow
 def test_the_flows_find_what_is_missing_or_out_of_order() -> None:
     messages, of = a_run()
     asked = [each for each in messages if each.lane == "control" and each.to]

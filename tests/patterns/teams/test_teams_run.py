@@ -151,6 +151,7 @@ async def test_a_step_receives_what_the_step_before_found() -> None:
         assert "ada: found 1" in heard[1]
 
 
+@pytest.mark.slow
 def test_phases_that_do_not_need_each_other_are_done_side_by_side() -> None:
     """`parallel` in a plan, `parallel_workers` in the format's other form: all have begun before the first has ended."""
 

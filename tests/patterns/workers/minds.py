@@ -14,6 +14,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import current_port
+from antiphon.messages.keys import kind_of
 
 __all__ = ["Bench", "Told", "asking", "calling", "got", "left_by_a_kill", "prompt", "saying"]
 
@@ -97,5 +99,7 @@ async def left_by_a_kill(ledger: Ledger, left: Ledger | None = None, *, hours: i
     for head in await ledger.heads():
         found = [record.message async for record in ledger.read(head.thread_id)]
         rows = [row.model_copy(update={"created_at": row.created_at and row.created_at - past}) for row in found]
-        await left.append(head.thread_id, rows, pattern="workers", allow_foreign=True)
+        epoch = await left.claim(head.thread_id, kind=kind_of(next(row.to[0] for row in rows if row.to)))
+        await left.append(head.thread_id, rows, epoch=epoch, pattern="workers", allow_foreign=True)
+        await left.release(head.thread_id, epoch=epoch, wake_at=current_port().now())
     return left

@@ -65,7 +65,8 @@ def team(ledger: Ledger, witness: Witness, *, by_model: bool) -> Workers:
     toolkit.add(look, effects="none")
     toolkit.add(pay, effects="once")
     controller, workers = CHIEF if by_model else policy, [LOOKER, PAYER, WRITER]
-    return Workers(ledger, controller, workers, name="clerk", model=FunctionModel(answer), toolkit=toolkit)
+    model = FunctionModel(answer)
+    return Workers(ledger, workers, controller=controller, controller_name="clerk", model=model, toolkit=toolkit)
 
 
 async def program(ledger: Ledger, witness: Witness) -> str:

@@ -260,7 +260,7 @@ def test_a_task_is_a_dict_and_so_is_what_comes_of_it(toolkit: AgentToolkit) -> N
         "worker_id": "worker",
         "task_id": "t2",
         "status": "error",
-        "error": "a task has a `query`, which is text",
+        "error": "a task needs a `query`, which is text",
     }
     failed = ToolCapableAgent("worker", "Nothing", model="opanai:gpt-4o").process_task({"query": "?"})
     assert (failed["status"], failed["result"]) == ("error", None)

@@ -139,7 +139,7 @@ def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
         ]
         query = StructuredMessage.create_query("Weather?", "user", "controller", task_id="t")
         query.update_metadata({"trace_id": "tr-1"})
-        async with Workers(ledger, policy, agents, observer=watch.telemetry) as team:
+        async with Workers(ledger, agents, controller=policy, observer=watch.telemetry) as team:
             answer = await team.send(query)
             said = await team.messages("t", tools=False)
         assert (answer.content, answer.metadata["trace_id"]) == ("Sunny.", "tr-1")
@@ -159,7 +159,7 @@ async def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monke
         return (await assigner.assign("ada", "Begin.", route=["bob"])).content
 
     def team(ledger: Ledger, model: FunctionModel) -> Workers:
-        return Workers(ledger, policy, [AgentSpec(name="ada"), AgentSpec(name="bob")], model=model)
+        return Workers(ledger, [AgentSpec(name="ada"), AgentSpec(name="bob")], controller=policy, model=model)
 
     ledger, bench = MemoryLedger(), Bench()
     query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", message_id="m")
@@ -231,7 +231,7 @@ async def test_a_tool_request_in_a_team_has_each_call_and_result_once(toolkit: A
     request = StructuredMessage.create_tool_request(
         "", [ToolCall("get_weather", {"location": "Oslo"}, "c-1")], source_agent="user", target_agent="weather_agent"
     )
-    async with Workers(ledger, workers=[agent]) as team:
+    async with Workers(ledger, [agent]) as team:
         first, second = await team.send(request), await team.send(request)
         said = await team.messages(request.task_id)
     assert first == second
@@ -255,7 +255,7 @@ async def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> N
     ledger, kit = MemoryLedger(), Toolkit()
     kit.add(log_in, sensitive=("pin",), to=["ada"])
     request = StructuredMessage.create_tool_request("", [ToolCall("log_in", {"pin": "hunter-one"})], target_agent="ada")
-    async with Workers(ledger, workers=[ToolCapableAgent("ada", "Doors", kit)]) as team:
+    async with Workers(ledger, [ToolCapableAgent("ada", "Doors", kit)]) as team:
         assert (await team.send(request)).message_type == MessageType.TOOL_RESPONSE
     rows = [record.body async for record in ledger.read(request.task_id)]
     assert seen == ["hunter-one"]
@@ -272,7 +272,7 @@ async def test_what_agents_ask_tools_is_sent_as_tool_requests_and_their_results_
     heard: list[StructuredMessage] = []
     ada = AgentSpec(name="ada", tools=("get_weather",))
     model = calling(("get_weather", {"location": "Oslo"}), then="{0[temp]} degrees")
-    async with Workers(None, policy, [ada], model=model, tools=[get_weather]) as team:
+    async with Workers(None, [ada], controller=policy, model=model, tools=[get_weather]) as team:
         team.hear(lambda thread_id, message: heard.append(message))
         await team.run("Weather?", thread_id="t")
         said = await team.messages("t")

@@ -62,7 +62,7 @@ def test_an_agent_uses_tools_step_by_step_each_with_what_the_step_before_gave() 
             open_at_start.append([call.invocation_id or "" for call in (await talk(ledger)).open_calls()])
             return {"next": way[place]}
 
-        async with Workers(ledger, workers=[ADA], model=saying(_seeker, told), toolkit=toolkit) as workers:
+        async with Workers(ledger, [ADA], model=saying(_seeker, told), toolkit=toolkit) as workers:
             query = StructuredMessage.create_query("Where is it?", "user", "ada", task_id="t")
             query.add_tool_call("look", {"place": "attic"}, "c0")
             answer = await workers.send(query)
@@ -136,7 +136,7 @@ async def test_a_controller_routes_by_metadata() -> None:
         worker = {"billing": "ada", "press": "bob"}[query.metadata["department"]["name"]]
         return (await assigner.assign(worker, query.content)).content
 
-    async with Workers(None, by_department, [ADA, BOB], model=ECHO) as workers:
+    async with Workers(None, [ADA, BOB], controller=by_department, model=ECHO) as workers:
         for department, worker in (("billing", "ada"), ("press", "bob")):
             data = {"department": {"name": department}}
             query = StructuredMessage.create_query("Hello.", "user", "controller", metadata=data)
@@ -195,7 +195,7 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
     async def main() -> str:
         async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
             given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider, record_content=True)}
-            async with Workers(ledger, _policy, [ADA, BOB], model=saying(_talkative), **given) as workers:
+            async with Workers(ledger, [ADA, BOB], controller=_policy, model=saying(_talkative), **given) as workers:
                 workers.hear(lambda thread, message: heard.append(message.to_json()))
                 words = "Log me in, password=canary-word-3"
                 data = {"api_key": "canary-key-2"}

@@ -47,7 +47,7 @@ def test_what_tools_and_policies_report_is_told_live_and_stands_in_the_thread() 
     heard: list[tuple[str, StructuredMessage]] = []
 
     async def main() -> list[StructuredMessage]:
-        workers = Workers(None, _policy, [ADA], model=calling(*BOTH), tools=[step, stride])
+        workers = Workers(None, [ADA], controller=_policy, model=calling(*BOTH), tools=[step, stride])
         workers.hear(lambda thread_id, message: heard.append((thread_id, message)))
         async with workers:
             await workers.run("Go.", thread_id="t")
@@ -84,7 +84,7 @@ def test_work_that_takes_long_says_that_it_goes_on_ever_more_seldom() -> None:
         async def policy(query: StructuredMessage, assigner: Assigner) -> str:
             return (await assigner.assign("ada", query.content)).content
 
-        async with Workers(None, policy, [AgentSpec(name="ada")], model=FunctionModel(slow)) as workers:
+        async with Workers(None, [AgentSpec(name="ada")], controller=policy, model=FunctionModel(slow)) as workers:
             await workers.run("Go.", thread_id="t")
             return await workers.messages("t")
 

@@ -114,7 +114,7 @@ async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> Non
         at_work -= 1
         return ECHO.function(messages, info)  # type: ignore[misc, union-attr, return-value]
 
-    async with Workers(None, ask_both, [ADA, BOB], model=FunctionModel(slow)) as workers:
+    async with Workers(None, [ADA, BOB], controller=ask_both, model=FunctionModel(slow)) as workers:
         assert (await workers.run("Go.")).response == "You are ada: Go. | You are bob: Go."
     assert most == 2
 
@@ -132,7 +132,7 @@ async def test_task_data_and_deadlines_go_with_a_task() -> None:
             await asyncio.Event().wait()
         return ECHO.function(messages, info)  # type: ignore[misc, union-attr, return-value]
 
-    async with Workers(None, hurried, [ADA, BOB], model=FunctionModel(answer)) as workers:
+    async with Workers(None, [ADA, BOB], controller=hurried, model=FunctionModel(answer)) as workers:
         outcome = await workers.run("Go.", thread_id="t")
         said = await workers.messages("t")
     assert outcome.response == "You are ada: Add.\n\nGiven with it:\n- priority: high | error TIMEOUT"
@@ -151,7 +151,7 @@ async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_a
         raise ModelHTTPError(500, "tests")
 
     ada = ToolCapableAgent("ada", "Adding", model=saying(gone), patience=QUICK)
-    async with Workers(None, chain, [ada, BOB], model=ECHO) as workers:
+    async with Workers(None, [ada, BOB], controller=chain, model=ECHO) as workers:
         outcome = await workers.run("Go.", thread_id="t")
     assert outcome.response == " | ".join(["there is no worker 'eve'; there are ada, bob"] * 2)
 
@@ -159,7 +159,7 @@ async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_a
         answer = await assigner.assign("ada", "Go.", route=["bob"])
         return f"{answer.source_agent} {answer.message_type}"
 
-    async with Workers(None, broken, [ada, BOB], model=ECHO) as workers:
+    async with Workers(None, [ada, BOB], controller=broken, model=ECHO) as workers:
         assert (await workers.run("Go.")).response == "ada error"
 
 
@@ -169,7 +169,7 @@ async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
     async def refuse(query: StructuredMessage, assigner: Assigner) -> str:
         raise RefusedError("not today", "CLOSED")
 
-    async with Workers(None, refuse, [ADA], model=ECHO) as workers:
+    async with Workers(None, [ADA], controller=refuse, model=ECHO) as workers:
         outcome = await workers.run("Go.", thread_id="t")
     assert outcome == Outcome("t", "failed", error_code="CLOSED", error_message="not today")
 
@@ -181,7 +181,7 @@ async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever
         answer = await assigner.assign("ada", "Go.", route=["bob"])
         return f"{answer.source_agent} -> {answer.target_agent}: {answer.metadata['code']}"
 
-    async with Workers(None, chain, [ADA, BOB], model=ECHO) as workers:
+    async with Workers(None, [ADA, BOB], controller=chain, model=ECHO) as workers:
         await workers.system.ask("worker/bob", Stop(reason="closed"))
         outcome = await workers.run("Go.", thread_id="t")
         said = await workers.messages("t")
@@ -198,7 +198,7 @@ async def test_three_may_work_on_one_task() -> None:
 
     model = saying(lambda messages, _: prompt(messages).splitlines()[0] + "+")
     cid = AgentSpec(name="cid")
-    async with Workers(None, chain, [ADA, BOB, cid], model=model, name="chief") as workers:
+    async with Workers(None, [ADA, BOB, cid], controller=chain, model=model, controller_name="chief") as workers:
         assert (await workers.run("Go.", thread_id="t")).response == "Begin.+++"
         said = await workers.messages("t")
     assert [(each.source_agent, each.target_agent) for each in said[1:5]] == [
@@ -220,7 +220,7 @@ async def test_a_message_goes_to_whom_it_is_for() -> None:
     async def policy(query: StructuredMessage, assigner: Assigner) -> str:
         return "the controller"
 
-    async with Workers(None, policy, [ADA], model=ECHO) as workers:
+    async with Workers(None, [ADA], controller=policy, model=ECHO) as workers:
         to_ada = StructuredMessage.create_query("Hello.", "user", "ada", metadata={"reply_to": "press"})
         to_nobody = StructuredMessage("Hello.", {"type": "query"})
         to_eve = StructuredMessage.create_query("Hello.", "user", "eve", task_id="t")
@@ -291,11 +291,11 @@ async def test_the_same_question_in_the_same_thread_is_not_asked_again() -> None
     """G10: also in the next process; another question goes on in the same thread."""
     told, ledger = Told(), MemoryLedger()
     for _ in range(2):
-        async with Workers(ledger, workers=[ADA], model=saying(delegating(("ada", "add")), told)) as workers:
+        async with Workers(ledger, [ADA], model=saying(delegating(("ada", "add")), told)) as workers:
             for _ in range(2):
                 assert (await workers.run("Add.", thread_id="t")).status == "completed"
     assert len(told.prompts) == 3
-    async with Workers(ledger, workers=[ADA], model=saying(lambda *_: "Hello.", told)) as workers:
+    async with Workers(ledger, [ADA], model=saying(lambda *_: "Hello.", told)) as workers:
         assert (await workers.run("Hello.", thread_id="t")).response == "Hello."
     assert len(told.prompts) == 4
 
@@ -323,7 +323,7 @@ def _paying(ledger: Ledger, paid: list[int], controller: Any, *, approval: bool 
         return delegating(("ada", "pay"), ("bob", "look"), then="{0[result]}")(messages, info)
 
     ada = ADA.model_copy(update={"tools": ("pay",)})
-    return Workers(ledger, controller, [ada, BOB], model=saying(answer), toolkit=toolkit)
+    return Workers(ledger, [ada, BOB], controller=controller, model=saying(answer), toolkit=toolkit)
 
 
 @pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
@@ -398,7 +398,7 @@ async def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_w
         toolkit = Toolkit()
         toolkit.add(read_letter, effects="none", untrusted=True, to=["ada"])
         toolkit.add(pay, to=paying)
-        return Workers(ledger, controller, [ADA, BOB], model=saying(answer), toolkit=toolkit)
+        return Workers(ledger, [ADA, BOB], controller=controller, model=saying(answer), toolkit=toolkit)
 
     async def hand_on(query: StructuredMessage, assigner: Assigner) -> str:
         return (await assigner.assign("ada", "read", route=["bob"])).content
@@ -439,7 +439,7 @@ async def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledge
     ledger, toolkit = MemoryLedger(), Toolkit()
     toolkit.add(log_in, sensitive=("pin",), to=["ada"])
     model = calling(("log_in", {"name": "b", "pin": "hunter-two"}), then="In.")
-    async with Workers(ledger, workers=[ADA], model=model, toolkit=toolkit) as workers:
+    async with Workers(ledger, [ADA], model=model, toolkit=toolkit) as workers:
         query = StructuredMessage.create_query("Log in.", "user", "ada", task_id="t")
         query.add_tool_call("log_in", {"name": "a", "pin": "hunter-one"}, "c0")
         answer = await workers.send(query)
@@ -506,7 +506,7 @@ async def test_another_pattern_may_give_tasks_to_a_worker_in_its_own_thread() ->
         workers: Workers
 
     ledger = MemoryLedger()
-    other, workers = Other(ledger), Workers(ledger, workers=[ADA], model=ECHO)
+    other, workers = Other(ledger), Workers(ledger, [ADA], model=ECHO)
     other.workers = workers
     async with together(other, workers):
         assert (await other.run("Hi.", thread_id="t")).response == "You are ada: Hi."

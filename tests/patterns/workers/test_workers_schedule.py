@@ -23,6 +23,7 @@ from antiphon.patterns.workers import (
     Reporting,
     StructuredMessage,
     ToolCapableAgent,
+    WorkerLimits,
     Workers,
     conversation,
 )
@@ -119,7 +120,7 @@ async def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
         return " ".join(each.content for each in await assigner.assign_all(tasks))
 
     bench = Bench(is_open=True)
-    async with Workers(None, policy, [ADA, BOB], model=bench.model) as team:
+    async with Workers(None, [ADA, BOB], controller=policy, model=bench.model) as team:
         query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"priority": "high"})
         assert (await team.send(query)).content == "Done. Done. Done. Done."
         given = [each.metadata["priority"] for each in await team.messages("t") if each.message_type == "task"]
@@ -131,7 +132,7 @@ async def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
 def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
     async def main() -> None:
         bench = Bench()
-        async with Workers(workers=[ADA], model=bench.model, at_once=2) as team:
+        async with Workers(workers=[ADA], model=bench.model, limits=WorkerLimits(at_once=2)) as team:
             given = []
             for name in "abc":
                 bench.came.clear()
@@ -144,7 +145,7 @@ def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
 
     run(main())
     with pytest.raises(ValueError, match="at_once"):
-        Workers(at_once=0)
+        WorkerLimits(at_once=0)
 
 
 async def test_a_team_says_how_many_tasks_wait_by_worker() -> None:
@@ -252,7 +253,7 @@ async def test_after_a_restart_the_most_urgent_task_begins_first(
 
     async def main(stack: AsyncExitStack) -> None:
         ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
-        async with Workers(ledger, workers=[ADA], model=before.model) as team:
+        async with Workers(ledger, [ADA], model=before.model) as team:
             given = []
             for count, (name, priority) in enumerate([("a", "low"), ("b", "low"), ("c", "high"), ("d", "urgent")]):
                 given.append(asyncio.create_task(team.send(task(name, priority=priority))))
@@ -261,7 +262,7 @@ async def test_after_a_restart_the_most_urgent_task_begins_first(
             left = await left_by_a_kill(ledger, await stack.enter_async_context(open_ledger(url)))
             before.go_on.set()
             await asyncio.gather(*given)
-        async with Workers(left, workers=[ADA], model=after.model) as team:
+        async with Workers(left, [ADA], model=after.model) as team:
             answers = [await team.send(task(name, priority=priority)) for name, priority in [("a", "low"), ("b", "low")]]
         assert after.begun == ["d", "c", "a", "b"]
         assert [each.message_type for each in answers] == ["result", "result"]
@@ -284,7 +285,7 @@ async def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
         return StructuredMessage.create_response(said, query, source_agent=assigner.name)
 
     bench = Bench(is_open=True)
-    async with Workers(None, policy, [ADA], model=bench.model) as team:
+    async with Workers(None, [ADA], controller=policy, model=bench.model) as team:
         answer = await team.send(task("a", deadline=given))
         outcome = await team.run("Go.", thread_id="t")
         assert not await team.ledger.open_calls("t")
@@ -337,7 +338,8 @@ async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() 
     ada = ADA.model_copy(update={"tools": ("wait",)})
     answers = {"ada": _stuck, "bob": lambda *_: "For ada."}
     model = saying(lambda messages, info: answers[(info.instructions or "")[8:11]](messages, info))
-    async with Workers(ledger, policy, [ada, BOB], model=model, tools=[wait], at_once=3) as team:
+    limits = WorkerLimits(at_once=3)
+    async with Workers(ledger, [ada, BOB], controller=policy, model=model, tools=[wait], limits=limits) as team:
         query = StructuredMessage.create_query("Wait.", "user", "ada", task_id="t2", metadata={"deadline": "3s"})
         query.add_tool_call("wait", {}, "u1")
         await team.send(StructuredMessage.create_query("Hello.", "user", "bob"))  # imports take their time before
@@ -375,7 +377,7 @@ async def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -
         return (await assigner.assign("ada", "wait")).content
 
     bench, ledger = Bench(is_open=True), MemoryLedger()
-    async with Workers(ledger, policy, [ADA], model=bench.model) as team:
+    async with Workers(ledger, [ADA], controller=policy, model=bench.model) as team:
         await team.send(task("first"))  # imports take their time before
         bench.go_on.clear()
         query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"deadline": "1s"})
@@ -390,13 +392,13 @@ async def test_a_deadline_passes_also_while_no_process_is_there() -> None:
     """G9, AT-051: the next process does not go on with the task, and gives the error to whoever asks."""
     ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
     late = task("late", deadline="1h")
-    async with Workers(ledger, workers=[ADA], model=before.model) as team:
+    async with Workers(ledger, [ADA], model=before.model) as team:
         given = asyncio.create_task(team.send(late))
         await before.came.wait()
         left = await left_by_a_kill(ledger, hours=2)
         before.go_on.set()
         assert (await given).message_type == MessageType.RESULT
-    async with Workers(left, workers=[ADA], model=after.model) as team:
+    async with Workers(left, [ADA], model=after.model) as team:
         answer = await team.send(late)
         assert not await left.open_calls("late")
     assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")

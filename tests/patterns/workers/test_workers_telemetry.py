@@ -26,7 +26,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
         ledger = MemoryLedger()
         ada = AgentSpec(name="ada", tools=("count_words",))
         model = calling(("count_words", {"text": "one two"}), then="It has {0} words.")
-        async with Workers(ledger, _policy, [ada], model=model, tools=[count_words], **observed) as workers:
+        async with Workers(ledger, [ada], controller=_policy, model=model, tools=[count_words], **observed) as workers:
             assert (await workers.run("one two", thread_id="t")).response == "It has 2 words."
         return [(each.message.lane, each.message.kind, each.message.policy) async for each in ledger.read("t")]
 
@@ -62,7 +62,7 @@ async def test_no_content_is_in_a_span() -> None:
     watch = Watch()
 
     model = saying(lambda *_: "the walrus was Paul")
-    async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
+    async with Workers(None, [AgentSpec(name="ada")], controller=_policy, model=model, observer=watch.telemetry) as workers:
         await workers.run("who was the walrus?")
 
     assert watch.spans

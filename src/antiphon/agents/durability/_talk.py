@@ -56,7 +56,7 @@ class ThreadTalk:
         self._reading = Lock()
         self._upto = 0
         """How far the thread was read to count usage."""
-        self._counted: set[str] = set()
+        self._counted: dict[str, Kind] = {}
         """The effects that were counted when they began in this process."""
         self.seq = 0
         """The known length of the thread."""
@@ -123,7 +123,7 @@ class ThreadTalk:
             self.spending.check(each, kind, depth=run.depth, now=current_port().now(), where=where)
         if self._is_read:  # else it is counted when the thread is read
             self.spending.begin(kind)
-            self._counted.add(where)
+            self._counted[where] = kind
 
     async def _catch_up(self, run: LedgerRun) -> None:
         """Count what others have used in the thread since it was read: actors that this run has asked, or parallel runs."""
@@ -131,8 +131,12 @@ class ThreadTalk:
         async with self._reading:
             async for record in run.ledger.read(run.thread_id, after=self._upto):
                 self._upto = record.seq
-                if not self._counted & {record.message.invocation_id, record.message.parent_id}:
+                if not self._is_counted(record.message):
                     self.spending.heard(record.message, run.opened.root)
+
+    def _is_counted(self, message: Message) -> bool:
+        """Whether a row begins an effect that was counted, or is the answer to a counted request, which `answered` pays."""
+        return message.invocation_id in self._counted or self._counted.get(message.parent_id or "") == "request"
 
     def _heard(self, message: Message) -> None:
         own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)

@@ -251,9 +251,9 @@ DIALECT = UnitDialect(
     otherwise="an agent_framework entry has no place for it",
     reasons={
         **dict.fromkeys(PARTS, "an entry says text or one piece of data, and an observation shows nothing besides"),
-        "text": "data among the words are written as JSON text",
-        "speaker": "an observation is said by the tool",
+        "text": "data parts are written as JSON text",
+        "speaker": "the sender of an observation is the tool",
         "arguments": "the args of an action are an object",
-        "option": "an observation is of the tool that was called",
+        "option": "an observation names the tool that was called",
     },
 )

@@ -29,7 +29,7 @@ _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
 
 
 def read(unit: Unit) -> None:
-    """Say what one message says."""
+    """Read one message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
@@ -47,7 +47,7 @@ def read(unit: Unit) -> None:
 
 
 def read_instructions(unit: Unit) -> None:
-    """Say what stands under `system`."""
+    """Read the value of `system`."""
     given: object = unit.value
     parts = _parts(unit, given, "system", ())
     own_id = f"{NAME}-system-{sha256(canonical(given)).hexdigest()[:12]}"
@@ -154,7 +154,7 @@ def _url(source: dict[str, Any]) -> str | None:
 
 
 def _citations(block: _Block) -> tuple[Citation, ...]:
-    """Return what a text rests on: all of the text, so that no offsets into it are needed."""
+    """Return the citations of a text: they cover all of it, so no offsets are needed."""
     given = block.get("citations")
     found = [as_object(each) for each in cast("list[Any]", given)] if isinstance(given, list) else []
     return () if None in found else tuple(_citation(each) for each in found if each is not None)
@@ -220,7 +220,7 @@ def _success(parts: list[Part]) -> OutcomeFields:
 
 
 def _error(parts: list[Part]) -> OutcomeFields:
-    """Return an error: what it says in words, and whatever else it shows."""
+    """Return an error: its text, and its other content."""
     words = "\n".join(part.text for part in parts if isinstance(part, TextPart))
     error_type, message = error_of(words)
     shown = [part for part in parts if not isinstance(part, TextPart)]

@@ -1,4 +1,4 @@
-"""The fold of a streamed Anthropic message: blocks by index, each begun, added to and stopped.
+"""Assembles a streamed Anthropic message: blocks by index, each started, extended and stopped.
 
 The input of a call is an object, but comes as pieces of its JSON text, which is kept beside the block until the block stops.
 Without a piece, it is as the block began with it: `{}`. If the text is not one whole object when the block stops (the model
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Folding,
     called,
     grow,
     index_in,
@@ -34,7 +34,7 @@ _SAID: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thin
 
 
 @dataclass(slots=True)
-class MessagesFold(Folding):
+class MessagesAssembler(AssemblerBase):
     """A message so far."""
 
     message: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -186,7 +186,7 @@ class MessagesFold(Folding):
         return cast("dict[str, Any]", settled({**self.message, "content": content}))
 
 
-FOLD = MessagesFold
+ASSEMBLER = MessagesAssembler
 
 
 def _model(named: object) -> str | None:
@@ -197,7 +197,7 @@ def _model(named: object) -> str | None:
 
 
 def _add_unknown(block: dict[str, object], delta: dict[str, object]) -> None:
-    """Keep what a delta says that we have no word for: text is added to text, the rest replaces."""
+    """Keep unknown fields of a delta: text is appended to text, other values replace."""
     for key, value in delta.items():
         if key == "type":
             continue

@@ -78,7 +78,7 @@ def _response(found: dict[str, Any]) -> Body:
 
 
 def _usage(given: object) -> Usage | None:
-    """Return what an answer cost. `input_tokens` is there what no cache had a part in; in the core it is all of the prompt."""
+    """Return the usage. The format's `input_tokens` excludes cached tokens; in the core it is the whole prompt."""
     usage = as_object(given)
     if usage is None:
         return None
@@ -135,7 +135,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and isinstance(found.get("messages"), list):
         return _recognise_request(found)

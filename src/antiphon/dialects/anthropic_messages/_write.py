@@ -1,4 +1,4 @@
-"""Writes messages of blocks: a breath with its calls is the assistant's, the results of it are one message of the user's.
+"""Writes messages of blocks: an utterance with its calls is one assistant message, its results are one user message.
 
 Nothing is merged: neighbours of one role are one turn to the service. What is from elsewhere says no empty text, which is
 refused, and no reasoning, since that needs a proof of this provider.
@@ -49,7 +49,7 @@ from antiphon.messages.trusted import EMPTY
 OPTIONS = frozenset({"media_labels"})
 
 _FAILED = "Error"
-"""What an error says that has no words."""
+"""The text of an error without a message."""
 
 _IMAGES = TARGETS[NAME].media["user"]["image"].mimes or frozenset()
 _TYPES = {"image/jpg": "image/jpeg"}
@@ -65,7 +65,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
-    """Return a word of the user's, where the assistant would speak first."""
+    """Return a minimal user message, if the assistant would speak first."""
     if previous is None and _role(group, writing) == "assistant":
         return {"role": "user", "content": PLACEHOLDER}
     return None
@@ -77,7 +77,7 @@ def invocation_in(block: dict[str, object]) -> object:
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write messages that belong together as one message of blocks; as none if nothing of them can be said."""
+    """Write messages that belong together as one message of blocks; none if nothing of them can be written."""
     first = group[0]
     role = _role(group, writing)
     if role != "system" and (words := _plain_words(group, writing)) is not None:
@@ -102,7 +102,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 
 def write_instructions(group: Sequence[Message], writing: BodyWriting) -> object:
-    """Write what stands under `system`; None if nothing of it can be said."""
+    """Write the value of `system`; None if nothing of it can be written."""
     blocks = [block for message in group for block in _said(message, "system", writing)]
     if not blocks and not writing.is_native(group[0]):
         return None
@@ -162,12 +162,12 @@ def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, o
 
 
 def _is_blank(block: dict[str, Any]) -> bool:
-    """Whether a block is a text without words, which the service refuses."""
+    """Whether a block is a blank text, which the service refuses."""
     return block.get("type") == "text" and not str(block.get("text", "")).strip()
 
 
 def _block(part: Part, role: str, message: Message, writing: BodyWriting) -> dict[str, Any] | None:
-    """Return a part as a block; None for what cannot be said, or not in this role."""
+    """Return a part as a block; None if it cannot be written in this role."""
     match part:
         case TextPart() | DataPart():
             return _text(part, writing)
@@ -233,7 +233,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
 
 
 def _source(part: MediaPart) -> dict[str, object] | None:
-    """Return where a medium comes from; None for one that the format does not take."""
+    """Return the source of a medium; None if the format does not accept it."""
     if part.modality not in ("image", "document"):
         return None
     if (file := file_id(part.url, FILE)) is not None:
@@ -302,7 +302,7 @@ def _outcome_blocks(message: Message, outcome: OptionResultPayload, writing: Bod
 def _error_blocks(
     message: Message, outcome: OptionResultPayload, shown: list[dict[str, Any]], writing: BodyWriting
 ) -> list[dict[str, Any]]:
-    """Return an error in words, and nothing else: the service refuses other content in it."""
+    """Return an error as text only: the service refuses other content in it."""
     words = error_text(outcome)
     blocks = [{"type": "text", "text": _FAILED if not words or words.isspace() else words}]
     for part in outcome.parts:
@@ -319,7 +319,7 @@ def _error_blocks(
 # ---------------------------------------------------------------- the fast path for plain histories
 
 
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
+def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
     """Return the units of a plain history; raise a `NotPlainError` if something must be said before one of them."""
     units: list[object] = []
     blocks: list[object] = []
@@ -356,7 +356,7 @@ def _begun_by_user(units: list[Any]) -> list[object]:
     return units
 
 
-def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
+def _words(message: Message, content: Content, writing: BodyWriting) -> object:
     said, role = only_text(content), writing.role(message)
     if not said or said.isspace() or role == "system":
         return words(message, write, writing)
@@ -364,7 +364,7 @@ def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
 
 
 def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
-    """Return the list that calls go into: in a unit of their own, or in that of the words they were said with."""
+    """Return the list for the calls: in a new unit, or in the unit of the text before them."""
     blocks: list[Any] = []
     if follows_words(first, last):
         unit = units.pop()

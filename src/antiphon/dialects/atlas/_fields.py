@@ -23,7 +23,7 @@ ToolStatus: TypeAlias = Literal["success", "error"]
 """How a tool ended."""
 
 
-def _no_arguments() -> dict[str, Any]:
+def _no_arguments() -> dict[str, object]:
     return {}
 
 
@@ -125,14 +125,14 @@ def encode_text(given: object, encoder: Encoder, path: Path) -> str:
     return str(encoder.value(str.__str__(given), path))
 
 
-def _known(given: object, names: tuple[str, ...], path: Path, expected: str) -> dict[Any, Any]:
+def _known(given: object, names: tuple[str, ...], path: Path, expected: str) -> dict[object, object]:
     """Return a copy of a mapping, with None for what it does not have."""
     if not isinstance(given, Mapping):
         refuse(f"must be {expected}, not {type(given).__name__}", path)
     return {**dict.fromkeys(names), **cast("Mapping[Any, Any]", given)}
 
 
-def _others(given: Mapping[Any, Any], names: tuple[str, ...], encoder: Encoder, path: Path) -> dict[str, Any]:
+def _others(given: Mapping[object, object], names: tuple[str, ...], encoder: Encoder, path: Path) -> dict[str, object]:
     return encoder.fields({key: value for key, value in given.items() if key not in names}, path)
 
 
@@ -151,7 +151,7 @@ FIELDS = (
 )
 
 
-def encode_message(given: object, encoder: Encoder) -> dict[str, Any]:
+def encode_message(given: object, encoder: Encoder) -> dict[str, object]:
     """Return all fields in the form a message keeps, then the unknown ones.
 
     Raises:
@@ -209,7 +209,7 @@ def _encode_timestamp(given: object) -> float:
     return seconds if isfinite(seconds) else refuse("is too large or no number; give seconds since 1970", ("timestamp",))
 
 
-def _listed(given: object, name: str) -> list[Any]:
+def _listed(given: object, name: str) -> list[object]:
     if given is None:
         return []
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
@@ -237,7 +237,7 @@ def parse(text: str | bytes) -> Any:
         raise ContentError(f"not JSON in UTF-8: {exc}") from None
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)

@@ -352,7 +352,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
             if call_id not in calls:
                 errors.append(f"tool_results[{index}]: no call has the id {call_id!r}")
             elif call_id in seen:
-                errors.append(f"tool_results[{index}]: the call {call_id!r} has a result already")
+                errors.append(f"tool_results[{index}]: the call {call_id!r} already has a result")
             seen.add(call_id)
         return errors
 

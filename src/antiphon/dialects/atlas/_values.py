@@ -140,7 +140,7 @@ class Encoder:
             pairs = cast("Mapping[Any, Any]", given).items()
             return {(name := _key(key, path)): self.value(each, (*path, name), 1) for key, each in pairs}
 
-    def _value(self, value: object, path: Path, depth: int) -> Any:
+    def _value(self, value: object, path: Path, depth: int) -> object:
         if isinstance(value, Enum):
             return self._enum(value, path, depth)
         if value is None or isinstance(value, bool):
@@ -171,17 +171,17 @@ class Encoder:
         if depth >= self._depth:
             refuse(f"is nested deeper than {self._depth}; flatten it", path)
 
-    def _object(self, value: Mapping[object, object], path: Path, depth: int) -> dict[str, Any]:
+    def _object(self, value: Mapping[object, object], path: Path, depth: int) -> dict[str, object]:
         escaped = TAG in value and not self._written
         depth += escaped
         self._check_room(path, depth)
         encoded = {(name := _key(key, path)): self._value(each, (*path, name), depth + 1) for key, each in value.items()}
         return {TAG: "dict", "value": encoded} if escaped else encoded
 
-    def _array(self, value: Iterable[object], path: Path, depth: int) -> list[Any]:
+    def _array(self, value: Iterable[object], path: Path, depth: int) -> list[object]:
         return [self._value(each, (*path, index), depth + 1) for index, each in enumerate(value)]
 
-    def _tagged(self, value: object, path: Path, depth: int) -> Any:
+    def _tagged(self, value: object, path: Path, depth: int) -> object:
         for known, encode in self._encoders.items():
             if isinstance(value, known):
                 return self._named("object", value, encode(value), path, depth)
@@ -197,7 +197,7 @@ class Encoder:
             return self._named("dataclass", value, plain, path, depth)
         return refuse(f"{type(value).__name__} cannot be written as JSON; convert it, or name an encoder for it", path)
 
-    def _enum(self, value: Enum, path: Path, depth: int) -> Any:
+    def _enum(self, value: Enum, path: Path, depth: int) -> object:
         if isinstance(value, MessageType):
             return value.value  # the format's own word, which every reader knows as text
         with self._inside(value, path, depth):
@@ -206,7 +206,7 @@ class Encoder:
     def _named(self, tag: str, value: object, plain: object, path: Path, depth: int) -> dict[str, Any]:
         return {TAG: tag, "type": type(value).__qualname__, "value": self._value(plain, path, depth + 1)}
 
-    def _collection(self, value: Iterable[object], path: Path, depth: int) -> dict[str, Any]:
+    def _collection(self, value: Iterable[object], path: Path, depth: int) -> dict[str, object]:
         self._check_room(path, depth + 1)
         encoded = self._array(value, path, depth + 1)
         if isinstance(value, tuple):
@@ -260,7 +260,7 @@ _SCALARS: dict[type[Any], tuple[str, Callable[[Any, Path], str]]] = {
 }
 
 
-def _dumped(model: BaseModel, path: Path) -> Any:
+def _dumped(model: BaseModel, path: Path) -> object:
     """Return a model as it writes itself: what it leaves out or masks stays out or masked."""
     try:
         return model.model_dump(mode="json")
@@ -295,7 +295,7 @@ def decode(encoded: object, path: Path = ()) -> Any:
     return _restored(tag, tagged["value"], path)
 
 
-def _tag_of(encoded: dict[str, Any]) -> str | None:
+def _tag_of(encoded: dict[str, object]) -> str | None:
     tag = encoded.get(TAG)
     if not isinstance(tag, str):
         return None
@@ -321,7 +321,7 @@ def _restored(tag: str, value: Any, path: Path) -> Any:
     return elements if tag == "frozenset" else set(elements)
 
 
-def _elements(encoded: list[Any], path: Path) -> frozenset[Any]:
+def _elements(encoded: list[object], path: Path) -> frozenset[object]:
     """Return the elements of a set, if they come back as they went: each hashable, none the same as another."""
     try:
         elements = frozenset(decode(each, (*path, index)) for index, each in enumerate(encoded))
@@ -354,7 +354,7 @@ _EXPECTED: dict[str, type[Any]] = {
 _CALLED: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
 
 
-def copied(encoded: object) -> Any:
+def copied(encoded: object) -> object:
     """Return a copy of a value in the written form."""
     if isinstance(encoded, dict):
         return {key: copied(each) for key, each in cast("dict[str, Any]", encoded).items()}

@@ -1,4 +1,4 @@
-"""The Choir dialect: a request is a call, a response its result, MESSAGE is talk, the rest is told; one unit a message."""
+"""The Choir dialect: a request is a call, a response its result, MESSAGE is talk, the rest are notices."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _add_envelope(unit: dict[str, Any], message: Message) -> None:
 
 
 def _told(message: Message) -> dict[str, Any] | None:
-    """Return the type and data of what is only told, if this is it."""
+    """Return the type and data of a notice; None for other messages."""
     if message.lane != "control":
         return None
     match message.parts:
@@ -193,9 +193,9 @@ DIALECT = UnitDialect(
     otherwise="a Choir message has no place for it",
     reasons={
         **dict.fromkeys(PARTS, "Choir says plain text, and a response shows nothing besides its data"),
-        "text": "data among the words are written as JSON text",
+        "text": "data parts are written as JSON text",
         "to": "a Choir message has one receiver",
-        "lane": "requests and responses are control, a MESSAGE is talk",
+        "lane": "requests and responses are in the lane `control`, a MESSAGE in `talk`",
         "arguments": "the data of a request are an object",
         "option": "a response names its request only by id",
     },

@@ -217,7 +217,7 @@ def read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
     return outcome, None if is_usual else form
 
 
-def write_outcome(outcome: OptionResultPayload, words: list[str], form: str | None) -> dict[str, Any]:
+def write_outcome(outcome: OptionResultPayload, words: list[str], form: str | None) -> dict[str, object]:
     """Write what came of a call. What it says in words besides is put to its output."""
     result = fresh(outcome, "result")
     if words:

@@ -1,4 +1,4 @@
-"""The fold of streamed Gemini responses: each chunk is a whole response that holds the next parts.
+"""Assembles streamed Gemini responses: each chunk is a complete response with the next parts.
 
 Nothing says where a part goes on: texts that follow each other are one text, unless they differ in kind or one of them is
 signed, because a signature holds for its part as it is. A call comes whole, or (on the enterprise endpoint) as values at JSON
@@ -15,10 +15,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
+    AssemblerBase,
     Delta,
     EventError,
-    Folding,
     called,
     grow,
     grown,
@@ -47,7 +47,7 @@ _UNITED = frozenset({"citations", "citationSources"})
 
 
 @dataclass(slots=True)
-class GeminiFold(Folding):
+class GeminiAssembler(AssemblerBase):
     """A response so far."""
 
     top: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -177,7 +177,7 @@ class GeminiFold(Folding):
         return candidate
 
 
-FOLD = GeminiFold
+ASSEMBLER = GeminiAssembler
 
 
 def _reason(holder: dict[str, object], key: str, names: Mapping[int, str] = _NO_NAMES) -> str:

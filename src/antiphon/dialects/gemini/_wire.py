@@ -235,8 +235,8 @@ def _answer(body: Body) -> dict[str, Any] | None:
     return {**body.rest, "candidates": [{**facts, **said}, *others]}
 
 
-def _closed_request(body: Body) -> dict[str, Any]:
-    request = {**body.rest} if body.shape == "request" else {}
+def _closed_request(body: Body) -> dict[str, object]:
+    request: dict[str, object] = {**body.rest} if body.shape == "request" else {}
     slot = next((key for key in _SLOTS if key in request and request[key] is not None), _SLOTS[0])
     if body.instructions is not None:
         request[slot] = body.instructions
@@ -257,7 +257,7 @@ def _closed_request(body: Body) -> dict[str, Any]:
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and isinstance(found.get("contents"), list | dict):
         is_request = bool(found["contents"]) and _are_contents(found["contents"])
@@ -267,7 +267,7 @@ def recognise(data: object) -> str | None:
     return "contents with parts of generateContent" if data and _are_contents(data) else None
 
 
-def _recognise_response(found: dict[str, Any]) -> str | None:
+def _recognise_response(found: dict[str, object]) -> str | None:
     candidates = found.get("candidates")
     candidate = as_object(candidates[0]) if isinstance(candidates, list) and candidates else None
     if candidate is not None:
@@ -362,12 +362,12 @@ def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
 # ---------------------------------------------------------------- one function
 
 
-def read_tool(tool: object) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, object] | None:
     """Return what the core knows of a function."""
     given = as_object(tool) or {}
     if not isinstance(given.get("name"), str):
         return None
-    read = {"name": given["name"], "description": given.get("description")}
+    read: dict[str, object] = {"name": given["name"], "description": given.get("description")}
     for key in (_JSON_SCHEMA, "parameters_json_schema", _OPEN_API):
         if (schema := as_object(given.get(key))) is not None:
             read["parameters"] = _typed(schema, str.lower) if key == _OPEN_API else schema
@@ -388,7 +388,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     return function
 
 
-def _typed(schema: Any, spell: Callable[[str], str]) -> Any:
+def _typed(schema: object, spell: Callable[[str], str]) -> object:
     """Return a schema with its types spelled otherwise."""
     if isinstance(schema, list):
         return [_typed(each, spell) for each in cast("list[Any]", schema)]

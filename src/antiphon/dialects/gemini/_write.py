@@ -271,7 +271,7 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
     return units
 
 
-def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
+def _words(message: Message, content: Content, writing: BodyWriting) -> object:
     said, role = only_text(content), ROLES.get(writing.role(message))
     if not said or role is None:
         return words(message, write, writing)

@@ -138,7 +138,7 @@ def _words(unit: Unit) -> str:
 
 
 def _fresh_turn(unit: Unit) -> str:
-    """Return the unit's id, told apart from that of an earlier unit with the same one."""
+    """Return the unit's id, made unique if an earlier unit has the same one."""
     own_id = unit.own_id("message_id")
     turn = own_id if own_id not in unit.reading.ids else f"{own_id}@{unit.position}"
     unit.reading.ids.add(turn)
@@ -415,10 +415,10 @@ DIALECT = UnitDialect(
         **dict.fromkeys(
             PARTS, "a list in MARSYS says texts, images, sounds and files; a result in words shows nothing besides"
         ),
-        "text": "data among the words are written as JSON text",
-        "speaker": "a result is said by the tool or agent that was called, an error by the runtime",
-        "option": "an error is of the option that was called",
+        "text": "data parts are written as JSON text",
+        "speaker": "the sender of a result is the called tool or agent, that of an error the runtime",
+        "option": "an error names the option that was called",
         "result": "a result in MARSYS is text",
-        "time": "what is said in one message has one time",
+        "time": "a message has one time",
     },
 )

@@ -276,7 +276,7 @@ class Message:
     # ------------------------------------------------------------ for a model
 
     def to_llm_dict(self, *, null_content: bool = False) -> dict[str, Any]:
-        """Return what a provider is told: role, content and name; tool calls in their whole form; nothing that is None.
+        """Return the provider's form: role, content and name; complete tool calls; no None values.
 
         The role stays as it is: `process_for_llm` turns the ones that no provider knows into `user`. With `null_content`,
         a message that only calls tools has `None` as its content instead of `""`.
@@ -304,7 +304,7 @@ class Message:
         """Return the message that a model's response is.
 
         The processor sees a copy of the response first. It returns another dict, or a `Message`, which is then the answer.
-        The defaults stand in for what the response does not say.
+        The defaults replace missing fields of the response.
 
         Raises:
             ValueError: the response or what the processor returned is no message.

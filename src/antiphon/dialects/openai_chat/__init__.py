@@ -20,9 +20,9 @@ DIALECT = _body_dialect.BodyDialect(
     invocation_in=_write.invocation_in,
     options=_write.OPTIONS,
     reasons={
-        "reasoning": "Chat Completions has no place for reasoning",
-        "error": "a tool message has no error flag; it says so in words",
-        "media": "media stand in user messages only",
+        "reasoning": "Chat Completions has no field for reasoning",
+        "error": "a tool message has no error flag; the error is written as text",
+        "media": "only user messages can contain media",
         "time": "a request has no times",
     },
 )

@@ -17,7 +17,7 @@ REASONING = ("reasoning_content", "reasoning")
 
 
 def read(unit: Unit) -> None:
-    """Say what one chat message says."""
+    """Read one chat message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(sorted(ROLES))}", "role")
@@ -81,7 +81,7 @@ def _details(unit: Unit) -> Iterator[ReasoningPart]:
 
 
 def _spoken(unit: Unit) -> list[Part]:
-    """Return what an answer says besides its content: a refusal, a voice."""
+    """Return the other content of an answer: a refusal, audio."""
     parts: list[Part] = []
     if (refusal := unit.maybe_text("refusal")) is not None:
         parts.append(TextPart(text=refusal, metadata={NAME: {"refusal": "field"}}))
@@ -132,7 +132,7 @@ def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
 
 
 def read_medium(part: dict[str, Any]) -> MediaPart | ForeignPart:
-    """Return a part that is no text: a medium, or what the core has no word for."""
+    """Return a part other than text: a medium or a foreign part."""
     kind = part.get("type")
     inner = as_object(part.get(kind)) or {} if isinstance(kind, str) else {}
     make = _MEDIA.get(str(kind))

@@ -1,8 +1,8 @@
-"""The fold of a streamed chat completion: chunks, whose choices hold what is added to each message.
+"""Assembles a streamed chat completion from chunks, whose choices contain the additions to each message.
 
-Calls have no end of their own: they are whole when their choice has a finish reason. Fragments of one call are known by
-`index`. Servers that put Chat Completions in front of another format are known to give all calls the index 0, so another
-id at the same index is another call. The id and the name are said once, or, by some servers, again with every fragment.
+No event ends a call: calls are complete when their choice has a finish reason. Fragments of one call share an `index`. Some
+proxies give all calls the index 0, so another id at the same index is another call. The id and the name are sent once, or, by
+some servers, with every fragment.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from typing_extensions import TypedDict
+
+from antiphon.dialects._assembler import (
     DERIVED,
+    AssemblerBase,
     Delta,
     DeltaKind,
-    Folding,
     called,
     grow,
     index_in,
@@ -37,18 +39,33 @@ _SAID: dict[str, DeltaKind] = {
     "reasoning": "reasoning",
 }
 _ONCE = frozenset({"id", "type", "name", "role", "index", "format", "signature", "thought_signature"})
-"""Texts that are not said piece by piece; some servers repeat them with every fragment."""
+"""Texts that are not sent in pieces; some servers repeat them with every fragment."""
+
+
+class _Slot(TypedDict):
+    """A tool call so far, and the `index` that its fragments have."""
+
+    index: object
+    call: dict[str, Any]
+
+
+class _Choice(TypedDict):
+    """A choice so far: its `message` and `calls` are joined when the body is built."""
+
+    choice: dict[str, Any]
+    message: dict[str, Any]
+    calls: list[_Slot]
 
 
 @dataclass(slots=True)
-class ChatFold(Folding):
+class ChatAssembler(AssemblerBase):
     """A chat completion so far."""
 
     top: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What is said of the answer as a whole."""
-    choices: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """By index: the `choice`, its `message`, and its `calls`, each with its `index` among the fragments."""
-    places: dict[str, dict[Any, int]] = field(default_factory=dict[str, dict[Any, int]], metadata=DERIVED)
+    """The fields of the answer as a whole."""
+    choices: dict[str, _Choice] = field(default_factory=dict[str, _Choice])
+    """The choices, by index."""
+    places: dict[str, dict[object, int]] = field(default_factory=dict[str, dict[object, int]], metadata=DERIVED)
     """By choice: where the last call of each index is among its calls."""
 
     @property
@@ -59,7 +76,7 @@ class ChatFold(Folding):
     def is_finished(self) -> bool:
         return bool(self.choices) and all(self._is_closed(held) for held in self.choices.values())
 
-    def _is_closed(self, held: dict[str, object]) -> bool:
+    def _is_closed(self, held: _Choice) -> bool:
         return self.ended or _has_reason(held)
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
@@ -91,7 +108,7 @@ class ChatFold(Folding):
         if index == 0 and text_in(choice, "finish_reason"):
             yield Delta("finish", text=choice["finish_reason"])
 
-    def _add_message(self, held: dict[str, Any], delta: dict[str, Any], choice: str) -> Iterator[Delta]:
+    def _add_message(self, held: _Choice, delta: dict[str, object], choice: str) -> Iterator[Delta]:
         message = held["message"]
         for key, value in delta.items():
             if key == "content" and (isinstance(value, list) or isinstance(message.get(key), list)):
@@ -113,7 +130,7 @@ class ChatFold(Folding):
             else:
                 _merge(message, key, value)
 
-    def _slot(self, choice: str, slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _slot(self, choice: str, slots: list[_Slot], fragment: dict[str, object]) -> tuple[int, dict[str, object]]:
         """Return the call that a fragment belongs to, and its place in the order of arrival."""
         index, call_id = fragment.get("index"), fragment.get("id")
         places = self.places.get(choice)
@@ -126,7 +143,7 @@ class ChatFold(Folding):
         return place, slots[place]["call"]
 
     def _add_parts(self, parts: list[Any], added: Any, choice: str) -> Iterator[Delta]:
-        """Add to content of parts, as Mistral streams what a model thinks; a text goes on with the text before it."""
+        """Add to content in parts, as Mistral streams reasoning; text is appended to the text before it."""
         given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
         for part in given:
             last: dict[str, Any] = parts[-1] if parts else {}
@@ -163,7 +180,7 @@ class ChatFold(Folding):
     def _add_inner(
         self, inner: dict[str, object], fragment: dict[str, object], call_id: object, piece: str
     ) -> Iterator[Delta]:
-        """Add to what a call is of: the name is told as soon as it is there, and then the arguments as they come."""
+        """Add to the function of a call: report its name as soon as it is known, then the arguments as they arrive."""
         was_told, added = piece in self.pieces, ""
         for key, value in fragment.items():
             if key in ("arguments", "input") and isinstance(value, str):
@@ -185,8 +202,8 @@ class ChatFold(Folding):
         )
         return (*opened, *self.half_characters())
 
-    def _is_whole(self, held: dict[str, Any], call: dict[str, Any]) -> bool:
-        """Whether a call is whole. Where a stream just ends, without a reason, its arguments must be whole JSON."""
+    def _is_whole(self, held: _Choice, call: dict[str, Any]) -> bool:
+        """Whether a call is complete. If the stream ends without a finish reason, its arguments must be complete JSON."""
         if _has_reason(held):
             return True
         return self.ended and json_object(said(call.get("function", call), "arguments")) is not None
@@ -195,7 +212,7 @@ class ChatFold(Folding):
         choices = [self._choice(self.choices[index], whole) for index in sorted(self.choices, key=int)]
         return {**settled(self.top), "object": "chat.completion", "choices": choices}
 
-    def _choice(self, held: dict[str, Any], whole: bool) -> dict[str, object]:
+    def _choice(self, held: _Choice, whole: bool) -> dict[str, object]:
         message = dict(held["message"])
         calls = [slot["call"] for slot in _in_order(held["calls"]) if not whole or self._is_whole(held, slot["call"])]
         if calls:
@@ -206,35 +223,41 @@ class ChatFold(Folding):
         return cast("dict[str, Any]", settled({**held["choice"], "message": message}))
 
 
-FOLD = ChatFold
+ASSEMBLER = ChatAssembler
 
 
-def _begun(index: int) -> dict[str, object]:
-    choice, message = {"index": index, "finish_reason": None}, {"role": "assistant", "content": None}
-    return {"choice": choice, "message": message, "calls": []}
+def _begun(index: int) -> _Choice:
+    return {
+        "choice": {"index": index, "finish_reason": None},
+        "message": {"role": "assistant", "content": None},
+        "calls": [],
+    }
 
 
-def _has_reason(held: dict[str, Any]) -> bool:
-    """Whether a choice says why it finished; some servers say an empty text until then."""
+def _has_reason(held: _Choice) -> bool:
+    """Whether a choice has a finish reason; some servers send an empty text until then."""
     return bool(held["choice"].get("finish_reason"))
 
 
-def _key(index: object) -> Any:
-    """Return an index as something that has a hash; nearly always it is a number."""
+def _key(index: object) -> object:
+    """Return an index as a hashable value; it is nearly always a number."""
     return index if isinstance(index, int | float | str | None) else repr(index)
 
 
-def _in_order(slots: list[dict[str, object]]) -> list[dict[str, Any]]:
-    return sorted(slots, key=lambda slot: slot["index"] if type(slot["index"]) is int else 0)
+def _in_order(slots: list[_Slot]) -> list[_Slot]:
+    def index(slot: _Slot) -> int:
+        return slot["index"] if type(slot["index"]) is int else 0
+
+    return sorted(slots, key=index)
 
 
-def _calls(held: dict[str, Any]) -> list[dict[str, object]]:
+def _calls(held: _Choice) -> list[dict[str, object]]:
     legacy = _legacy(held)
     return [*(slot["call"] for slot in held["calls"]), *([legacy] if legacy is not None else [])]
 
 
-def _legacy(held: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the function call of a message, which was all there was before there were tool calls."""
+def _legacy(held: _Choice) -> dict[str, object] | None:
+    """Return the legacy `function_call` of a message."""
     return as_object(held["message"].get("function_call"))
 
 
@@ -243,7 +266,7 @@ def _name(call: dict[str, Any]) -> str:
 
 
 def _merge(holder: dict[str, object], key: str, value: object) -> None:
-    """Add something that the format's own types do not have, or not piece by piece, as servers are likely to mean it.
+    """Add a field that the format does not define, or does not send in pieces, by the most likely meaning.
 
     Text is added to text, unless it is said once; objects are merged; elements of a list are known by `index` or are new.
     """
@@ -272,7 +295,7 @@ def _merge_list(held: list[Any], added: list[Any]) -> None:
 
 
 def _known(held: list[object], added: object) -> dict[str, object] | None:
-    """Return the element that another goes on with, if they say so by `index`."""
+    """Return the element that another one continues, by `index`."""
     index = cast("dict[str, Any]", added).get("index") if isinstance(added, dict) else None
     if index is None:
         return None

@@ -113,7 +113,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and found.get("object") == "chat.completion":
         return "a chat completion"

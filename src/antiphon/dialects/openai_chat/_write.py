@@ -1,4 +1,4 @@
-"""Writes chat messages: a breath with its calls is one, a result is one each, and media of results follow as the user's."""
+"""Writes chat messages: one per utterance with its calls, one per result, and a user message for the media of results."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
 
 
 def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
-    """Return the message of the assistant's; none for what is from elsewhere and cannot be said here."""
+    """Return the assistant message; none if nothing of it can be written."""
     calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
     unit: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[dict[str, Any]] = []
@@ -180,7 +180,7 @@ def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, o
 
 
 def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the tool message, and the media that a user must show in its place."""
+    """Return the tool message, and its media for a user message."""
     outcome = message.payload
     assert isinstance(outcome, OptionResultPayload)  # noqa: S101 (what a group of results holds)
     unit: dict[str, object] = {"role": "tool", "content": outcome_text(outcome)}
@@ -191,7 +191,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
 
 
 def _with_parts(
-    unit: dict[str, Any], outcome: OptionResultPayload, writing: BodyWriting
+    unit: dict[str, object], outcome: OptionResultPayload, writing: BodyWriting
 ) -> tuple[dict[str, object], list[dict[str, object]]]:
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
     media: list[dict[str, Any]] = []
@@ -209,10 +209,10 @@ def _with_parts(
 # ---------------------------------------------------------------- the fast path for plain histories
 
 
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
+def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
     """Return the units of a plain history; raise a `NotPlainError` if words with calls are not the assistant's."""
-    units: list[Any] = []
-    calls: list[Any] = []
+    units: list[object] = []
+    calls: list[object] = []
     last: Message | None = None
     last_kind = ""
     options = writing.aliases.options
@@ -240,7 +240,7 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
 
 
 def _begin_calls(units: list[Any], first: Message, last: Message | None, writing: BodyWriting) -> list[object]:
-    """Return the list that calls go into: in a unit of their own, or in that of the words they were said with."""
+    """Return the list for the calls: in a new unit, or in the unit of the text before them."""
     calls: list[Any] = []
     said = None
     if follows_words(first, last):

@@ -39,7 +39,7 @@ _BY_THE_CALLER = frozenset(
 
 
 def read_instructions(unit: Unit) -> None:
-    """Say the instructions that stand in their own place."""
+    """Read the field for instructions."""
     text: object = unit.value
     if not isinstance(text, str):
         unit.fail(f"expected text, found {kind_of(text)}")

@@ -1,4 +1,4 @@
-"""The fold of a streamed response: items by index or id, in them parts by index, in those text that grows.
+"""Assembles a streamed response: items by index or id, parts by index, and growing text.
 
 Everything is said at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
 latest counts, because some things come only then (an item's encrypted content, annotations). Where something was never told
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, cast
 
 from typing_extensions import override
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Failure,
-    Folding,
+    StreamFailure,
     called,
     grow,
     index_in,
@@ -66,7 +66,7 @@ _PLACES = {place.type: place for place in _GROWING.values()}
 
 
 @dataclass(slots=True)
-class ResponsesFold(Folding):
+class ResponsesAssembler(AssemblerBase):
     """A response so far."""
 
     response: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -86,12 +86,12 @@ class ResponsesFold(Folding):
         return not self.response and not self.items
 
     @override
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
         response = event.get("response")
         if event.get("type") != "response.failed" or not isinstance(response, dict):
-            return Folding.failure_in(self, event)
+            return AssemblerBase.failure_in(self, event)
         error = cast("dict[str, Any]", response).get("error")
-        return Folding.failure_in(self, {"type": "error", "error": error or {"message": "the response failed"}})
+        return AssemblerBase.failure_in(self, {"type": "error", "error": error or {"message": "the response failed"}})
 
     def add(self, event: dict[str, Any]) -> Iterator[Delta]:
         stem, _, verb = text_in(event, "type").rpartition(".")
@@ -180,7 +180,7 @@ class ResponsesFold(Folding):
         return index, self.items[index]
 
     def _place(self, owner: str, position: int, parts: list[object]) -> int:
-        """Return where a part stands in its list, counted from the position of the first."""
+        """Return the index of a part in its list, counted from the first."""
         if position and not parts:
             self.begins[owner] = position
         return position - self.begins.get(owner, 0)
@@ -231,11 +231,11 @@ class ResponsesFold(Folding):
         return cast("dict[str, Any]", settled({"object": "response", **self.response, "output": output}))
 
 
-FOLD = ResponsesFold
+ASSEMBLER = ResponsesAssembler
 
 
 def _texts(index: str, item: dict[str, object]) -> Iterator[tuple[str, dict[str, object], _Place]]:
-    """Yield each text of an item that is told: the piece it is, what holds it, and where."""
+    """Yield each text of an item that deltas report: its piece, its container, and its place."""
     place = _PLACES.get(str(item.get("type")))
     if place is not None and not place.parts:
         yield index, item, place

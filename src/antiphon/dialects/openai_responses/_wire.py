@@ -105,7 +105,7 @@ def _request(found: dict[str, Any]) -> Body:
 
 
 def _response(found: dict[str, Any]) -> Body:
-    """Take a response apart; its instructions and tools are those of the request, told again."""
+    """Split a response; its instructions and tools repeat those of the request."""
     rest = {key: value for key, value in found.items() if key != "output"}
     body = Body("response", found["output"], ("output",), rest=rest, usage=_usage(found.get("usage")))
     body.fields = {"created_at": unix_time(found.get("created_at"))}
@@ -166,17 +166,17 @@ def _is_one_text(units: list[Any]) -> bool:
 # ---------------------------------------------------------------- tools
 
 
-def read_tool(tool: object) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, object] | None:
     """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
     given = as_object(tool) or {}
     if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
         return None
     parameters = as_object(given.get("parameters"))
-    read = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    read: dict[str, object] = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
     return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
 
 
-def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+def write_tool(tool: Tool, name: str) -> dict[str, object]:
     """Write a tool. It is not strict, which it would be by default: a schema from elsewhere need not be."""
     parameters: object = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
     written: dict[str, object] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
@@ -189,7 +189,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 
 
 def recognise(data: Any) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     found = as_object(data)
     if found is None or "type" in found:
         return _recognise_items(data)

@@ -60,7 +60,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 
 def write_instructions(group: Sequence[Message], writing: BodyWriting) -> str | None:
-    """Write the message that stands in the instructions' own place; None if it has no words."""
+    """Write the message of the field for instructions; None if it has no text."""
     texts = [text for message in group for text in _texts(message.parts)]
     return "\n".join(texts) if texts or writing.is_native(group[0]) else None
 
@@ -157,7 +157,7 @@ def _agent_message(message: Message, writing: BodyWriting) -> dict[str, object]:
 
 
 def _in_words(part: Part) -> str | None:
-    """Return a part as it is said where only text can stand; None if that says nothing."""
+    """Return a part as text, where only text is accepted; None if it is empty."""
     if isinstance(part, TextPart | DataPart):
         return text_of(part)
     return described(part) if isinstance(part, MediaPart) else None

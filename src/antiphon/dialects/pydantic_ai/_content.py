@@ -88,7 +88,7 @@ def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, object] |
     return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
 
 
-def _anchor(citation: Citation, notes: Mapping[str, object]) -> dict[str, Any] | None:
+def _anchor(citation: Citation, notes: Mapping[str, object]) -> dict[str, object] | None:
     if citation.start is None or citation.end is None or citation.end <= citation.start:
         return None
     return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
@@ -176,7 +176,7 @@ def _vendor(item: _Item) -> dict[str, object]:
     return {**named, **({"vendor_metadata": rest} if rest or not named else {})}
 
 
-def _names(item: _Item, content: bytes) -> dict[str, Any]:
+def _names(item: _Item, content: bytes) -> dict[str, object]:
     identifier = item.get("identifier")
     return {"id": identifier} if is_name(identifier) and identifier != _identifier(content) else {}
 

@@ -1,7 +1,7 @@
-"""The fold of the events of a Pydantic AI model response: parts by index, each started, changed and ended.
+"""Assembles the events of a Pydantic AI model response: parts by index, each started, changed and ended.
 
 There is no event for the end of the response. The last part's end says that no other part follows, which is the same. The
-events hold the parts and nothing else, so the folded response has no usage, model or time.
+events contain only the parts, so the assembled response has no usage, model or time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
     DERIVED,
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Folding,
     called,
     grow,
     index_in,
@@ -40,7 +40,7 @@ _TALK = ("text", "speech")
 
 
 @dataclass(slots=True)
-class PydanticFold(Folding):
+class PydanticAssembler(AssemblerBase):
     """A model response so far."""
 
     parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -89,7 +89,7 @@ class PydanticFold(Folding):
         yield from self._tell_new(index, "", part)
 
     def _end(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
-        """Take the part as it is said at its end."""
+        """Replace the part by its final form."""
         key, _ = _SAID.get(str(part.get("part_kind")), ("", None))
         told = said(self.parts.get(index, {}), key)
         self.parts[index] = part
@@ -193,7 +193,7 @@ class PydanticFold(Folding):
         return cast("dict[str, Any]", settled({"parts": kept, "kind": "response", **state}))
 
 
-FOLD = PydanticFold
+ASSEMBLER = PydanticAssembler
 
 
 def _joined(first: str, second: str) -> str:

@@ -102,7 +102,7 @@ def write_tool(tool: Tool, name: str) -> None:
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like this format."""
+    """Return why parsed JSON looks like this format."""
     units = sample_units(data)
     if not units or not all(unit.get("kind") in ("request", "response") and _has_parts(unit) for unit in units):
         return None

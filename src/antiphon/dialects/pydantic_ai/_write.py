@@ -208,7 +208,7 @@ def _is_spoken(part: Part, writing: BodyWriting) -> bool:
 
 def _note(part: Part, writing: BodyWriting) -> Mapping[str, object]:
     """Return what is noted of the part that something came in."""
-    noted: Mapping[str, Any] = writing.notes(part).get("part", _NONE)
+    noted: Mapping[str, object] = writing.notes(part).get("part", _NONE)
     return noted
 
 
@@ -316,7 +316,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
     }
 
 
-def _arguments(call: OptionCallPayload, form: str | None) -> Any:
+def _arguments(call: OptionCallPayload, form: str | None) -> object:
     """Return arguments as they came: as an object, as its text, or not at all; from elsewhere as an object, where they are."""
     if call.arguments_text is not None or form == "text":
         return arguments_text(call)

@@ -14,7 +14,7 @@ from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
-from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum
+from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at, position_of
 from antiphon.ledger.sqlite._sql import Connection
 
@@ -65,7 +65,7 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
     found = restored(journal, head, base, redaction)
     calls = found.pairing.open
     key = insert_thread(connection, found.state, origin, len(calls), base.seq)
-    set_checksum(connection, key, found.state)
+    set_owner(connection, key, found.state)
     Appends().put(connection, key, found.rows)
     _note_open(connection, key, calls)
     return Thread(key, found.state, len(calls), origin, base.seq)

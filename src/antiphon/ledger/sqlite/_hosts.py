@@ -15,10 +15,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
+from antiphon.errors import (
+    HostExpiredError,
+    HostNameTakenError,
+    LedgerCorruptError,
+    OwnedError,
+    UnknownHostError,
+    UnknownThreadError,
+)
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import from_micros, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Woken, lasts
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Woken, lasts
 from antiphon.ledger._ownership import Release, claimed, due_since, released, why_due
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._redaction import LedgerRedaction
@@ -28,7 +35,8 @@ from antiphon.ledger.sqlite._rows import Thread, find_thread, thread_of
 from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
-SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at FROM hosts ORDER BY name, since, key
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum
+FROM hosts ORDER BY name, since, key
 """
 _NEW_HOST = """
 INSERT INTO hosts (name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum)
@@ -54,10 +62,10 @@ ABANDONED = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
     output_tokens, cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
 FROM threads INDEXED BY threads_owned
-WHERE owner = :owner AND kind IS :kind AND (open_calls > 0 OR due_at <= :now)
+WHERE owner = :owner AND (open_calls > 0 OR due_at <= :now)
     AND (unfit IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(unfit) AS builds WHERE builds.key = :build))
 """
-POSTED = "SELECT thread_id, posted FROM threads INDEXED BY threads_posted WHERE owner = ? AND posted > 0 ORDER BY key"
+POSTED = "SELECT key, thread_id, posted FROM threads INDEXED BY threads_owned WHERE owner = ? AND posted > 0"
 
 
 class Lease(NamedTuple):
@@ -95,12 +103,19 @@ class Lease(NamedTuple):
 
 
 def leases(connection: Connection) -> list[Lease]:
-    """Return all hosts, by name."""
+    """Return all hosts, by name.
+
+    Raises:
+        LedgerCorruptError: one of them is not as it was written.
+    """
     return [_lease(row) for row in connection.rows(_HOSTS)]
 
 
 def _lease(row: Sequence[Any]) -> Lease:
-    key, name, instance, build, kinds, lease, *rest = row
+    *columns, checksum = row
+    key, name, instance, build, kinds, lease, *rest = columns
+    if host_checksum(columns) != checksum:
+        raise LedgerCorruptError(f"host {name!r} is not what was written; go back to a backup, and run verify on it")
     return Lease(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
@@ -234,7 +249,7 @@ def release(connection: Connection, thread_id: str, how: Release) -> None:
     set_owner(connection, thread.key, released(thread.state, how))
 
 
-class Wanted(NamedTuple):
+class TakeRequest(NamedTuple):
     """What a host asks `take` for."""
 
     by: Host
@@ -243,7 +258,7 @@ class Wanted(NamedTuple):
     now: datetime
 
 
-def has_due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> bool:
+def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> bool:
     """Whether there is a thread that a host may take; also where the host may not, so that `take` says why."""
     lease = _find(connection, wanted.by)
     if lease is None or not lease.is_alive(clock):
@@ -251,7 +266,7 @@ def has_due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> bool:
     return any(True for _ in _due(connection, wanted._replace(limit=1), clock)) and wanted.limit > 0
 
 
-def take(connection: Connection, wanted: Wanted, clock: LeaseClock) -> tuple[Taken, ...]:
+def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tuple[TakenThread, ...]:
     """Claim the threads that are due for the longest.
 
     Raises:
@@ -260,35 +275,35 @@ def take(connection: Connection, wanted: Wanted, clock: LeaseClock) -> tuple[Tak
     """
     owner, micros = _living(connection, wanted.by, wanted.now, clock).key, to_micros(wanted.now)
     due = sorted(_due(connection, wanted, clock), key=lambda each: (each[0], each[1].key))[: wanted.limit]
-    taken: list[Taken] = []
+    taken: list[TakenThread] = []
     for since, thread in due:
         state = claimed(thread.state, owner)
         set_owner(connection, thread.key, state)
         why = why_due(thread.state, micros)
-        taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+        taken.append(TakenThread(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
     return tuple(taken)
 
 
-def _due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
+def _due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
     """Yield threads that a host may take, each with the time since when it is due."""
     micros = to_micros(wanted.now)
     asked = {"now": micros, "build": wanted.by.build, "limit": wanted.limit}
-    dead = [lease for lease in leases(connection) if not lease.is_alive(clock)]
     for kind in wanted.kinds:
-        for row in connection.rows(DUE, {**asked, "kind": kind}):
-            thread = thread_of(row)
+        for thread in map(thread_of, connection.rows(DUE, {**asked, "kind": kind})):
             yield thread.state.due_at or 0, thread
-        for lease in dead:
-            for row in connection.rows(ABANDONED, {**asked, "kind": kind, "owner": lease.key}):
-                thread = thread_of(row)
+    for lease in leases(connection):
+        if not lease.is_alive(clock):
+            for thread in map(thread_of, connection.rows(ABANDONED, {**asked, "owner": lease.key})):
                 since = due_since(thread.state, thread.open_calls > 0, micros, lease.ended_at)
-                yield micros if since is None else since, thread
+                if since is not None and thread.state.kind in wanted.kinds:
+                    yield since, thread
 
 
 def woken(connection: Connection, by: Host) -> tuple[Woken, ...]:
     """Return the threads of a host that were posted to."""
     lease = _find(connection, by)
-    return () if lease is None else tuple(Woken(*row) for row in connection.rows(POSTED, (lease.key,)))
+    rows = [] if lease is None else connection.rows(POSTED, (lease.key,))
+    return tuple(Woken(thread_id, posted) for _, thread_id, posted in sorted(rows))
 
 
 def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tuple[Woken, ...]:

@@ -20,7 +20,7 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import Record, to_micros
-from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, Taken, Woken
+from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start, summary_of
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release
 from antiphon.ledger._pairing import Pairing
@@ -210,9 +210,9 @@ class SqliteLedger(Verbs):
         )
         await self._writer.do(lambda connection: _hosts.release(connection, thread_id, how))
 
-    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
-        wanted = _hosts.Wanted(by, kinds_wanted(by, kinds), limit, current_port().now())
+        wanted = _hosts.TakeRequest(by, kinds_wanted(by, kinds), limit, current_port().now())
         if not await self._readers.do(lambda connection: _hosts.has_due(connection, wanted, self._clock)):
             return ()
         return await self._writer.do(lambda connection: _hosts.take(connection, wanted, self._clock))

@@ -62,6 +62,10 @@ _CONDITIONS = {
 }
 """What each field of a filter asks, but for `open_calls`."""
 
+_COUNTED = "SELECT count(*) FROM (SELECT 1 FROM open_calls LIMIT ?)"
+_FEW = 1000
+"""Open calls in all, up to which the threads that have some are sorted."""
+
 _ORDERS = {
     "updated_at": ("(updated_at > :start OR updated_at = :start AND key > :start_key)", "ORDER BY updated_at, key"),
     "-updated_at": ("(updated_at < :start OR updated_at = :start AND key < :start_key)", "ORDER BY updated_at DESC, key DESC"),
@@ -80,7 +84,8 @@ _FROM = {
 def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int) -> ThreadPage:
     """Return a page of threads."""
     field, _ = order_of(order)
-    sql, asked = threads_statement(filter, order, page, limit)
+    few = bool(filter.open_calls) and connection.value(_COUNTED, (_FEW + 1,)) <= _FEW
+    sql, asked = threads_statement(filter, order, page, limit, has_few_open=few)
     found = [thread_of(row) for row in connection.rows(sql, asked)]
     last = found[limit - 1] if len(found) > limit > 0 else None
     after = None if last is None else page_of(getattr(last.state, field), last.key)
@@ -90,11 +95,12 @@ def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, pa
 
 
 def threads_statement(
-    filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int
+    filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int, *, has_few_open: bool = False
 ) -> tuple[str, dict[str, int | str | None]]:
     """Return the statement for a page of threads, and its values.
 
-    It has only the conditions that are asked for, so that SQLite can choose an index by them.
+    It has only the conditions that are asked for, so that SQLite can choose an index by them. Threads with open calls are
+    found by these where there are few in all; otherwise the threads are looked at in their order, until there are enough.
     """
     asked: dict[str, int | str | None] = {"limit": limit + 1, "system_pattern": SYSTEM_PATTERN}
     conditions: list[str] = []
@@ -104,7 +110,8 @@ def threads_statement(
             conditions.append(condition)
             asked[name] = _plain(value)
     if filter.open_calls is not None:
-        conditions.append("open_calls > 0" if filter.open_calls else "open_calls = 0")
+        some = "key IN (SELECT thread FROM open_calls)" if has_few_open else "open_calls > 0"
+        conditions.append(some if filter.open_calls else "open_calls = 0")
     after, ordered = _ORDERS[order]
     if page is not None:
         conditions += [_FROM[order], after]

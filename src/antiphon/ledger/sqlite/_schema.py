@@ -182,10 +182,7 @@ ALTER TABLE threads ADD COLUMN posted INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE threads ADD COLUMN unfit TEXT;
 CREATE INDEX threads_by_update ON threads (updated_at);
 CREATE INDEX threads_by_creation ON threads (created_at);
-CREATE INDEX threads_by_origin ON threads (base) WHERE base IS NOT NULL;
-CREATE INDEX threads_open ON threads (created_at) WHERE open_calls > 0;
-CREATE INDEX threads_owned ON threads (owner, kind) WHERE owner IS NOT NULL;
-CREATE INDEX threads_posted ON threads (owner) WHERE owner IS NOT NULL AND posted > 0;
+CREATE INDEX threads_owned ON threads (owner, posted) WHERE owner IS NOT NULL;
 CREATE INDEX threads_due ON threads (kind, due_at) WHERE owner IS NULL AND due_at IS NOT NULL;
 
 ALTER TABLE open_calls ADD COLUMN position INTEGER NOT NULL DEFAULT 0;

@@ -139,7 +139,7 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
         return "it says that it began elsewhere than it did"
     if thread.checksum != thread_checksum(state_checksum(thread.key, thread.state), thread.state.updated_at):
-        return "its epoch, status, pattern, times or owner are not what they were"
+        return "its epoch, status, owner or times are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 

@@ -1,4 +1,4 @@
-"""What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened.
+"""What all patterns share: agents with their models and tools, model requests, histories, and opening a pattern.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

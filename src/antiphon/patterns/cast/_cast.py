@@ -1,4 +1,4 @@
-"""Cast: agents by name, on models that they share, with the tools that each was granted; asked durably, in a run."""
+"""Cast: named agents that share models and a toolkit, and are asked durably, in a run."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypedDict
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
+from antiphon.agents.extending import BudgetLimits
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
@@ -38,31 +39,31 @@ from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
-    """How one agent is set up."""
+    """The configuration of one agent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
-    """What others call it, and what stands in the ledger."""
+    """Its name for other agents and in the ledger."""
     instructions: str = ""
     model: str | None = None
-    """As `antiphon.agents.model` takes it; None: the model of the whole cast."""
+    """A name, as `antiphon.agents.model` takes it; None: the model of the cast."""
     fallback: str | None = None
-    """The model to ask when the first one cannot be used."""
+    """The model to ask when the first one fails."""
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one answer."""
+    """The maximum length of one answer."""
     tools: tuple[str, ...] = ()
-    """What it may use, by name: of the toolkit, or built in."""
+    """The names of the tools that it may use: of the toolkit, or built in."""
 
     @property
     def models(self) -> tuple[str | None, ...]:
-        """The models to ask, one after the other."""
+        """Its models: the first, then the fallback."""
         return (self.model,) if self.fallback is None else (self.model, self.fallback)
 
     @property
     def settings(self) -> ModelSettings:
-        """What its models are asked with."""
+        """The settings of its model requests."""
         settings = ModelSettings()
         if self.temperature is not None:
             settings["temperature"] = self.temperature
@@ -73,7 +74,7 @@ class AgentSpec(BaseModel):
     @model_validator(mode="after")
     def _check_fallback(self) -> Self:
         if self.fallback is not None and self.fallback == self.model:
-            raise ValueError("the fallback is another model than the first")
+            raise ValueError("the fallback must be another model than the first")
         return self
 
 
@@ -82,14 +83,16 @@ class AgentSpec(BaseModel):
 
 OutputT = TypeVar("OutputT")
 Hear: TypeAlias = Callable[[str], None]
-"""Is called with words while they arrive."""
+"""A function that is called with the words of an answer while they arrive."""
 
 _shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
-"""What patterns have put into toolkits, by name."""
+"""The tools that patterns have added to toolkits, by name."""
+_builtin: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
+"""The built-in tools that casts have added to toolkits, each with the ledger that it reads."""
 
 
 class CastOptions(TypedDict, total=False):
-    """What can be said about a cast; see `Cast`."""
+    """The keywords of a cast; see `Cast`."""
 
     model: Model | str | None
     toolkit: Toolkit | None
@@ -107,27 +110,27 @@ class AgentTools(NamedTuple):
     plain: Sequence[Tool[Any]] = ()
     """Called without a guard."""
     guarded: Sequence[AbstractCapability[Any]] = ()
-    """Those of a toolkit, which decides on each call."""
+    """Those of a toolkit, which checks each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[OutputT]):
-    """What an agent has answered."""
+    """The answer of an agent."""
 
     output: OutputT
     run: AgentRunResult[OutputT]
     model: str | None = None
-    """The name of the model that answered; None: the one of the whole cast."""
+    """The name of the model that answered; None: the model of the cast."""
 
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
-        """The tools that it has called on the way."""
+        """The tool calls of the run."""
         said = (part for message in self.run.new_messages() if isinstance(message, ModelResponse) for part in message.parts)
         return tuple(part for part in said if isinstance(part, ToolCallPart))
 
 
 class Cast:
-    """Who takes part. What is asked in an `async with ledger_run(…)` block is done once, whatever happens to the process."""
+    """Named agents. A request in an `async with ledger_run(…)` block is done once, also if the process dies in between."""
 
     def __init__(
         self,
@@ -144,21 +147,24 @@ class Cast:
         live: bool = False,
         capabilities: Sequence[AbstractCapability[object]] = (),
     ) -> None:
-        """Gather them; nothing is asked yet.
+        """Make it; no model is asked yet.
 
-        `model` is for those that name none. Tools come from the `toolkit`, which others may share, from `tools`, or are built
-        in; an agent is granted those that its `AgentSpec` names, and nothing else. `budget` is what one run may use with all
-        its agents, `thread_budget` what a thread may. With `live`, words can be heard while they come: see
-        `antiphon.agents.listen`. `capabilities` are what all agents have besides durability and tools.
+        `model` is for agents that name none. Tools come from the `toolkit`, which others may share, from `tools`, or are
+        built in; an agent may use those that its `AgentSpec` names, and no others. `budget` is the budget of one run with all
+        its agents, `thread_budget` that of a thread. With `live`, models stream, and `antiphon.agents.listen` receives the
+        words while they arrive. `capabilities` are added to all agents, besides durability and tools.
 
         Raises:
-            CastError: two have the same name, or there is no such tool.
+            CastError: two agents have the same name, or a tool does not exist.
         """
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self.patience = patience
         self._given, self._make_model = model, make_model
-        self._durability: dict[str, Any] = {"budget": budget, "thread_budget": thread_budget, "live": live}
+        self.live = live
+        """Whether models stream their answers."""
+        self.budgets = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
+        """The budgets of a run, and of a thread."""
         self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
         self._models: dict[str | None, HeldModel] = {}
@@ -173,17 +179,17 @@ class Cast:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who takes part."""
+        """The names of the agents."""
         return tuple(self._specs)
 
     def __contains__(self, name: object) -> bool:
         return name in self._specs
 
     def add(self, spec: AgentSpec) -> AgentSpec:
-        """Let another take part, with the tools that it names.
+        """Add an agent, and grant it the tools that it names.
 
         Raises:
-            CastError: the name is taken, or a tool cannot be had.
+            CastError: the name is taken, or a tool does not exist.
         """
         if spec.name in self._specs:
             raise CastError(f"two agents are called {spec.name!r}; give one another name")
@@ -194,12 +200,12 @@ class Cast:
         return spec
 
     def have_tool(self, function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
-        """Have a tool of a pattern's own in the toolkit, once, however many share that; return its name.
+        """Add a tool of the pattern to the toolkit, once, even if several patterns share the toolkit; return its name.
 
-        There, what is called beside it ends before the turn waits for a person.
+        As a tool of the toolkit, it may wait for a person: calls of the same step end first.
 
         Raises:
-            ValueError: somebody else has a tool of its name there.
+            ValueError: the toolkit has another tool with its name.
         """
         there, name = _shared.setdefault(self.toolkit, set()), function.__name__
         if name not in there:
@@ -207,10 +213,10 @@ class Cast:
         return name
 
     def remove(self, name: str) -> None:
-        """Let somebody take part no more, and use no tool.
+        """Remove an agent, and revoke its tools.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such agent.
         """
         for tool in self.spec(name).tools:
             self.toolkit.revoke(name, tool)
@@ -218,10 +224,10 @@ class Cast:
         self._agents = {key: agent for key, agent in self._agents.items() if key[0].name != name}
 
     def spec(self, name: str) -> AgentSpec:
-        """Return how an agent is set up.
+        """Return the configuration of an agent.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such agent.
         """
         if name not in self._specs:
             raise CastError(f"there is no agent {name!r}; there are {', '.join(self._specs) or 'none'}")
@@ -229,11 +235,15 @@ class Cast:
 
     def _have_tool(self, name: str) -> None:
         if name not in BUILTIN_TOOLS or name in self._added:
-            return  # of the toolkit: servers say only when they are asked what they have
+            return  # a tool of the toolkit: it may be a server's, and those are known only after connecting
         self._added.add(name)
+        there = _builtin.setdefault(self.toolkit, {})
+        if there.get(name) is self.ledger:
+            return  # another cast with this toolkit has added it
         try:
             (tool,) = builtin_tools([name], ledger=self.ledger)
             self.toolkit.add(tool)
+            there[name] = self.ledger
         except ValueError as exc:
             raise CastError(str(exc)) from exc
 
@@ -252,17 +262,17 @@ class Cast:
         hear: Hear | None = None,
         known_as: str | None = None,
     ) -> Answer[OutputT]:
-        """Have an agent answer: a text, or whatever `output` is for Pydantic AI.
+        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI.
 
-        The agent is named, or described: a pattern that records how an agent was set up gives that. `toolset` are tools of
-        this agent alone, besides those that it was granted; always give it the same ones. `instructions` are told this time,
-        after those of its `AgentSpec`; `requests` is how often its model is asked at most. `hear` is called with the words of
-        the answer while they arrive. Errors call the agent `known_as`, or by its name.
+        `agent` is a name, or a spec, for patterns that record how an agent was configured. `toolset` are tools of this agent
+        alone, besides those that it was granted; always pass the same ones. `instructions` follow those of its `AgentSpec`,
+        for this request only; `requests` limits the model requests. `hear` is called with the words of the answer while they
+        arrive. `known_as` is the agent's name in errors.
 
         Raises:
-            CastError: there is no agent of the name.
-            RefusedError: its models do not answer, after all patience.
-            ParkedError: a person must settle something, or approve it.
+            CastError: there is no such agent.
+            RefusedError: its models do not answer, after all retries.
+            ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
         spec = self.spec(agent) if isinstance(agent, str) else agent
@@ -277,18 +287,18 @@ class Cast:
         return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
 
     def tools_of(self, spec: AgentSpec) -> AgentTools:
-        """Return the tools that an agent has by its `AgentSpec`.
+        """Return the tools that the `AgentSpec` of an agent names.
 
         Raises:
-            AntiphonError, ModuleNotFoundError, ValueError: one cannot be had; the text says why.
+            AntiphonError, ModuleNotFoundError, ValueError: one cannot be loaded; the text says why.
         """
         return AgentTools((), (self.toolkit.capability(spec.name),))
 
     def model(self, name: str | None) -> HeldModel:
-        """Return the model of a name; None is that of the whole cast.
+        """Return a model by name; None: the model of the cast.
 
         Raises:
-            AntiphonError: it cannot be had; the text says why.
+            AntiphonError: it cannot be loaded; the text says why.
         """
         if name not in self._models:
             turns = asyncio.Semaphore(self.patience.concurrency)
@@ -304,11 +314,17 @@ class Cast:
     def _agent(
         self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...], *, is_heard: bool
     ) -> Agent[object, Any]:
-        own = tuple(id(tool) for tool in toolset)  # a tool has no hash; the agent below keeps it alive
+        own = tuple(id(tool) for tool in toolset)  # tools have no hash; the agent below holds them, so no id is reused
         key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
         if key not in self._agents:
             handler = _tell_words if is_heard else None
-            durability = LedgerDurability[object](self.ledger, event_stream_handler=handler, **self._durability)
+            durability = LedgerDurability[object](
+                self.ledger,
+                budget=self.budgets.run,
+                thread_budget=self.budgets.thread,
+                live=self.live,
+                event_stream_handler=handler,
+            )
             tools = self.tools_of(spec)
             self._agents[key] = Agent(
                 self.model(model),
@@ -324,7 +340,7 @@ class Cast:
 
 
 async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
-    """Give the words of a model to the `hear` of the run while they arrive."""
+    """Pass the words of a model to the `hear` of the run while they arrive."""
     hear = cast("Hear", context.deps)
     async for event in events:
         match event:

@@ -1,9 +1,9 @@
 """What the handlers of all patterns share: the run around a handler, messages that stay open, and calls that are closed.
 
-A handler that cannot go on here may go on later, or in another program: while a person must settle or approve something
-(`ParkedError`), and where the program does not have the toolkit that guards the tools (`UnguardedToolError`). If the handler
-raised that, it would be its answer for good. Inside `left_open` the message stays open instead: the caller gets the error, and
-the same request goes on from there, in this process or the next.
+A handler that cannot continue here may continue later, or in another program: after a person has settled or approved something
+(`ParkedError`), or in a program with the toolkit that guards the tools (`UnguardedToolError`). If the handler just raised that
+error, it would be the final answer. Inside `left_open` the message stays open instead: the caller gets the error, and the same
+request continues from there, in this process or the next.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from antiphon.runtime import Context
 
 
 RESTS: Final = (ParkedError, UnguardedToolError)
-"""What leaves a message open."""
+"""The errors that leave a message open."""
 
 
 @asynccontextmanager
 async def left_open(context: Context) -> AsyncGenerator[None]:
-    """Handle a message in the block; if it must wait for a person, or for the program with the toolkit, leave it open.
+    """Leave the message open if the block must wait for a person, or for a program with the toolkit.
 
     Raises:
-        ParkedError, UnguardedToolError: it must; the caller gets the same.
+        ParkedError, UnguardedToolError: it must wait; the caller gets the same error.
     """
     try:
         yield
@@ -51,18 +51,18 @@ async def left_open(context: Context) -> AsyncGenerator[None]:
 _LOG: Final = logging.getLogger("antiphon.patterns")
 
 UNHURRIED: Final = 10 * 365 * 86400.0
-"""Seconds that actors of a thread wait for each other: a person may have to be asked. Models have a time of their own."""
+"""Seconds that actors of a thread wait for each other: long, because a person may be asked. Models have their own limit."""
 
 
 def known_by(name: str, *said: str) -> str:
-    """Return the id of a request, which is the same for the same words: so in one thread it is made once."""
+    """Return the id of a request. The same words give the same id, so a thread has such a request once."""
     return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
 
 
 def log_unexpected(error: Exception, context: Context) -> None:
     """Log an exception that becomes an error answer: the answer does not say where in the code it was raised.
 
-    The record names the message. It has no word of the error's text, which may quote what was said.
+    The log record names the message. It does not contain the error's text, which may quote messages.
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown place"
@@ -82,15 +82,15 @@ class HandlerRun:
 
     run: LedgerRun
     status: str = "completed"
-    """What lists of threads show when it is done."""
+    """The status of the thread when it is done."""
 
 
 @asynccontextmanager
 async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]:
-    """Have what a handler does in the block written down, and lists of threads show where it is.
+    """Record the effects of a handler in the block, and update the status of the thread.
 
-    If it must wait for a person, or for the program with the toolkit, the message stays open. A thread that another pattern
-    began is shown as that one says.
+    If the block must wait for a person, or for a program with the toolkit, the message stays open. The status of a thread that
+    another pattern began stays with that pattern.
 
     Raises:
         ParkedError: a person must settle or approve something.
@@ -119,7 +119,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
 
 
 async def _is_own(context: Context, pattern: str) -> bool:
-    """Whether a message begins something of a pattern: nobody asks in the course of something else."""
+    """Whether a message is a task of the pattern itself, and not part of other work."""
     if context.message.parent_id is not None:
         return False
     summary = await context.ledger.thread(context.thread_id or "")
@@ -165,10 +165,10 @@ async def end_open_calls(
 ) -> None:
     """End each call that is open in the talk of `invocation_id`, except the call `besides`. A second time it does nothing.
 
-    `fields` returns what the result of a call has beside its payload, such as the metadata of a dialect.
+    `fields` returns the fields of the result besides its payload, such as the metadata of a dialect.
 
     Raises:
-        LedgerError: it could not be written down.
+        LedgerError: it could not be stored.
     """
     for record in await run.ledger.open_calls(run.thread_id):
         message, call = record.message, record.message.payload
@@ -180,7 +180,7 @@ async def end_open_calls(
 
 
 def _is_part_of(parent_id: str, invocation_id: str) -> bool:
-    """Whether something was said in the course of a message, or of one that it was said as again."""
+    """Whether a parent id belongs to a message, or to a repetition of it."""
     return parent_id == invocation_id or parent_id.startswith((f"{invocation_id}/", f"{invocation_id}~"))
 
 

@@ -1,11 +1,11 @@
-"""What a pattern is asked: a text, a message, or a conversation that began elsewhere and goes on here.
+"""The task of a pattern: a text, a message, or a conversation that began elsewhere and continues here.
 
-A conversation is split into the *request*, which is its last message if a user said it, and the *history* before that.
-`TaskInput.hand_over` writes both to the thread before anybody is asked. The ledger stores them as it stores everything
-from outside: as talk that nothing acts on. A call that is open in it gets an error result and is never executed.
+A conversation is split into the *request*, which is its last message if a user wrote it, and the *history* before it.
+`TaskInput.hand_over` writes both to the thread before any agent is asked. The ledger stores them like all messages
+from outside: as talk that nothing acts on. A call that is open in them gets an error result and is never executed.
 
-An agent is then told the thread's history: the talk that no call of the thread has produced. What was imported into a
-thread before is history too, so a text is enough to go on with it.
+An agent then reads the thread's history: the talk that no call of the thread has produced. Messages that were imported into
+a thread are history too, so a text is enough to continue an imported thread.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from antiphon.messages.keys import parent_of
 from antiphon.runtime import System
 
 Task: TypeAlias = str | Message | Conversation
-"""What a pattern can be asked to do."""
+"""What `run` takes."""
 MessageHistory: TypeAlias = Iterable[Message] | Sequence[ModelMessage]
-"""What was said before: messages, or messages of Pydantic AI."""
+"""Earlier messages: ours, or those of Pydantic AI."""
 
 GO_ON: Final = "Go on."
-"""The request where a conversation does not end with one."""
+"""The request if a conversation does not end with one."""
 ATTACHED: Final = "See the attached message."
-"""The words of a request that has none."""
+"""The text of a request that has none."""
 _DIALECT: Final = "pydantic-ai"
 _SHOWN: Final = (TextPart, DataPart, MediaPart)
 
@@ -55,9 +55,9 @@ class TaskInput:
     """A task, split into the request and the history before it."""
 
     text: str
-    """The words of the request."""
+    """The text of the request."""
     message: Message | None = None
-    """The request, if it is more than words."""
+    """The request, if it is more than text."""
     history: tuple[Message, ...] = ()
 
     @classmethod
@@ -65,7 +65,7 @@ class TaskInput:
         """Read a task.
 
         Raises:
-            ValueError: there is nothing to do: the conversation is empty.
+            ValueError: the conversation is empty.
             DecodeError: the history is no history of Pydantic AI.
         """
         before = as_messages(message_history)
@@ -82,16 +82,16 @@ class TaskInput:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes it the same task as another, whatever the ids of its messages."""
+        """What identifies the task; it does not depend on the ids of the messages."""
         said = [*self.history, *(() if self.message is None else (self.message,))]
         bare = {"id": "-", "thread_id": None, "created_at": None}
         digests = (sha256(dumps(each.model_copy(update=bare))).hexdigest() for each in said)
         return (self.text, *digests)
 
     async def hand_over(self, system: System, thread_id: str, request_id: str) -> str | None:
-        """Write the history, and a request that is more than words, to the thread; return the id that the request has there.
+        """Write the history, and a request that is more than text, to the thread; return the id of the request there.
 
-        If the thread has the request `request_id` already, nothing is written: the task is taken up again.
+        If the thread has the request `request_id` already, nothing is written: the task continues.
 
         Raises:
             LedgerError: it cannot be written.
@@ -119,13 +119,13 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
 
 
 def _is_request(message: Message) -> bool:
-    """Whether a message says what a user wants."""
+    """Whether a message is a user's."""
     is_shown = any(isinstance(part, _SHOWN) for part in message.parts)
     return message.kind == "parts" and is_shown and (message.role_hint_for_llm or message.policy) == "user"
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a request is nothing but a user's words: then it is the same as the text."""
+    """Whether a request is only a user's text: then it is the same task as that text."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
     return is_text and message.policy == "user" and untrusted_source(message) is None
 
@@ -134,20 +134,20 @@ def _is_plain(message: Message) -> bool:
 
 
 class ThreadHistory:
-    """Goes through a thread, and picks the talk that no call of the thread has produced."""
+    """Reads a thread, and selects the talk that no call of the thread has produced."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._calls: set[str] = set()
 
     def copy(self) -> ThreadHistory:
-        """Return the same, to go on from here."""
+        """Return a copy, to continue from here."""
         other = ThreadHistory()
         other.messages, other._calls = [*self.messages], {*self._calls}
         return other
 
     def take(self, message: Message) -> bool:
-        """Take the next message of the thread into account; return whether it is history."""
+        """Read the next message of the thread; return whether it is history."""
         payload = message.payload
         if message.lane == "control" and isinstance(payload, OptionCallPayload):
             self._calls.add(payload.invocation_id)
@@ -157,7 +157,7 @@ class ThreadHistory:
         return True
 
     def _is_produced(self, parent_id: str | None) -> bool:
-        """Whether a message was said in the course of a call: its parent is the call, or something below it."""
+        """Whether a call has produced a message: its parent is the call, or a part of the call."""
         place = parent_id or ""
         while place:
             if place in self._calls:
@@ -198,7 +198,7 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
 
 
 def untrusted_source(message: Message) -> str | None:
-    """Return where the content of a message comes from, if it has the mark of untrusted content."""
+    """Return the source of a message's content, if the message has the mark of untrusted content."""
     own = message.metadata.get("antiphon")
     source = own.get("untrusted") if isinstance(own, JsonObject) else None
     return source if isinstance(source, str) else None
@@ -208,9 +208,9 @@ def untrusted_source(message: Message) -> str | None:
 
 
 def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage]:
-    """Return messages as the model of an agent is told them.
+    """Return messages as the prompt of an agent's model.
 
-    What an assistant without a name has said is the agent's own; what other agents have said is told as a user's.
+    Messages of an assistant without a name are the agent's own; those of other agents are a user's.
     """
     own = (_as_own(message, agent) for message in messages)
     units: Any = encode(Conversation(own), _DIALECT, as_policy=agent).value
@@ -223,7 +223,7 @@ def _as_own(message: Message, agent: str) -> Message:
 
 
 def user_content(message: Message) -> Sequence[UserContent]:
-    """Return what a message shows, as the content of a prompt: words, data and media."""
+    """Return text, data and media of a message, as the content of a prompt."""
     payload = message.payload
     parts = () if isinstance(payload, OptionCallPayload) else payload.parts
     shown = tuple(part for part in parts if isinstance(part, _SHOWN))

@@ -1,8 +1,8 @@
 """Asking models: how many requests run at once, for how long, what is retried, and which model is asked next.
 
-`HeldModel` wraps a model. A request waits for a slot after its intent was written down, so its thread may be paused
-meanwhile: then the slot goes to another request, and is taken again when the thread goes on. `ask_in_turn` retries a model
-where that may help, then asks the next one; if none answers, it raises one error.
+`HeldModel` wraps a model. A request waits for a slot after its intent was recorded, so its thread may be paused meanwhile:
+then another request gets the slot, and the first waits again when the thread resumes. `ask_in_turn` retries a model where
+that may help, then asks the next one; if none answers, it raises one error.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ ModelT = TypeVar("ModelT")
 AnswerT = TypeVar("AnswerT")
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""What a provider may say that another try can change."""
+"""The status codes after which a retry may succeed."""
 _FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
-"""What an agent may raise, or whatever it takes to make one."""
+"""The errors of an agent's run, and of making the agent."""
 
 
 class Patience(BaseModel):
-    """How long, and how often, models are asked."""
+    """Time limit, retries and concurrency of model requests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     timeout: float = Field(default=120.0, gt=0)
     """Seconds that a model may take to answer."""
     attempts: int = Field(default=3, ge=1)
-    """How often a model is asked that fails, before the next one is."""
+    """How often a failing model is asked before the next model is."""
     backoff: float = Field(default=0.5, ge=0)
-    """Seconds before the second try; doubled with each, unless the provider says how long to wait."""
+    """Seconds before the second attempt; doubled with each, unless the provider says how long to wait."""
     longest_backoff: float = Field(default=30.0, ge=0)
     concurrency: int = Field(default=64, ge=1)
-    """How many requests a model gets at once, from all threads together."""
+    """How many concurrent requests a model gets, from all threads together."""
 
 
 async def ask_in_turn(
     models: Sequence[ModelT], ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience, *, who: str
 ) -> AnswerT:
-    """Ask one model after the other, each again where that may help, and return the first answer.
+    """Ask one model after the other, with retries where that may help, and return the first answer.
 
     Raises:
-        RefusedError: nobody answers: AGENT_ERROR, and whether it may help to try later.
-        DeliveryError, LedgerError: it is not about the models: a person must be asked, a thread is over, a disk is full.
+        RefusedError: no model answers (AGENT_ERROR); `retryable` says whether it may help to try later.
+        DeliveryError, LedgerError: another cause: a person must be asked, the thread has ended, the disk is full.
     """
     failure: Exception = RuntimeError("there is no model")
     for model in models:
@@ -106,7 +106,7 @@ def _is_retryable(error: Exception) -> bool:
 
 
 def _wait(error: Exception, attempt: int, patience: Patience) -> float:
-    """Return how long to wait before the next try: as the provider says, if it does."""
+    """Return how long to wait before the next attempt: as long as the provider says, if it does."""
     said = getattr(error, "retry_after", None)
     delay = said if isinstance(said, int | float) else patience.backoff * 2 ** (attempt - 1)
     return min(patience.longest_backoff, delay)
@@ -116,7 +116,7 @@ def _wait(error: Exception, attempt: int, patience: Patience) -> float:
 
 
 class HeldModel(WrapperModel):
-    """A model whose requests wait for their turn, and for their thread."""
+    """A model whose requests wait for a slot, and while their thread is paused."""
 
     def __init__(self, wrapped: Model, turns: asyncio.Semaphore, timeout: float) -> None:
         super().__init__(wrapped)

@@ -1,4 +1,4 @@
-"""Pattern: a way of working together that can be opened: actors in a system on a ledger, alone or with other patterns."""
+"""Pattern: the base of all patterns. It opens a system with its actors on a ledger, alone or with other patterns."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of what was asked, in a thread of whatever pattern."""
+    """The outcome of a task, in any pattern."""
 
     thread_id: str
     status: str
-    """completed or failed; in some patterns also where it is before that."""
+    """completed or failed; some patterns have more."""
     response: str | None = None
     """The answer, if there is one."""
     error_code: str | None = None
     error_message: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
-    """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    """Each with the `id` of the cited message in the ledger, the `source`, and a literal `quote`."""
     data: Any = None
     """The answer as a JSON value, where it is more than text; `response` is then its JSON."""
     messages: tuple[Message, ...] = field(default=(), compare=False, repr=False)
@@ -47,10 +47,10 @@ class Outcome:
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
-    """Return what came of something that has failed.
+    """Return the outcome of a failed task.
 
     Raises:
-        ParkedError, HistoryMismatchError: it has not: a person must settle something, or the program is another one.
+        ParkedError, HistoryMismatchError: it has not failed: a person must settle something, or the program has changed.
     """
     if isinstance(error, ParkedError | HistoryMismatchError):
         raise error
@@ -58,7 +58,7 @@ def failed(thread_id: str, error: DeliveryError) -> Outcome:
 
 
 class PatternOptions(CastOptions, total=False):
-    """What can be said about every pattern with a cast: about that, and about the system that it opens."""
+    """The keywords of every pattern: those of its cast, and of the system that it opens."""
 
     settings: Settings
     observer: Observer | None
@@ -66,10 +66,10 @@ class PatternOptions(CastOptions, total=False):
 
 
 class Pattern(ABC):
-    """What every pattern is: an `async with` block in which its actors live."""
+    """An `async with` block in which the actors of a pattern run."""
 
     system: System
-    """Where its actors live, inside of the block."""
+    """The system of its actors, inside the block."""
 
     def __init__(
         self,
@@ -82,8 +82,9 @@ class Pattern(ABC):
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        Without a ledger it has one in memory. With `recover`, threads that another process left open are taken up. What is
-        said about the cast is kept for the `Cast` that a pattern makes.
+        All patterns have one constructor shape: `Pattern(ledger, what takes part, *, own keywords, **PatternOptions)`.
+        Without a ledger, threads are kept in memory. With `recover`, the block first continues threads that another process
+        left open. `cast` holds the keywords of the `Cast` that a pattern makes.
         """
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         self.cast_options = cast
@@ -92,19 +93,20 @@ class Pattern(ABC):
 
     @abstractmethod
     def host(self, system: System) -> None:
-        """Begin its actors in a system."""
+        """Start its actors in a system."""
 
     def recovering(self) -> AbstractContextManager[None]:
-        """Return the block in which a system takes up what another process left open."""
+        """Return the block in which a system continues work that another process left open."""
         return nullcontext()
 
     @abstractmethod
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Do a task in a new thread, or in the one that is named, and return the outcome.
+        """Do a task in a new thread, or in the given one, and return the outcome.
 
-        The task is a text, a message, or a conversation: then the last message is the request, if a user said it, and the
-        others are the history. `message_history` comes before that. Calls that are open in the history are never executed.
-        The same task in the same thread is not done again: it goes on where it was, or the recorded outcome is returned.
+        The task is a text, a message, or a conversation. In a conversation, the last message is the request if a user wrote
+        it; the others are the history. `message_history` comes before it. Calls that are open in the history are never
+        executed. The same task in the same thread is not done again: it continues where it stopped, or the recorded outcome
+        is returned.
         """
 
     async def run_inside(self, task: str, thread_id: str) -> Outcome:
@@ -165,11 +167,11 @@ class Pattern(ABC):
         await self.system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
 
     def as_tool(self, name: str, about: str) -> Tool[Any]:
-        """Return a tool by which an agent of another pattern has this one do something, in the thread that it works in.
+        """Return a tool by which an agent of another pattern delegates a task to this one, in the same thread.
 
-        Open both with `together`. What is done in there is recorded by itself, so the tool may run again. The answer counts as
-        written by strangers, and a turn that has read such content may not use the tool without an approval: who works here
-        has other permissions than who asks.
+        Open both with `together`. The work inside is recorded by itself, so the tool may run again. The answer counts as
+        untrusted content, and a turn that has read untrusted content may use the tool only with an approval: the agents here
+        have other permissions than the caller.
         """
 
         async def ask(task: str) -> Any:
@@ -203,11 +205,11 @@ async def together(
     """Open several patterns in one system on the ledger of the first, so that a thread of one may call another.
 
     Raises:
-        ValueError: they are on different ledgers.
+        ValueError: they have different ledgers.
     """
     ledger = patterns[0].ledger
     if any(each.ledger is not ledger for each in patterns):
-        raise ValueError("patterns that work together are on one ledger: give each the same")
+        raise ValueError("patterns that are opened together need the same ledger")
     system = System(ledger, settings=settings, observer=observer)
     for each in patterns:
         each.system = system
@@ -218,5 +220,5 @@ async def together(
                 for each in patterns:
                     stack.enter_context(each.recovering())
                 await system.recover()
-                await asyncio.sleep(0)  # each handler of what was taken up has begun
+                await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
         yield system

@@ -25,9 +25,9 @@ class Waiting:
 
     reason: str
     commands: tuple[str, ...]
-    """What to type, one after the other; where there are several ways, the first one."""
+    """The commands to run, in order; if there are alternatives, the first."""
     is_answered: bool = False
-    """Whether it can go on as it is: nobody has said yes in time, and the model is told so."""
+    """Whether it can continue as it is: the approval has expired, and the model is told."""
 
     @property
     def text(self) -> str:
@@ -40,7 +40,7 @@ class Waiting:
 
 
 async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return what a thread waits for; None: for nobody.
+    """Return what a thread waits for; None: it does not wait.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -50,7 +50,7 @@ async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
 
 
 async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
-    """Return the questions of a thread that nobody has answered.
+    """Return the open approvals of a thread.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -59,7 +59,7 @@ async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
 
 
 def withdrawal(approval: Approval) -> Message:
-    """Return the row that closes a question which nobody need answer any more."""
+    """Return the row that closes an approval that is no longer needed."""
     payload = OptionResultPayload(
         invocation_id=approval.id,
         option_name=APPROVE,
@@ -97,7 +97,7 @@ def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:
     for row in rows:
         payload = row.message.payload
         if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
-            reason = f"{payload.arguments['reason']}; look what became of it, and say so"
+            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
             settle = f"antiphon settle {thread_id} {row.message.parent_id} --result JSON"
             return Waiting(reason, (settle, f"antiphon resume {thread_id}"))
     return None

@@ -1,4 +1,4 @@
-"""What was decided in a thread, whichever pattern ran it: training data. Needs nothing but a ledger."""
+"""The decisions of a thread of any pattern, as training data. Only a ledger is needed."""
 
 from antiphon.patterns.decisions._decisions import RUN, Decision, DecisionReward, ThreadTop, decisions_of, export_transitions
 

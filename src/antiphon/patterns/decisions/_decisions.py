@@ -1,7 +1,7 @@
-"""The decisions of a thread: each with what its policy had observed, what it chose and what came of it.
+"""The decisions of a thread: each with the observations of its policy, its choice, and the results.
 
-A policy observes what its own loop was told and said. What was nested in it is another loop, with decisions of its own; the
-protocol of actors and the journal are no part of any.
+A policy observes the messages of its own loop. A nested loop has its own decisions. The protocol of actors and the journal
+belong to no loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.messages.keys import run_of
 
 
 RUN: Final = "RUN_POLICY"
-"""What the ledger calls a run."""
+"""The name of a run in the ledger."""
 
 
 class ThreadTop:

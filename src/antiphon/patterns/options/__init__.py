@@ -2,10 +2,10 @@
 
 | | |
 |---|---|
-| `Options` | what there is to choose, and who chooses: functions, policies, agents |
-| `Executor` | the loop, durable: decide, run, append, until a decision calls nothing |
+| `Options` | the options and the policies: functions and agents |
+| `Executor` | the durable loop: decide, run, append, until a decision calls nothing |
 | `All`, `FirstSuccess`, `NOfM`, `Groups` | how the calls of one decision are run, as data |
-| `RunPolicy`, `CompleteCalls` | what its actor can be asked by other actors, in their thread |
+| `RunPolicy`, `CompleteCalls` | the requests of other actors to the executor, in their thread |
 | `export_transitions` | the decisions of a thread as training data |
 
 The names are listed in `__init__.pyi`, and imported when first used.

@@ -1,9 +1,9 @@
 """ExecutorActor: runs policies in threads, and completes open calls.
 
-The loop: a policy decides, every call without a result is run, the results are appended in the order of the calls; again. It
-ends when a decision calls nothing: then the policy's words are the answer. An option that is a policy runs the same loop as a
-part of the run: with its own keys, in the same thread. `parent_id` of a message of a loop is the invocation in whose course it
-runs, and the ids of everything below begin with that.
+The loop: a policy decides, every call without a result is run, the results are appended in the order of the calls, and the
+policy decides again. The loop ends when a decision calls nothing: then its text is the answer. An option that is a policy runs
+the same loop as part of the run, with its own keys, in the same thread. The `parent_id` of a loop's message is the invocation
+that runs the loop, and the ids of nested work begin with that id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.agents import LedgerRun, current_run
+from antiphon.agents.extending import Bounds, ThreadTalk
 from antiphon.errors import BudgetExceededError, DecodeError, RefusedError
 from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps, loads
@@ -36,16 +37,16 @@ class Loop:
         self._hash = sha256()
 
     async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> PolicyAnswer:
-        """Have the policy decide until it calls nothing, and return what it said then.
+        """Ask the policy until it calls nothing, and return its last answer.
 
-        `unhashed` are observations, by id, that no hash is made of: runs that were begun without them still go on.
+        `unhashed` are ids of observations that are not hashed, so that runs which started without them can continue.
 
         Raises:
-            BudgetExceededError: the run may not go on.
+            BudgetExceededError: a limit is reached.
             EffectFailedError, RefusedError: the policy cannot decide.
             ParkedError: a person must settle or approve something.
-            HistoryMismatchError: the thread says that something else was done.
-            LedgerError: it cannot be written down.
+            HistoryMismatchError: the thread records another course of this run.
+            LedgerError: it cannot be stored.
         """
         options, name = self._setup.options, self._policy.name
         choices, tools = Choices(name, await options.offered_to(name)), await options.tools()
@@ -54,7 +55,7 @@ class Loop:
             while True:
                 observed = self._hash.hexdigest()[:32]
                 decision = DecisionEffect(
-                    self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
+                    self._setup, self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
                 )
                 said = await decision.make()
                 calls = Conversation(said).open_calls()
@@ -72,7 +73,7 @@ class Loop:
         return observations.extend(added)
 
     async def _nest(self, policy: Policy, task: str) -> Any:
-        """Have another policy do a task as a part of this."""
+        """Run another policy as part of this loop."""
         limits, run = self._setup.limits, current_run()
         if self._depth >= limits.depth:
             raise BudgetExceededError(f"the run has used up its {limits.depth} policies inside of each other")
@@ -87,7 +88,7 @@ class Loop:
 
 
 class ExecutorActor(Actor):
-    """Runs policies, each in its thread; those of one thread after each other."""
+    """Runs policies in threads; those of one thread one after the other."""
 
     concurrency = 1000
 
@@ -104,12 +105,13 @@ class ExecutorActor(Actor):
         policy = self._setup.options.find(request.policy)
         async with handling(context, PATTERN) as here:
             run = here.run
+            self._limit(run)
             past = await Past.read(run, self._setup.limits)
             given, closed = await _hear(run, request.observations, outside=True)
             asked: list[Message] = []
             if request.input is not None:
                 asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
-            past.hear([*given, *asked])  # read again after a crash, the thread has them: the steps must be the same
+            past.hear([*given, *asked])  # after a crash they are read from the thread: both ways must number the steps alike
             read_taint(run, [*past.before, *given])
             loop = Loop(self._setup, run, policy, past)
             answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
@@ -120,8 +122,9 @@ class ExecutorActor(Actor):
         """Complete the calls of a conversation."""
         async with handling(context, PATTERN) as here:
             run = here.run
+            self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            given, _ = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
+            given, _ = await _hear(run, request.observations, outside=False)  # not closed: these calls are to be run
             calls = Conversation([*past.before, *given]).open_calls()
             if not calls:
                 return CallsCompleted()
@@ -130,14 +133,19 @@ class ExecutorActor(Actor):
             results = await complete(self._setup, run, calls, self._setup.rule, beyond=beyond)
         return CallsCompleted(results=tuple(result.id for result in results))
 
+    def _limit(self, run: LedgerRun) -> None:
+        """Apply the budgets of the cast to a run, before the thread is read: only then its requests are counted."""
+        ThreadTalk.of(run).spending.deciding_agents = frozenset(spec.name for spec in self._setup.options.agents)
+        run.opened.share(Bounds).add(self._setup.cast.budgets)
+
 
 async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> tuple[list[Message], list[Message]]:
     """Write the observations to the thread, once; return them as stored, and the results that closed open calls in them.
 
-    They are talk, whatever they say of themselves, and are addressed to nobody. `outside` closes the calls that are open.
+    They become talk without receivers, whatever their fields say. `outside` closes the calls that are open.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: an observation is no valid message.
     """
     try:
         rows = [_heard(loads(each.encode(), Message), keeps_mark=outside) for each in observations]
@@ -147,9 +155,9 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
 
 
 def _heard(message: Message, *, keeps_mark: bool) -> Message:
-    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor.
+    """Return a message from outside as talk, so that no actor can take it for a request.
 
-    Of the runtime's metadata at most the mark of untrusted content stays.
+    The runtime's metadata is removed, except the mark of untrusted content.
     """
     talk = message.model_copy(update={"lane": "talk", "to": ()})
     if keeps_mark:
@@ -163,10 +171,10 @@ async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) 
     own = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
     records = await run.journal.write(run.thread_id, own, allow_foreign=True, outside=outside)
     said = [record.message for record in records]
-    return said[: len(own)], said[len(own) :]  # after them, the results of calls that were open
+    return said[: len(own)], said[len(own) :]  # the ledger has appended the results of open calls after them
 
 
 def _asked(run_id: str, text: str) -> Message:
-    """Return what a user asks in a run."""
+    """Return the task of a run as a user's message."""
     said = PartsPayload(parts=(TextPart(text=text),))
     return Message(id=f"{run_id}/said", policy="user", payload=said, role_hint_for_llm="user", parent_id=run_id)

@@ -1,4 +1,4 @@
-"""The calls of one decision: each is run, or not, and each gets exactly one result, in the order of the calls."""
+"""The calls of one decision: each gets exactly one result, in the order of the calls, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from antiphon.messages import (
     OptionResultPayload,
     thaw,
 )
+from antiphon.patterns.cast import Cast
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._protocol import ExecutorLimits
 from antiphon.patterns.options._rules import Rule, run_stage, stages
@@ -32,12 +33,12 @@ _MARK: Final = "untrusted"
 
 
 def taint_of(run: LedgerRun) -> Taint:
-    """Return what the turn has read that is at work here."""
+    """Return the taint of the current turn."""
     return current_taint() or run.opened.share(Taint)
 
 
 def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
-    """Return results with the mark of what was read until they were there, if that was written by strangers."""
+    """Return results with the mark of untrusted content, if the turn has read such content by now."""
     source = taint_of(run).untrusted
     if source is None:
         return list(results)
@@ -46,7 +47,7 @@ def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
 
 
 def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
-    """Take into account that messages of the thread are read."""
+    """Taint the turn with the marks of messages that it reads."""
     for message in messages:
         own = message.metadata.get(_OWN)
         if isinstance(own, JsonObject) and isinstance(source := own.get(_MARK), str):
@@ -57,12 +58,12 @@ def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
 
 
 SKIPPED: Final = "SKIPPED"
-"""The code of a call that was left out because a group before it has failed."""
+"""The code of a call that is skipped because an earlier group has failed."""
 _INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
 _PERMISSION_DENIED: Final = "PERMISSION_DENIED"
 _RESULT: Final = ("option_result", "talk")
 _LONG: Final = 480
-"""Characters of an id that leave room in a name for more."""
+"""The longest id to which a suffix is added; a longer one is hashed."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,11 @@ class ExecutorSetup:
     options: Options
     limits: ExecutorLimits
     rule: Rule
+    cast: Cast
 
 
 class _Why(NamedTuple):
-    """Why a call has not run, as its result says it."""
+    """Why a call has not run, for its result."""
 
     code: str
     reason: str
@@ -90,12 +92,12 @@ _SKIPPED = _Why(SKIPPED, "a group before it has failed")
 async def complete(
     setup: ExecutorSetup, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, beyond: str | None = None
 ) -> list[Message]:
-    """Run calls by a rule, append their results in the order of the calls, and return those.
+    """Run calls by a rule, append their results in the order of the calls, and return the results.
 
-    With `beyond`, the limit that they exceed, none is run. The results are appended all the same, so that nothing stays open.
+    With `beyond`, the limit that they exceed, no call is run. Results are appended nevertheless, so that no call stays open.
 
     Raises:
-        BudgetExceededError: they go beyond a limit, or something that is nested in them does.
+        BudgetExceededError: the calls, or work nested in them, exceed a limit.
         ParkedError: a person must settle or approve something; there are no results yet.
         HistoryMismatchError, LedgerError: as in every run.
     """
@@ -118,7 +120,7 @@ async def complete(
 
 
 async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Message]:
-    """Return the results that the thread has, by the ids of the calls: from before a crash, or given by others."""
+    """Return the results that the thread already has, by call id: from before a crash, or from others."""
     left = {record.message.id for record in await run.ledger.open_calls(run.thread_id)}
     found: dict[str, Message] = {}
     for call in calls:
@@ -129,7 +131,7 @@ async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Messa
 
 
 def _raise_if_spent(results: Iterable[Message]) -> None:
-    """Stop the run where a budget is used up: that is said in a result, so it is the same after a crash."""
+    """Stop the run if a result says that a budget is used up. It is read from the result, so a restart decides the same."""
     for result in results:
         payload, is_own = result.payload, result.policy == RUNTIME_POLICY
         if is_own and isinstance(payload, OptionResultPayload) and payload.error_type == BudgetExceededError.code:
@@ -139,7 +141,7 @@ def _raise_if_spent(results: Iterable[Message]) -> None:
 async def _run_all(
     setup: ExecutorSetup, calls: Sequence[Message], rule: Rule, outcomes: dict[str, OptionResultPayload]
 ) -> _Why:
-    """Run stage after stage, note what comes of each call, and return why the others have not run."""
+    """Run stage after stage, store each outcome in `outcomes`, and return why the other calls have not run."""
     tools = await setup.options.tools()
     never_cut = {name for name, tool in tools.items() if tool.effects == "once"}
 
@@ -157,7 +159,7 @@ async def _run_all(
 
 
 async def _called(options: Options, call: Message) -> OptionResultPayload:
-    """Have an option run, if it may and its arguments are what it takes, and return what came of it."""
+    """Run an option, if the policy may and the arguments are valid, and return the outcome."""
     payload = _payload(call)
     if not _is_read(payload):
         return _failed(call, _Why(_INVALID_ARGUMENTS, "the arguments are no JSON object"))
@@ -165,12 +167,12 @@ async def _called(options: Options, call: Message) -> OptionResultPayload:
         return await options.toolkit.call(
             call.policy, payload.option_name, payload.arguments, invocation_id=payload.invocation_id
         )
-    except ValueError as exc:  # nobody can have such a name: it is of a conversation from elsewhere
+    except ValueError as exc:  # no agent can have this name: the conversation is from elsewhere
         return _failed(call, _Why(_PERMISSION_DENIED, str(exc)))
 
 
 def _is_read(payload: OptionCallPayload) -> bool:
-    """Whether the arguments are all that was written: text that is cut off must not run as what could be read of it."""
+    """Whether the arguments were read completely: a call with truncated arguments must not run."""
     if payload.arguments_text is None:
         return True
     try:
@@ -200,20 +202,20 @@ def _failed(call: Message, why: _Why) -> OptionResultPayload:
 
 
 def _result(call: Message, outcome: OptionResultPayload) -> Message:
-    """Return an outcome as it stands in the thread: by the option that ran, or by the runtime if it is an error."""
+    """Return an outcome as a message: by the option that ran, or by the runtime if it is an error."""
     said = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY if outcome.is_error else None).success()
     same = {"invocation_id": _payload(call).invocation_id, "option_name": _payload(call).option_name}
     own: dict[str, Any] = {
         "id": f"{call.id if len(call.id) <= _LONG else sha256(call.id.encode()).hexdigest()}@result",
         "payload": outcome.model_copy(update=same),
         "turn_id": None,
-        "created_at": None,  # its time is the ledger's: said again, it must be the same
+        "created_at": None,  # the ledger's time counts: a row that is written again must be equal
     }
     return said.model_copy(update=own)
 
 
 async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
-    """Append results, and before them those of what is open below: whatever was cut off there will have no other.
+    """Append results; before them, close the calls that nested work left open, because nothing else will.
 
     Raises:
         HistoryMismatchError: a call has another result already.
@@ -229,7 +231,7 @@ async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
 
 
 async def _open_below(run: LedgerRun) -> list[Message]:
-    """Return the calls that something has made which this loop has called, and that have no result; the deepest first."""
+    """Return the open calls of work nested in this loop, the deepest first."""
     prefix = f"{run.course.invocation_id}/"
     await run.journal.settle(run.thread_id)
     rows = [record.message for record in await run.ledger.open_calls(run.thread_id)]

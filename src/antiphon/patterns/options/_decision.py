@@ -1,9 +1,9 @@
-"""A decision as an effect: the policy is asked once, and its messages are in the thread before anything starts.
+"""A decision as an effect: the policy is asked once, and its messages are recorded before any call starts.
 
-The journal says how many messages the decision has. They are written in the same append as the outcome, so a run that is
-taken up finds all of a decision or none, and a recorded decision is never asked for again. `Past` is what the thread has of a
-run and from before it. It is read once when a run begins, or begins again; its counters matter only for new decisions, because
-a recorded one has its step, and whether it exceeded a limit, beside it.
+The outcome in the journal has the number of messages of the decision. They are written in one append with it, so a run that
+continues after a crash finds all of a decision or nothing, and a recorded decision is never made again. `Past` is the thread
+before and during the run. It is read once when a run starts or restarts; its counters matter only for new decisions, because a
+recorded decision has its step, and whether it exceeded a limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents import LedgerRun
-from antiphon.agents.extending import run_scope
+from antiphon.agents.extending import ThreadTalk, run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
@@ -39,7 +39,8 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.patterns.decisions import ThreadTop
-from antiphon.patterns.options._options import Choices, Policy
+from antiphon.patterns.options._calls import ExecutorSetup
+from antiphon.patterns.options._options import Choices, Policy, decide_by_model
 from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
 from antiphon.runtime.extending import Effect
@@ -48,24 +49,24 @@ from antiphon.runtime.extending import Effect
 
 
 class PolicyAnswer(NamedTuple):
-    """What came of a loop: the last that its policy said."""
+    """The answer of a loop: the last text and data of its policy."""
 
     parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, said: Iterable[Message]) -> PolicyAnswer:
-        """Return what messages say that call nothing."""
+        """Return the parts of the messages that are no calls."""
         return cls(tuple(part for message in said if message.kind == "parts" for part in message.parts))
 
     @property
     def text(self) -> str | None:
-        """As text: data as JSON, and media by their address; None if nothing was said."""
+        """As text: data as JSON, media as their URL; None if there is no answer."""
         words = [_words(part) for part in self.parts]
         return "\n".join(word for word in words if word is not None) if words else None
 
     @property
     def data(self) -> Any:
-        """As JSON, where it has data: one value by itself, several with the texts between them as a list; else None."""
+        """As JSON, if it has data: a single value, or a list of several values and the texts between them; else None."""
         said = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
         if not any(isinstance(part, DataPart) for part in said):
             return None
@@ -74,7 +75,7 @@ class PolicyAnswer(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """As an option returns it: data as it is, else text, and media as they are."""
+        """As the result of an option: data, else text, with media."""
         media = [part for part in self.parts if isinstance(part, MediaPart)]
         others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
         has_data = any(isinstance(part, DataPart) for part in others)
@@ -95,10 +96,10 @@ def _words(part: Part) -> str | None:
 
 
 def read_decision(chosen: Any, policy: str) -> list[Message]:
-    """Return what a policy returned: messages as they are, and anything else as the message that says it.
+    """Return what a policy returned, as messages: any other value becomes a message with that value.
 
     Raises:
-        TypeError: some of it are messages, and some not.
+        TypeError: it mixes messages with other values.
         ValueError: it cannot be written as JSON.
     """
     if isinstance(chosen, Message):
@@ -129,17 +130,17 @@ def _part(value: Any) -> Part:
 
 @dataclass
 class Past:
-    """What counts of a thread, for all loops of a run."""
+    """The state of a thread for all loops of a run."""
 
     limits: ExecutorLimits
     before: tuple[Message, ...] = ()
-    """What was said in the thread before the run, without what was nested in earlier ones."""
+    """The messages of the thread before the run, without those nested in earlier runs."""
     taken: set[str] = field(default_factory=set[str])
-    """The invocations of the thread's talk."""
+    """The invocation ids that the talk of the thread uses."""
     step: int = 0
     """The last step of the thread."""
     steps: int = 0
-    """Of the run, as are the others."""
+    """Decisions of the run; the fields below are of the run too."""
     calls: int = 0
     began: datetime | None = None
 
@@ -172,7 +173,7 @@ class Past:
         """Count a decision that is about to be made.
 
         Raises:
-            BudgetExceededError: the run may make none any more.
+            BudgetExceededError: the run may not make another decision.
         """
         limits = self.limits
         if limits.steps is not None and self.steps >= limits.steps:
@@ -184,16 +185,16 @@ class Past:
         self.steps += 1
 
     def hear(self, messages: Iterable[Message]) -> None:
-        """Take the steps of messages into account that are said in the run: later steps come after them."""
+        """Read the step numbers of messages of the run: later steps come after them."""
         self.step = max([self.step, *(message.step_num or 0 for message in messages)])
 
     def step_of(self, decision: Sequence[Message]) -> int:
-        """Return the step of what a decision does not number: that of the first message it numbers, else a new one."""
+        """Return the step for messages without a number: that of the first message with one, else a new step."""
         given = next((message.step_num for message in decision if message.step_num is not None), None)
         return self.step + 1 if given is None else given
 
     def renamed(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages of a decision with invocations that no other call of the thread has: models count from 1."""
+        """Return the messages with invocation ids that are unique in the thread: some models count from 1 in each answer."""
         others: dict[str, str] = {}
         found: list[Message] = []
         for message in messages:
@@ -206,14 +207,14 @@ class Past:
         return found
 
     def goes_beyond(self, calls: int) -> str | None:
-        """Count calls, and return what they go beyond; None: nothing."""
+        """Count calls, and return the limit that they exceed; None: no limit."""
         self.calls += calls
         most = self.limits.calls
         return f"the run has used up its {most} calls" if most is not None and self.calls > most else None
 
 
 async def top_of(ledger: Ledger, thread_id: str) -> Conversation:
-    """Return what is said at the top of a thread."""
+    """Return the talk of a thread, without nested loops."""
     top = ThreadTop()
     async for record in ledger.read(thread_id):
         top.hear(record.message)
@@ -235,17 +236,18 @@ def _is_within(parent_id: str | None, root: str) -> bool:
 
 
 INVALID_DECISION: Final = "INVALID_DECISION"
-"""The code of what a policy says that no thread takes in."""
+"""The code of a decision whose messages the ledger refuses."""
 
 
 class DecisionEffect(Effect):
-    """What a policy makes of what it observes."""
+    """One decision of a policy."""
 
     beyond: str | None = None
-    """What its calls go beyond, so that none of them may run; None: nothing."""
+    """The limit that its calls exceed, so that none may run; None: no limit."""
 
     def __init__(
         self,
+        setup: ExecutorSetup,
         run: LedgerRun,
         policy: Policy,
         observations: Conversation,
@@ -255,7 +257,8 @@ class DecisionEffect(Effect):
         past: Past,
         tools: Mapping[str, ToolkitTool],
     ) -> None:
-        """Make it; `observed` stands for the observations in the journal, `tools` are all options there are."""
+        """Make it; `observed` is the hash of the observations for the journal, `tools` are all options."""
+        self._setup = setup
         self._run_of = run
         self._policy = policy
         self._observations = observations
@@ -270,13 +273,13 @@ class DecisionEffect(Effect):
         )
 
     async def make(self) -> tuple[Message, ...]:
-        """Have the policy decide, or take what is recorded, and return what it says and chooses.
+        """Ask the policy, or read the recorded decision, and return its messages.
 
         Raises:
             EffectFailedError: the policy raised.
-            RefusedError: what it said cannot be taken in.
+            RefusedError: its messages cannot be stored.
             BudgetExceededError: the run may make no more decisions.
-            HistoryMismatchError: the thread has another decision here, or one about something else.
+            HistoryMismatchError: the thread has a different decision here, or one with other observations.
         """
         outcome = await self.perform(self._decide)
         self.beyond = outcome.get("beyond")
@@ -285,7 +288,7 @@ class DecisionEffect(Effect):
         return self._said
 
     async def _recorded_before(self, count: int) -> tuple[Message, ...]:
-        """Return the rows right before the outcome: they were written with it, so nobody else can have put them there."""
+        """Return the rows right before the outcome: they were written in the same append, so they are the decision's."""
         rows = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
         (seq,) = [row.seq for row in rows if row.message.lane == "effect" and row.message.kind == "option_result"]
         said = self.journal.ledger.read(self.thread_id, seq - count - 1, seq)
@@ -295,16 +298,18 @@ class DecisionEffect(Effect):
     async def begin(self) -> Message:
         self._past.begin_step()
         await self.journal.check_budget(self.thread_id, self.course.to)
+        if self._policy.agent is not None:
+            await ThreadTalk.of(self._run_of).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
         return await super().begin()
 
     async def _decide(self, key: str) -> Json:
-        with run_scope(self._run_of.part(key)):  # what the policy does in turn is numbered for itself
-            chosen = self._policy.decide(self._observations, self._choices)
+        with run_scope(self._run_of.part(key)):  # effects of the policy get keys of their own
+            chosen = self._ask_policy()
             if isawaitable(chosen):
                 chosen = await chosen
-            returned = read_decision(chosen, self._policy.name)  # it may be a generator, which does it only now
+            returned = read_decision(chosen, self._policy.name)  # inside the block, because a generator runs only here
         returned = self._past.renamed(returned)
-        rule_in(returned)  # it is refused here if it is none
+        rule_in(returned)  # raises if the rule is invalid, before anything is recorded
         step = self._past.step_of(returned)
         self._said = tuple(self._row(message, step) for message in returned)
         self._past.hear(self._said)
@@ -312,8 +317,15 @@ class DecisionEffect(Effect):
         outcome: dict[str, Json] = {"messages": len(self._said)}
         return outcome if beyond is None else {**outcome, "beyond": beyond}
 
+    def _ask_policy(self) -> Any:
+        policy = self._policy
+        if policy.decide is not None:
+            return policy.decide(self._observations, self._choices)
+        assert policy.agent is not None  # noqa: S101 (a policy is a function or an agent)
+        return decide_by_model(self._setup.cast, policy.agent, self._observations, self._choices)
+
     def _row(self, message: Message, step: int) -> Message:
-        """Return what a policy says as it stands in the thread: under its own name, in its turn, in the step it says."""
+        """Return a message of a decision as a row: with the policy's name, the decision's turn, and its step."""
         own: dict[str, Any] = {
             "policy": self._policy.name,
             "thread_id": self.thread_id,
@@ -325,14 +337,14 @@ class DecisionEffect(Effect):
             "parent_id": self.course.invocation_id,
             "role_hint_for_llm": message.role_hint_for_llm or "assistant",
         }
-        if isinstance(message.payload, OptionResultPayload):  # of something that it has done by itself
+        if isinstance(message.payload, OptionResultPayload):  # the policy has executed its own call
             own |= {"policy": message.payload.option_name, "role_hint_for_llm": "tool", "turn_id": None}
         elif isinstance(message.payload, OptionCallPayload):
             own |= {"role_hint_for_llm": "assistant", "payload": self._shown(message.payload)}
         return message.model_copy(update=own)
 
     def _shown(self, call: OptionCallPayload) -> OptionCallPayload:
-        """Return a call without what must not be written down: without that, the tool says that it is lost."""
+        """Return a call without its sensitive arguments. The tool then fails with an error that says so."""
         tool = self._tools.get(call.option_name)
         if tool is None or not tool.sensitive:
             return call
@@ -348,7 +360,7 @@ class DecisionEffect(Effect):
             *records, record = await self.journal.write(self.thread_id, [*said, outcome])
         except AppendRefusedError as exc:
             self._said = None
-            reason = f"policy {self._policy.name!r} says what no thread takes in: {exc.reason}"
+            reason = f"policy {self._policy.name!r} returned messages that cannot be stored: {exc.reason}"
             return await super().end(self._error(reason, INVALID_DECISION, retryable=False))
-        self._said = tuple(each.message for each in records)  # as stored: something may have been redacted
+        self._said = tuple(each.message for each in records)  # the stored messages count: the ledger may have redacted them
         return record.message

@@ -1,11 +1,11 @@
-"""Executor: the pattern as a user has it. Policies choose options, options produce results, all of it in a ledger."""
+"""Executor: the public class of the pattern. Policies choose options, options produce results, and the ledger has it all."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
@@ -14,9 +14,12 @@ from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port, dumps, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
+    Cast,
+    CastOptions,
     MessageHistory,
     Outcome,
     Pattern,
+    PatternOptions,
     Task,
     as_messages,
     failed,
@@ -29,51 +32,56 @@ from antiphon.patterns.options._decision import top_of
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._protocol import CompleteCalls, ExecutorLimits, RunPolicy
 from antiphon.patterns.options._rules import All, Rule
-from antiphon.runtime import Settings, System
-
-if TYPE_CHECKING:
-    from antiphon.runtime import Observer
-
+from antiphon.runtime import System
 
 _MOST: Final = 256 * 1024
-"""Bytes of messages in one request: a message of the ledger has at most a MiB."""
+"""Bytes of messages in one request; more are written to the thread first, because a ledger row has at most a MiB."""
 
 
 class Executor(Pattern):
-    """Runs policies and what they choose, in threads that survive the process."""
+    """Runs policies and the options that they choose, in durable threads."""
 
     def __init__(
         self,
-        ledger: Ledger | None,
-        options: Options,
+        ledger: Ledger | None = None,
+        options: Options | None = None,
         *,
         policy: str | None = None,
-        limits: ExecutorLimits = ExecutorLimits(),  # noqa: B008 (frozen)
         rule: Rule = All(),  # noqa: B008 (frozen)
         name: str = "options",
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
+        limits: ExecutorLimits = ExecutorLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        `policy` is who decides where nobody else is named: if there is only one, that one. `rule` is for the calls of
-        decisions that ask for no other. `name` keeps two executors in one system apart.
+        `policy` is the default policy of `run`; it may be left out if there is only one. `rule` applies to decisions that
+        name no rule. `name` distinguishes two executors in one system. The other options are those of every pattern: see
+        `Pattern` and `Cast`. They apply to the policies that are agents. `toolkit` is that of the options, so it is given
+        here only if `options` is not.
 
         Raises:
-            ValueError: there is no such policy.
+            ValueError: there is no such policy, or `toolkit` is not the one of the options.
+            CastError: an agent names a tool that does not exist.
         """
-        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
-        self.options = options
+        super().__init__(ledger, **common)
+        toolkit = self.cast_options.get("toolkit")
+        self.options = Options(toolkit) if options is None else options
+        if toolkit is not None and toolkit is not self.options.toolkit:
+            raise ValueError("the options have another toolkit: use Options(toolkit), and leave out toolkit= here")
         self.limits = limits
-        if policy is not None and policy not in options.policies:
-            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(options.policies) or 'none'}")
+        if policy is not None and policy not in self.options.policies:
+            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(self.options.policies) or 'none'}")
         self._policy = policy
         self._name = name
-        self._setup = ExecutorSetup(options, limits, rule)
+        cast_options: CastOptions = {**self.cast_options, "toolkit": self.options.toolkit}
+        self._cast = Cast(self.ledger, self.options.agents, **cast_options)
+        self._setup = ExecutorSetup(self.options, limits, rule, self._cast)
 
     @override
     def host(self, system: System) -> None:
+        for spec in self.options.agents:  # those that were added after the executor was made
+            if spec.name not in self._cast:
+                self._cast.add(spec)
         system.register(self._name, partial(ExecutorActor, self._setup))
 
     @override
@@ -85,16 +93,16 @@ class Executor(Pattern):
         message_history: MessageHistory = (),
         policy: str | None = None,
     ) -> Outcome:
-        """Have a policy observe a text, or messages, and decide until it calls nothing; return what it answered.
+        """Run a policy on a text or on messages until it calls nothing, and return its answer.
 
-        The same again in the same thread goes on where it was, or gives back what is recorded. The policy observes also the
-        `message_history` and what was said in the thread before.
+        The same task in the same thread continues where it stopped, or returns the recorded outcome. The policy also observes
+        the `message_history` and the earlier messages of the thread.
 
         Raises:
-            ValueError: nobody is named who decides.
+            ValueError: there are several policies, and none is named.
             ParkedError: a person must settle or approve something; then run it again.
-            HistoryMismatchError: the thread says that this was done otherwise.
-            LedgerError: it cannot be written down.
+            HistoryMismatchError: the thread records another course of this run.
+            LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
         given = [*as_messages(message_history), *_observed(task)]
@@ -114,17 +122,17 @@ class Executor(Pattern):
         return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
 
     async def _hand_over(self, messages: Iterable[Message], thread_id: str, request_id: str) -> None:
-        """Write messages to the thread that are too large for a request: the policy observes the thread's messages."""
+        """Write messages that are too large for a request to the thread: the policy observes the thread."""
         if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
             own = {"thread_id": thread_id, "parent_id": None}
             await self.system.append_history(thread_id, [each.model_copy(update=own) for each in messages])
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
-        """Run every call that has no result, of a conversation that is given or of a thread, and return it with the results.
+        """Run every call without a result, of a conversation or of a stored thread, and return it with the results.
 
         Raises:
             DeliveryError: it cannot be done; the class says why.
-            LedgerError: it cannot be written down.
+            LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
         there = await top_of(self.ledger, thread_id)
@@ -142,7 +150,7 @@ class Executor(Pattern):
     def _only(self) -> str:
         names = self.options.policies
         if self._policy is None and len(names) != 1:
-            raise ValueError(f"say who decides: policy= one of {', '.join(names) or 'none'}")
+            raise ValueError(f"name the policy: policy= one of {', '.join(names) or 'none'}")
         return self._policy or names[0]
 
 
@@ -153,7 +161,7 @@ def _observed(task: Task | Iterable[Message]) -> Iterable[Message]:
 
 
 def _is_answer(run_id: str, message: Message) -> bool:
-    """Whether a message is one that the policy of a run has said, and no call."""
+    """Whether a message is the answer of a run's policy."""
     return message.parent_id == run_id and message.kind == "parts" and message.id != f"{run_id}/said"
 
 

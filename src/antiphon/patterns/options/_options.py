@@ -1,9 +1,10 @@
-"""Options: what there is to choose, and the policies that choose. A policy, and so an agent, can be an option of others.
+"""Options: the options, and the policies that choose among them. A policy (a function or an agent) can be an option too.
 
-Every option is a tool of one `Toolkit`, whatever it runs: so arguments, permissions, approvals, timeouts and effects are
-handled in one place. An option that is a policy finds the run in which it was called by a context variable (`nest`).
-`AgentPolicy` has an agent of a cast decide with its model, one request a step: the observations are the prompt, in the
-dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all others.
+Every option is a tool of one `Toolkit`, so arguments, permissions, approvals, timeouts and effects are handled in one
+place. An option that is a policy finds the run of its caller by a context variable (`nest`).
+An agent that is a policy decides with its model, one request a step (`decide_by_model`): the observations are the prompt, in
+the dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all
+others.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 from pydantic_ai import Tool as AgentTool
-from pydantic_ai.direct import model_request
+from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, ModelResponse
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
 from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import price_of
+from antiphon.agents.extending import price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -36,7 +37,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.cast import Cast, ask_in_turn, model_messages
+from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
 
 # ---------------------------------------------------------------- what a policy chooses from
 
@@ -46,59 +47,49 @@ class Choices:
 
     def __init__(self, policy: str, tools: tuple[Tool, ...]) -> None:
         self.policy = policy
-        """Who chooses."""
+        """The name of the policy."""
         self.tools = tools
         """The options: name, description, and the schema of the arguments."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What there is to choose."""
+        """The names of the options."""
         return tuple(tool.name for tool in self.tools)
 
     def call(self, option: str, /, **arguments: Json) -> Message:
-        """Return the choice of an option; it runs when the policy has returned it."""
+        """Return a call of an option; it runs after the policy has returned it."""
         payload = OptionCallPayload(invocation_id=current_port().new_id(), option_name=option, arguments=arguments)
         return Message(policy=self.policy, payload=payload, role_hint_for_llm="assistant")
 
     def say(self, text: str) -> Message:
-        """Return something to be said beside calls, or as the answer."""
+        """Return a text, to accompany calls or as the answer."""
         return Message(policy=self.policy, payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant")
 
 
 # ---------------------------------------------------------------- an agent as a policy
 
 
-class AgentPolicy:
-    """Decides as an agent does."""
+async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversation, choices: Choices) -> list[Message]:
+    """Ask the model of an agent once, and return its text and calls.
 
-    def __init__(self, members: Cast, name: str) -> None:
-        """Take an agent.
+    Raises:
+        RefusedError: its models do not answer, after all retries.
+    """
+    prompt = model_messages(observations, spec.name)
+    tools = [_definition(tool) for tool in choices.tools]
+    parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
+    parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
 
-        Raises:
-            CastError: there is none of the name.
-        """
-        self._cast = members
-        self._spec = members.spec(name)
-        self.__name__ = name
-        self.__doc__ = self._spec.instructions
+    async def ask(model: str | None) -> ModelResponse:
+        given: Any = {"model_settings": spec.settings, "model_request_parameters": parameters}
+        if not members.live:
+            return await model_request(members.model(model), prompt, **given)
+        async with model_request_stream(members.model(model), prompt, **given) as stream:
+            async for event in stream:
+                publish_live(spec.name, event)
+            return stream.get()
 
-    async def __call__(self, observations: Conversation, choices: Choices) -> list[Message]:
-        """Return what the model says and chooses.
-
-        Raises:
-            RefusedError: its models do not answer, after all patience.
-        """
-        spec = self._spec
-        prompt = model_messages(observations, spec.name)
-        tools = [_definition(tool) for tool in choices.tools]
-        parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
-        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
-
-        async def ask(model: str | None) -> ModelResponse:
-            held = self._cast.model(model)
-            return await model_request(held, prompt, model_settings=spec.settings, model_request_parameters=parameters)
-
-        return _decided(await ask_in_turn(spec.models, ask, self._cast.patience, who=spec.name))
+    return _decided(await ask_in_turn(spec.models, ask, members.patience, who=spec.name))
 
 
 def _definition(tool: Tool) -> ToolDefinition:
@@ -106,7 +97,7 @@ def _definition(tool: Tool) -> ToolDefinition:
 
 
 def _decided(response: ModelResponse) -> list[Message]:
-    """Return an answer as messages, under ids of their own: the same words said twice are two messages."""
+    """Return an answer as messages with new ids: two equal answers are two messages."""
     units = cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python([response], mode="json"))
     messages = answer_messages(units[0], price_of(response))
     return [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
@@ -118,24 +109,27 @@ def _decided(response: ModelResponse) -> list[Message]:
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 Decide: TypeAlias = Callable[[Conversation, Choices], Awaitable[Any] | Any]
-"""Given what was observed and what there is to choose, returns messages (what it says, what it calls) or a plain answer."""
+"""A function of the observations and the choices. It returns messages (text and calls), or another value: the answer."""
 
 EVERYBODY: Final = ("*",)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Somebody who decides."""
+    """A function or an agent that decides."""
 
     name: str
-    decide: Decide = field(repr=False, compare=False)
+    decide: Decide | None = field(default=None, repr=False, compare=False)
+    """The function; None: an agent decides."""
+    agent: AgentSpec | None = None
+    """The agent; its model is that of the executor, unless it names one."""
 
 
 class Options:
-    """Options and policies, by name. Each name is there once, and none is one that the runtime speaks under."""
+    """Options and policies, by name. A name is used once, and none is a name that the runtime uses."""
 
     def __init__(self, toolkit: Toolkit | None = None) -> None:
-        """Make an empty collection; `toolkit` is where its options are, if others share them, such as a `Cast`."""
+        """Make an empty collection; `toolkit` is an existing toolkit for its options."""
         self.toolkit = toolkit or Toolkit(name="options")
         self._policies: dict[str, Policy] = {}
 
@@ -149,15 +143,15 @@ class Options:
         to: Sequence[str] = EVERYBODY,
         **settings: Unpack[ToolSettings],
     ) -> ToolkitTool:
-        """Add a function as an option of those policies that `to` names. What it takes is said by its hints and docstring.
+        """Add a function as an option of the policies in `to`. Its type hints and docstring describe the arguments.
 
-        Unless `effects` says otherwise it is started at most once, as every tool is.
+        By default it is started at most once, as every tool; `effects` changes that.
 
         Raises:
-            ValueError: the name is taken, reserved, or none; or a setting is none, or it takes secrets.
+            ValueError: the name is taken, reserved or invalid, a setting is invalid, or an argument is sensitive.
         """
         if settings.get("sensitive"):
-            raise ValueError("what a policy chooses is written down before it runs: have the option find its secrets itself")
+            raise ValueError("calls are stored before they run, so none has sensitive arguments: read secrets in the option")
         _check_free(name or str(getattr(function, "name", getattr(function, "__name__", ""))))
         return self.toolkit.add(function, name=name, to=to, **settings)
 
@@ -177,12 +171,12 @@ class Options:
         return added
 
     async def tools(self) -> dict[str, ToolkitTool]:
-        """Return all options there are now, those of servers too."""
+        """Return all options, with those of tool servers."""
         async with await self.toolkit.connect():
             return await self.toolkit.tools()
 
     async def offered_to(self, policy: str) -> tuple[Tool, ...]:
-        """Return what a policy may choose."""
+        """Return the options of a policy."""
         async with await self.toolkit.connect():
             found = await self.toolkit.tools_of(policy)
         tools = sorted(found.values(), key=lambda tool: tool.name)
@@ -193,20 +187,23 @@ class Options:
     def add_policy(
         self, decide: Decide, *, name: str | None = None, to: Sequence[str] = (), timeout: float | None = None
     ) -> Policy:
-        """Add a policy, which is also an option of those other policies that `to` names: they call it with a `task`.
+        """Add a policy, which is also an option of the policies in `to`: they call it with a `task`.
 
-        As an option it does nothing to the world by itself: what it calls in turn is recorded, so it may run again.
+        As an option it may run again after a crash: its own calls are recorded.
 
         Raises:
-            ValueError: the name is taken, reserved, or none.
+            ValueError: the name is taken, reserved or invalid.
         """
         policy = Policy(name or str(getattr(decide, "__name__", "")), decide)
+        return self._add(policy, decide.__doc__ or "", to, timeout)
+
+    def _add(self, policy: Policy, about: str, to: Sequence[str], timeout: float | None) -> Policy:
         _check_free(policy.name)
 
         async def run(task: str) -> Any:
             return await nest(policy, task)
 
-        description = (decide.__doc__ or "").strip()
+        description = about.strip()
         self.toolkit.add(run, name=policy.name, description=description, to=to, effects="none", timeout=timeout)
         self._policies[policy.name] = policy
         return policy
@@ -226,19 +223,23 @@ class Options:
 
         return added
 
-    def add_agent(self, cast: Cast, name: str, *, to: Sequence[str] = (), timeout: float | None = None) -> Policy:
-        """Add an agent of a cast as a policy, which decides with its model. The tools that it may call are the options.
+    def add_agent(self, spec: AgentSpec, *, to: Sequence[str] = (), timeout: float | None = None) -> Policy:
+        """Add an agent as a policy, which decides with its model. The tools that it may call are the options.
 
-        Give the cast the same toolkit, if the agent names tools of it: nothing else is known here.
+        The executor sets the model of agents that name none. Add agents before the executor is opened.
 
         Raises:
-            CastError: there is no such agent.
             ValueError: as `add_policy`.
         """
-        return self.add_policy(AgentPolicy(cast, name), to=to, timeout=timeout)
+        return self._add(Policy(spec.name, agent=spec), spec.instructions, to, timeout)
+
+    @property
+    def agents(self) -> tuple[AgentSpec, ...]:
+        """The policies that are agents."""
+        return tuple(policy.agent for policy in self._policies.values() if policy.agent is not None)
 
     def find(self, name: str) -> Policy:
-        """Return the policy of a name.
+        """Return a policy by name.
 
         Raises:
             KeyError: there is none.
@@ -247,42 +248,42 @@ class Options:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Who can decide."""
+        """The names of the policies."""
         return tuple(self._policies)
 
 
 def _check_free(name: str) -> None:
     if name in RESERVED_POLICIES:
-        raise ValueError(f"{name!r} is what the runtime speaks under; give it another name")
+        raise ValueError(f"{name!r} is a name that the runtime uses; choose another")
 
 
 # ---------------------------------------------------------------- a policy as an option
 
 
 Nest: TypeAlias = "Callable[[Policy, str], Awaitable[Any]]"
-"""Has a policy do a task, as a part of what is at work."""
+"""Runs a policy on a task, as part of the current run."""
 
 _nest: ContextVar[Nest | None] = ContextVar("antiphon.patterns.options.nest", default=None)
 
 
 async def nest(policy: Policy, task: str) -> Any:
-    """Have a policy do a task as a part of the run that is at work here, and return its answer.
+    """Run a policy on a task as part of the current run, and return its answer.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no current run.
     """
     inside = _nest.get()
     if inside is None:
-        raise RuntimeError(f"policy {policy.name!r} is an option of an executor's run: call it from there")
+        raise RuntimeError(f"policy {policy.name!r} is an option: it can only be called in a run of an executor")
     return await inside(policy, task)
 
 
 @contextmanager
 def nesting(inside: Nest) -> Generator[None]:
-    """Have policies that are called as options run by this."""
+    """Use `inside` to run policies that are called as options in the block."""
     token = _nest.set(inside)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the event loop is gone, and this is closed from somewhere else
+        with suppress(ValueError):  # a generator that is closed after its event loop runs in another context
             _nest.reset(token)

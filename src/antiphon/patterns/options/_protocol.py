@@ -1,4 +1,4 @@
-"""Requests to the executor, the limits of a run, and what the journal calls them."""
+"""Requests to the executor, the limits of a run, and their names in the journal."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from antiphon.patterns.decisions import RUN
 from antiphon.protocol import Reply, Request
 
 PATTERN: Final = "options"
-"""What lists of threads call it."""
+"""The name of the pattern in lists of threads."""
 DECIDE: Final = "DECIDE"
-"""What the journal calls a decision."""
+"""The name of a decision in the journal."""
 
 
 class PolicyRan(Reply, frozen=True, type="POLICY_RAN"):
-    """What the policy answered."""
+    """The answer of the policy."""
 
     response: str | None = None
     data: Any = None
-    """The same as a JSON value, where it is more than text."""
+    """The same as a JSON value, if it is more than text."""
 
 
 class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
-    """Have a policy decide, and what it calls run, until it calls nothing."""
+    """Run a policy and its calls until it calls nothing."""
 
     policy: str
     input: str | None = None
-    """What is asked, as text."""
+    """The task, as text."""
     observations: tuple[str, ...] = ()
-    """What is to be observed, as messages of the house format, to the letter."""
+    """The messages to observe, in the house format."""
 
 
 class CallsCompleted(Reply, frozen=True, type="CALLS_COMPLETED"):
-    """They have their results."""
+    """All calls have results."""
 
     results: tuple[str, ...] = ()
-    """The ids of those."""
+    """The ids of the results."""
 
 
 class CompleteCalls(Request[CallsCompleted], frozen=True, type="COMPLETE_CALLS", family="options"):
-    """Run every call at the top of the thread that has no result."""
+    """Run every call of the thread that has no result, except those of nested loops."""
 
     observations: tuple[str, ...] = ()
-    """A conversation to be said in the thread before, in the same form."""
+    """A conversation to append first, in the same form."""
 
 
 # ---------------------------------------------------------------- limits
 
 
 class ExecutorLimits(BaseModel):
-    """How far one run may go, with everything that is nested in it; None is no limit. What was begun may end."""
+    """The limits of one run with everything nested in it; None: no limit. Work that has started may end."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +60,8 @@ class ExecutorLimits(BaseModel):
     calls: int | None = Field(default=None, ge=0)
     """Calls of options."""
     seconds: float | None = Field(default=None, gt=0)
-    """Since it was asked for, crashes included."""
+    """Since the request, including downtime."""
     depth: int = Field(default=8, ge=0)
-    """How many policies may run inside of each other."""
+    """How deep policies may be nested."""
     parallel: int = Field(default=16, ge=1)
-    """How many calls of one decision are at work at once."""
+    """How many calls of one decision run in parallel."""

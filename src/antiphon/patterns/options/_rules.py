@@ -1,9 +1,8 @@
 """Rules: which of the calls of one decision are run, in which order, and how many must succeed. They are data.
 
-Every rule comes down to stages, one after the other. In a stage all calls run side by side, at most so many at once, until
-enough have succeeded. Calls that are not needed any more are cancelled, except those that must not be done twice and have
-begun: a cancelled one would have an unknown outcome. If one call cannot go on (a person must be asked, a budget is used up),
-the others end first.
+Every rule becomes a sequence of stages. The calls of a stage run in parallel, up to a limit, until enough have succeeded.
+Calls that are no longer needed are cancelled, except calls that have started and must not run twice: the outcome would
+be unknown after that. If a call cannot continue (a person must be asked, a budget is used up), the others end first.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Rule(BaseModel):
 
 
 class All(_Rule):
-    """Every call runs to its end."""
+    """Run every call to its end."""
 
     kind: Literal["all"] = "all"
 
@@ -39,20 +38,20 @@ class FirstSuccess(_Rule):
 
 
 class NOfM(_Rule):
-    """So many calls that succeed are enough."""
+    """`n` successful calls are enough."""
 
     kind: Literal["n_of_m"] = "n_of_m"
     n: int = Field(ge=1)
 
 
 class Groups(_Rule):
-    """One group after the other; within a group all calls run. What is in no group comes last."""
+    """One group after the other; all calls of a group run. Calls in no group come last."""
 
     kind: Literal["groups"] = "groups"
     groups: tuple[tuple[str, ...], ...] = Field(min_length=1)
-    """By the names of options, or by invocation."""
+    """Names of options, or invocation ids."""
     stop_on_error: bool = True
-    """Whether the groups after one in which a call has failed are left out."""
+    """Whether the groups after a failed call are skipped."""
 
 
 Rule: TypeAlias = Annotated[All | FirstSuccess | NOfM | Groups, Field(discriminator="kind")]
@@ -61,17 +60,17 @@ _RULE: TypeAdapter[Any] = TypeAdapter(Rule)
 
 
 class Stage(NamedTuple):
-    """Calls that run side by side."""
+    """Calls that run in parallel."""
 
     calls: tuple[Message, ...]
     enough: int | None = None
-    """How many successes end it; None: all calls run to their end."""
+    """The number of successes that ends it; None: all calls run to their end."""
     stop_on_error: bool = False
-    """Whether the next stage is left out if a call of this one fails."""
+    """Whether the next stages are skipped if a call of this one fails."""
 
 
 def stages(rule: Rule, calls: Sequence[Message]) -> tuple[Stage, ...]:
-    """Return what a rule makes of calls: each is in exactly one stage."""
+    """Divide calls into stages by a rule: each call is in exactly one stage."""
     match rule:
         case All():
             return (Stage(tuple(calls)),)
@@ -100,16 +99,16 @@ def _names(call: Message) -> set[str]:
 
 
 def under(rule: Rule, calls: Iterable[Message]) -> list[Message]:
-    """Return the calls of a decision, marked to be run by a rule other than the executor's own."""
+    """Return the calls of a decision with a rule in their metadata, which replaces the executor's."""
     said = {_NAMESPACE: {"rule": rule.model_dump(mode="json")}}
     return [call.model_copy(update={"metadata": {**call.metadata, **said}}) for call in calls]
 
 
 def rule_in(messages: Iterable[Message]) -> Rule | None:
-    """Return the rule that a decision asks for, by the first of its messages that says one; None: it asks for none.
+    """Return the rule of a decision: that of the first message with one; None: there is none.
 
     Raises:
-        ValueError: what it asks for is no rule.
+        ValueError: the rule is invalid.
     """
     for message in messages:
         own = message.metadata.get(_NAMESPACE)
@@ -122,7 +121,7 @@ def _read(said: Any) -> Rule:
     try:
         rule: Rule = _RULE.validate_python(said)
     except ValidationError as exc:
-        raise ValueError(f"a decision asks for what is no rule: {exc.errors()[0]['msg']}") from None
+        raise ValueError(f"a decision names an invalid rule: {exc.errors()[0]['msg']}") from None
     return rule
 
 
@@ -130,20 +129,20 @@ def _read(said: Any) -> Rule:
 
 
 Work: TypeAlias = Callable[[Message], Awaitable[OptionResultPayload]]
-"""Has a call run, and returns what came of it."""
+"""Runs a call, and returns the outcome."""
 
 
 class Ended(NamedTuple):
     """How a stage has ended."""
 
     outcomes: dict[str, OptionResultPayload]
-    """By the ids of the calls; those that were not needed any more, or cannot go on, have none."""
+    """By call id; calls that were no longer needed, or cannot continue, have none."""
     error: BaseException | None
     """Why the run cannot go on; None: it can."""
 
 
 async def run_stage(stage: Stage, work: Work, *, parallel: int, never_cut: Collection[str]) -> Ended:
-    """Run the calls of a stage; `never_cut` are the options that are waited for once they are begun."""
+    """Run the calls of a stage; `never_cut` are options that are never cancelled after they have started."""
     return await _Race(stage, work, parallel, never_cut).run()
 
 
@@ -152,7 +151,7 @@ class _Race:
         self._stage, self._work, self._never_cut = stage, work, never_cut
         self._slots = asyncio.Semaphore(parallel)
         self._held: set[str] = set()
-        """The calls that are begun and must not be cut off."""
+        """Calls that have started and must not be cancelled."""
 
     async def run(self) -> Ended:
         tasks = {asyncio.create_task(self._one(call), name=call.id): call for call in self._stage.calls}

@@ -5,9 +5,9 @@ from antiphon.patterns.peers._protocol import DelegateToPeer as DelegateToPeer
 from antiphon.patterns.peers._protocol import InvokePeer as InvokePeer
 from antiphon.patterns.peers._protocol import PeerAnswered as PeerAnswered
 from antiphon.patterns.peers._protocol import PeerHeard as PeerHeard
+from antiphon.patterns.peers._protocol import PeerLimits as PeerLimits
 from antiphon.patterns.peers._protocol import pipeline_flow as pipeline_flow
 from antiphon.patterns.peers._protocol import star_flow as star_flow
-from antiphon.patterns.peers._registry import PeerLimits as PeerLimits
 from antiphon.patterns.peers._registry import PeerRegistry as PeerRegistry
 from antiphon.patterns.peers._registry import PeerSpec as PeerSpec
 from antiphon.patterns.peers._registry import hierarchy as hierarchy

@@ -1,6 +1,6 @@
-"""PeerActor: a peer at its address. It has its agent answer whoever asks, and asks others on behalf of its agent.
+"""PeerActor: the actor of a peer. Its agent answers requests; the actor asks other peers for its agent.
 
-It handles many requests at once, those of one thread too: a peer may be asked by one that it has asked itself.
+It handles requests concurrently, also those of one thread: a peer may be asked by a peer that it waits for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from antiphon.patterns.peers._calls import Calls, PeerTurn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._prompts import prompt_of, recollect
-from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
-from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerLimits, PeerRegistry
+from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, PeerLimits, peer_at
+from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerRegistry
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 
@@ -43,12 +43,12 @@ class PeerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Let no request wait for another: what asks in a circle would wait for itself."""
+        """Handle all requests concurrently: peers that ask in a circle would otherwise wait for themselves."""
         return message.id
 
     @handles
     async def invoke(self, request: InvokePeer, context: Context) -> PeerAnswered:
-        """Have the agent answer."""
+        """Ask the agent."""
         began = asyncio.get_running_loop().time()
         turn = self._turn(context, request.depth, request.task_id)
         async with handling(context, PATTERN) as here:
@@ -62,7 +62,7 @@ class PeerActor(Actor):
 
     @handles
     async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
-        """Ask another peer, as if the agent had decided so."""
+        """Ask another peer for the agent."""
         turn = self._turn(context, 0, request.task_id)
         passed = tuple(request.context_message_ids)
         wanted = Wanted(request.target, request.request, passed, message_id=request.message_id)
@@ -79,10 +79,10 @@ class PeerActor(Actor):
         return PeerTurn(context, name, depth, self._calls, task_id)
 
     async def _shared(self, name: str, run: LedgerRun) -> list[PeerMemory]:
-        """Return what the peer shares with others, as it was when the peer was first asked this.
+        """Return the shared memories of the peer, as they were when it was first asked this.
 
-        Others may add to it at any time. Where each memory ends is written down first, so that a process which goes on
-        after a crash tells the model the same.
+        Others may add to them at any time. The end of each memory is recorded first, so that a process that continues after
+        a crash gives the model the same messages.
         """
         ledger, names = self._cast.ledger, self._registry.get(name).shares
         if not names:
@@ -95,7 +95,7 @@ class PeerActor(Actor):
         return [await PeerMemory.read_shared(ledger, each, before=seq + 1) for each, seq in found.items()]
 
     async def _answer(self, turn: PeerTurn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
-        """Return what the agent says. What it raises is an answer too: whoever asked is told."""
+        """Return the agent's answer. An error of the agent becomes an answer to the caller too."""
         context, cast = turn.context, self._cast
         more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
         before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
@@ -112,7 +112,7 @@ class PeerActor(Actor):
 
 @contextmanager
 def _at_work(turn: PeerTurn) -> Generator[Taint]:
-    """Have a peer at work, and see what it reads; what whoever asks it has read, it is told in the request."""
+    """Run a peer and track untrusted input; the caller's taint arrives with the request."""
     token = _turn.set(turn)
     try:
         with taint_scope(Taint()) as taint:
@@ -138,17 +138,17 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     said = await turn.calls.invoke(turn, run, wanted)
     letter, taint = letter_of(said), current_taint()
     if letter is not None and taint is not None:
-        taint.mark(letter.untrusted)  # what the other has read counts for whoever asked it
+        taint.mark(letter.untrusted)  # untrusted content that the other has read taints the caller too
     (form,) = marsys_form(Conversation([said]))
     found = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
     return {**found, "error_type": form.error_type} if form.role == "error" else found
 
 
 def _untrusted(ctx: RunContext[Any]) -> str | None:
-    """Return where untrusted words come from that the model had read when it decided to ask.
+    """Return the source of untrusted content that the model had read when it decided to ask.
 
-    What is read beside it, by calls of the same step, does not count: it could not have an influence, and the next time it
-    might come in another order.
+    Content that parallel calls of the same step read does not count: it cannot have influenced the decision, and its order
+    may differ after a restart.
     """
     tools = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
     return untrusted_in(ctx.messages, tools)

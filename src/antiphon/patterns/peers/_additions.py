@@ -1,14 +1,13 @@
-"""Additions: messages that a program adds to a memory, as rows of the thread, and as a model is told them.
+"""Additions: messages that a program adds to a memory, as rows of the thread, and in prompts.
 
-Several messages are one row of the control lane, addressed to the memory, with the messages in it as data. They are not rows
-of their own, for two reasons. A thread has an owner, and everybody else may only post one message at a time. And an addition
-is history: as a row, a call would be open, and a result would answer a call of the thread.
+An addition is one row of the control lane, addressed to the memory, with its messages as data. They are not separate rows, for
+two reasons. A thread has an owner, and other processes may only post one message at a time. And an addition is history: as a
+row, a call would be open, and a result would answer a call of the thread.
 
-What a model is told is said in the thread, as every prompt is. So an addition would be there a second time, as something that
-the peer was told. It has a mark, in metadata that no model sees, by which a memory leaves it out, and which says that an
-exchange has it already. Pydantic AI joins requests that follow each other, and drops their own metadata, but not that of their
-parts. So a request is marked part by part. A response is marked as a whole; it has the name of a model, so that it is not
-joined with another.
+Prompts are recorded in the thread, so an addition in a prompt would be in the thread a second time. It has a mark, in metadata
+that no model sees: a memory skips marked messages, and knows by the mark which exchange has them already. Pydantic AI joins
+requests that follow each other, and drops their own metadata, but not that of their parts. So a request is marked part by
+part. A response is marked as a whole; it has the name of a model, so that it is not joined with another.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, wo
 
 
 MEMORY: Final = "memory"
-"""The kind of address, and of thread, that a memory has which several peers share."""
+"""The kind of the address and the thread of a shared memory."""
 _ADDED: Final = "MEMORY_ADDED"
 _IN_BODY: Final = b'"MEMORY_ADDED"'
-"""What stands in every row that adds something, and in nearly no other: quicker to see than what the row says."""
+"""A string that every addition has, and almost no other row: a cheap test before the row is parsed."""
 _MOST: Final = 256 * 1024
 """Bytes of messages in one row: a message of the ledger has at most a MiB."""
 
@@ -64,7 +63,7 @@ class Addition(NamedTuple):
 
     units: list[dict[str, Any]]
     untrusted: str | None
-    """Where they come from, if strangers wrote some of it."""
+    """The source of untrusted content in them, if any."""
 
 
 def memory_address(name: str) -> str:
@@ -86,7 +85,7 @@ def units_of(messages: Iterable[marsys.Message | Message]) -> list[dict[str, Any
 async def post_additions(
     ledger: Ledger, thread_id: str, address: str, units: Sequence[dict[str, Any]], untrusted: str | None
 ) -> None:
-    """Write units to a memory; the same again is no news.
+    """Write units to a memory; the same units are written once.
 
     Raises:
         LedgerError: they cannot be written.
@@ -97,7 +96,7 @@ async def post_additions(
 
 
 def addition_in(record: Record) -> Addition | None:
-    """Return what a row adds to the memory that it is addressed to."""
+    """Return the messages that a row adds to its memory."""
     return _addition(record.message) if _IN_BODY in record.body else None
 
 
@@ -120,14 +119,14 @@ async def stored_units(ledger: Ledger, thread_id: str, units: list[dict[str, Any
 
 
 def read_units(units: Sequence[dict[str, Any]], calls: Mapping[str, Message]) -> list[Message]:
-    """Return units as messages; one that answers a call from before, by invocation, is its result."""
+    """Return units as messages; a unit that answers an earlier call becomes its result."""
     answered = {calls[name].id: calls[name] for unit in units for name in _answers(unit) if name in calls}
     before: list[Any] = encode(Conversation(answered.values()), "marsys").value
     return list(decode([*before, *units], "marsys"))[len(answered) :]
 
 
 def _answers(unit: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a unit may name as the call that it answers."""
+    """Yield the ids by which a unit may name the call that it answers."""
     metadata: Mapping[str, Any] = unit.get("metadata") or {}
     for name in (unit.get("tool_call_id"), metadata.get("interaction_id"), metadata.get("task_id")):
         if isinstance(name, str):
@@ -175,7 +174,7 @@ _Answered: TypeAlias = TextPart | ToolCallPart
 
 
 def retold_in(row: Message) -> Iterator[str]:
-    """Yield the ids of the messages that a row tells again."""
+    """Yield the ids of the added messages that a row repeats."""
     yield from _marks(thaw(row.metadata))
     for part in row.parts:
         yield from _marks(thaw(part.metadata))
@@ -196,26 +195,26 @@ def _marks(value: Any) -> Iterator[str]:
 
 
 def begins_unit(row: Message) -> bool:
-    """Whether a row is the first of those that say one request or one answer."""
+    """Whether a row is the first of a request or an answer."""
     own = row.metadata.get(_OWN)
     return isinstance(own, JsonObject) and "unit" in own
 
 
 class Retold:
-    """Goes through a thread, and knows which rows tell something again."""
+    """Reads a thread, and finds the rows that repeat added messages."""
 
     def __init__(self) -> None:
         self._answers: set[str] = set()
-        """Exchanges in which an answer is told again whose rows are not over; only its first one is marked."""
+        """Exchanges with a repeated answer that has more rows; only its first row is marked."""
 
     def copy(self) -> Retold:
-        """Return the same, to go on from here."""
+        """Return a copy, to continue from here."""
         other = Retold()
         other._answers = {*self._answers}
         return other
 
     def has(self, record: Record) -> bool:
-        """Whether the next row of the thread does."""
+        """Whether the next row of the thread repeats one."""
         row = record.message
         exchange = row.correlation_id or ""
         if begins_unit(row):
@@ -230,9 +229,9 @@ class Retold:
 
 
 def retell(messages: Sequence[Message], name: str, own: frozenset[str], untrusted: Mapping[str, str]) -> list[ModelMessage]:
-    """Return messages as the model of a peer is told them; `own` are those whose words are the peer's.
+    """Return messages as a prompt of the peer's model; `own` are the peer's own messages.
 
-    `untrusted` is, by message, where it comes from if strangers wrote some of it.
+    `untrusted` maps messages to the source of untrusted content in them.
     """
     called = {each.invocation_id for each in messages if each.policy in own and role_of(each) == "assistant"} - {None}
     told: list[ModelMessage] = []
@@ -253,7 +252,7 @@ def retell(messages: Sequence[Message], name: str, own: frozenset[str], untruste
 
 
 def _answer(told: list[ModelMessage], part: _Answered, message: Message) -> None:
-    """Tell what the peer said itself, in one answer with what it said just before."""
+    """Add a message of the peer itself, joined with its previous message to one answer."""
     if told and isinstance(last := told[-1], ModelResponse):
         last.parts = [*last.parts, part]
         last.metadata = _mark(*_marks(last.metadata), message.id)
@@ -263,7 +262,7 @@ def _answer(told: list[ModelMessage], part: _Answered, message: Message) -> None
 
 
 def _answered(message: Message, name: str, own: frozenset[str]) -> _Answered | None:
-    """Return what the peer said or called itself; None: somebody else did."""
+    """Return the text or call of the peer itself; None: it is another's message."""
     if message.policy not in own:
         return None
     match role_of(message), message.payload:
@@ -286,7 +285,7 @@ def _returned(message: Message) -> ToolReturnPart:
 
 
 def _asked(message: Message, name: str, untrusted: str | None) -> SystemPromptPart | UserPromptPart:
-    """Return what the system, the user, or anybody else has said; who it was stands before the words of the others."""
+    """Return a message of the system, the user or another agent; an agent's name is put before its text."""
     mark, time = _mark(message.id), message.created_at or _EPOCH
     if untrusted is None and role_of(message) == "system":
         return SystemPromptPart(words_of(message), metadata=mark, timestamp=time)
@@ -304,7 +303,7 @@ def _mark(*ids: str) -> dict[str, Any]:
 
 
 def _words(message: Message, name: str) -> str:
-    """Return what a message says; of what passes between agents, from the side of one."""
+    """Return the text of a message; for messages between agents, from the view of one."""
     if role_of(message) not in _LETTERS:
         return words_of(message)
     (form,) = marsys_form(Conversation([message]))
@@ -312,7 +311,7 @@ def _words(message: Message, name: str) -> str:
 
 
 def _media(message: Message) -> Sequence[UserContent]:
-    """Return the media and the data that a message shows, as Pydantic AI has them."""
+    """Return the media and data of a message for Pydantic AI."""
     payload = message.payload
     parts = () if isinstance(payload, OptionCallPayload) else payload.parts
     shown = tuple(part for part in parts if isinstance(part, MediaPart | DataPart))

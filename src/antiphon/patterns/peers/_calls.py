@@ -1,10 +1,11 @@
-"""Calls: how one peer asks another. Whatever goes wrong comes back as an error that is said, and is never raised.
+"""Calls: how one peer asks another. A failure is recorded as an error and returned; it is not raised.
 
-1. The rules decide, then the breaker; one call of a thread after the other, so that two are not counted as one.
-2. What was decided is said: the `agent_call`, which counts from then on, or an `error`. Whoever comes here again after a
-   crash finds it, and decides nothing.
-3. The other is asked, with a deadline.
-4. What came of it is said: an `agent_response`, or an `error`.
+1. The rules decide, then the circuit breaker. Calls of a thread are decided one after the other: two at the same time would
+   both be counted as the first.
+2. The decision is recorded: the `agent_call`, which counts from then on, or an `error`. After a crash the recorded decision is
+   used, so nothing is decided twice.
+3. The other peer is asked, with a deadline.
+4. The outcome is recorded: an `agent_response`, or an `error`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload, current_port
 from antiphon.patterns.peers._letters import Exchange, Refusal, letter_of
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._registry import PeerLimits, PeerRegistry, find_refusal
+from antiphon.patterns.peers._protocol import InvokePeer, PeerLimits, address_of
+from antiphon.patterns.peers._registry import PeerRegistry, find_refusal
 from antiphon.runtime import Context, system_thread
 
 # ---------------------------------------------------------------- the circuit breaker
@@ -37,17 +38,17 @@ BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
 
 @dataclass(slots=True)
 class _Standing:
-    """How a peer has done lately."""
+    """The recent failures of a peer."""
 
     failures: int = 0
-    """In a row, up to now."""
+    """Consecutive failures up to now."""
     failed_at: datetime | None = None
     tried_by: str | None = None
-    """The call that tries it after its failures, if one does."""
+    """The call that probes the peer after its failures, if any."""
 
 
 class Breaker:
-    """Knows which peers are left alone."""
+    """A circuit breaker for each peer."""
 
     def __init__(self, ledger: Ledger, limits: PeerLimits) -> None:
         self._ledger = ledger
@@ -55,10 +56,10 @@ class Breaker:
         self._standings: dict[str, _Standing] = {}
 
     async def state(self, name: str) -> BreakerState:
-        """Return whether a peer is asked, left alone, or may be tried.
+        """Return whether a peer is asked (closed), not asked (open), or may be probed (half-open).
 
         Raises:
-            LedgerError: it cannot be read how it has done.
+            LedgerError: its record cannot be read.
         """
         standing = await self._standing(name)
         if standing.failures < self._limits.failures or standing.failed_at is None:
@@ -67,10 +68,10 @@ class Breaker:
         return "half-open" if is_over and standing.tried_by is None else "open"
 
     async def admit(self, exchange: Exchange) -> Refusal | None:
-        """Let a peer be asked, and be told by `note`, and `leave`, how that ends; or return why not.
+        """Admit a call to a peer, whose end `note` and `leave` report; or return why not.
 
         Raises:
-            LedgerError: it cannot be read how it has done.
+            LedgerError: its record cannot be read.
         """
         name = exchange.callee
         state = await self.state(name)
@@ -82,16 +83,16 @@ class Breaker:
         return None
 
     def leave(self, exchange: Exchange) -> None:
-        """Be done with a call, however it has ended; if it was a try, another may be made."""
+        """End a call, whatever its outcome; if it was the probe, another probe may follow."""
         standing = self._standings.get(exchange.callee)
         if standing is not None and standing.tried_by == exchange.id:
             standing.tried_by = None
 
     async def note(self, exchange: Exchange, *, failed: bool) -> None:
-        """Tell how a peer has done; that all is well, only where it was not.
+        """Record the outcome of a call; a success only after failures.
 
         Raises:
-            LedgerError: it cannot be written down.
+            LedgerError: it cannot be stored.
         """
         standing = await self._standing(exchange.callee)
         if not failed and not standing.failures:
@@ -106,13 +107,13 @@ class Breaker:
             lane="control",
         )
         await self._ledger.post(system_thread(address), row)
-        read = await self._read(exchange.callee)  # not counted up: it may have been told before a crash
+        read = await self._read(exchange.callee)  # set, not incremented: it may have been recorded before a crash
         standing.failures, standing.failed_at = read.failures, read.failed_at
 
     async def _standing(self, name: str) -> _Standing:
         if name not in self._standings:
             read = await self._read(name)
-            self._standings.setdefault(name, read)  # somebody else may have read it meanwhile
+            self._standings.setdefault(name, read)  # another task may have read it meanwhile
         return self._standings[name]
 
     async def _read(self, name: str) -> _Standing:
@@ -131,7 +132,7 @@ class Breaker:
 
 
 def _failed(message: Message) -> bool | None:
-    """Return whether a message says that a peer has failed, or that it has not; None: neither."""
+    """Return whether a message records a failure or a success of a peer; None: neither."""
     match message.parts:
         case (DataPart(data=JsonObject() as told),) if message.lane == "control" and told.get("type") == _OUTCOME:
             data = told.get("data")
@@ -145,14 +146,14 @@ def _failed(message: Message) -> bool | None:
 
 MESSAGE_NOT_FOUND: Final = "MESSAGE_NOT_FOUND"
 _NOT_ENDED: Final = (errors.ParkedError, errors.HistoryMismatchError)
-"""What says nothing about the other peer: the call goes on when a person, or the right program, comes."""
+"""Errors that are no failure of the peer: the call continues after a person decided, or in the right program."""
 _NOT_ITS_FAULT: Final = (errors.BudgetExceededError, errors.HopLimitError, errors.WithdrawnError)
-"""How a call may end without the other having failed."""
+"""The codes of calls that ended without a failure of the peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTurn:
-    """A peer at work on something that it was asked."""
+    """A peer that handles a request."""
 
     context: Context
     name: str
@@ -164,19 +165,19 @@ class PeerTurn:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a peer wants of another."""
+    """A request of a peer to another."""
 
     target: str
     request: str
     context_message_ids: tuple[str, ...] = ()
     untrusted: str | None = None
-    """Where the words come from, if the peer has read what strangers wrote."""
+    """The source of untrusted content that the peer has read, if any."""
     message_id: str | None = None
     """The id of the `agent_call` that this is, if a program has written one."""
 
 
 class Calls:
-    """What carries calls between peers."""
+    """Carries calls between peers."""
 
     def __init__(self, ledger: Ledger, registry: PeerRegistry, limits: PeerLimits) -> None:
         self.breaker = Breaker(ledger, limits)
@@ -184,9 +185,9 @@ class Calls:
         self._deciding: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
     async def invoke(self, turn: PeerTurn, run: LedgerRun, wanted: Wanted) -> Message:
-        """Ask another peer, and return what came back, as it stands in the thread.
+        """Ask another peer, and return the recorded answer or error.
 
-        `run` is of this call alone. Made again after a crash, it gives back what is there.
+        `run` belongs to this call alone. After a crash, the same call returns the recorded answer.
 
         Raises:
             ParkedError: a person must settle or approve something first.
@@ -202,7 +203,7 @@ class Calls:
     # ------------------------------------------------------------ 1. and 2.
 
     async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
-        """Return the letter that says whether the call is made."""
+        """Return the letter with the decision on the call."""
         lock = self._deciding.setdefault(run.thread_id, Lock())
         async with lock:
             said = await self._letters(run.thread_id, exchange.root)

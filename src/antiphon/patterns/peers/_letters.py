@@ -1,8 +1,8 @@
-"""Letters: what passes between two peers, in the form of MARSYS, as messages of the thread.
+"""Letters: the messages between two peers, in the form of MARSYS, as messages of the thread.
 
 An `agent_call` is an option call whose option is a peer; the `agent_response` or `error` that answers it is its result. An
-error that answers no call, because the call was refused, is said by the peer that wanted to call. The metadata has sender
-and receiver, so that nobody has to parse the form to know them.
+error that answers no call, because the call was refused, has the refused caller as its policy. The metadata has sender and
+receiver, so that readers need not parse the form.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MESSAGE_ID: Final = "message_id"
 
 
 class Refusal(NamedTuple):
-    """Why a call was not made, or what became of it instead of an answer."""
+    """The error of a call that was not made, or got no answer."""
 
     error_type: str
     reason: str
@@ -53,9 +53,9 @@ class Exchange:
     """One peer that asks another."""
 
     id: str
-    """What pairs the call with what answers it: no other exchange has it."""
+    """The id that pairs the call with its answer, unique to the exchange."""
     root: str
-    """The task that it is part of: what the user asked."""
+    """The task of the user that it is part of."""
     caller: str
     callee: str
     request: str
@@ -64,7 +64,7 @@ class Exchange:
     given_task: str | None = None
     """The task that the caller says it is part of; several exchanges may have the same."""
     message_id: str | None = None
-    """The id that the call has for the caller, if that wrote it as a message."""
+    """The caller's id of the call, if the caller wrote it as a message."""
 
     @property
     def task_id(self) -> str:
@@ -72,22 +72,22 @@ class Exchange:
         return self.given_task or self.id
 
     def call(self) -> Message:
-        """Return that it asks."""
+        """Return the letter with the request."""
         known = {} if self.message_id is None else {_MESSAGE_ID: self.message_id}
         return self._message(self._call, untrusted=self.untrusted, **known)
 
     def response(self, content: str, completion_time: float, untrusted: str | None) -> Message:
-        """Return what is answered."""
+        """Return the letter with the answer."""
         more = {"completion_time": completion_time}
         unit = {"role": "agent_response", "content": content, "name": self.callee, "metadata": self._about(**more)}
         return self._message(self._call, unit, untrusted=untrusted)
 
     def failure(self, failed: Refusal) -> Message:
-        """Return what became of the call instead of an answer."""
+        """Return the letter with the error of the call."""
         return self._message(self._call, self._error(failed))
 
     def refused(self, refusal: Refusal) -> Message:
-        """Return that the call is not made, and why."""
+        """Return the letter with the refusal of the call."""
         return self._message(self._error(refusal))
 
     @property
@@ -114,7 +114,7 @@ class Exchange:
 
 
 def letter_of(message: Message) -> Letter | None:
-    """Return who wrote to whom, if a message is a letter."""
+    """Return sender and receiver, if a message is a letter."""
     own = message.metadata.get(_OWN)
     if message.lane != "talk" or not isinstance(own, JsonObject):
         return None
@@ -127,7 +127,7 @@ def letter_of(message: Message) -> Letter | None:
 
 
 def as_known(message: Message) -> Message:
-    """Return a message under the id that peers know it by: that of the `agent_call` which a program has written."""
+    """Return a message with the id that peers use: that of the program's `agent_call`."""
     own = message.metadata.get(_OWN)
     given = own.get(_MESSAGE_ID) if isinstance(own, JsonObject) and message.lane == "talk" else None
     return message.model_copy(update={"id": given}) if isinstance(given, str) else message
@@ -148,7 +148,7 @@ def role_of(message: Message) -> str:
 
 
 def words_of(message: Message) -> str:
-    """Return what a message says as text: words, a call or a result."""
+    """Return a message as text: its text, a call or a result."""
     match message.payload:
         case OptionResultPayload(is_error=True, error_message=why):
             return f"error: {why}"
@@ -167,7 +167,7 @@ def _as_text(value: Json) -> str:
 
 
 def dated(record: Record) -> Message:
-    """Return a message of a thread with a time, as peers know it: a letter was written when it was recorded."""
+    """Return a message of a thread with a time: that of the record for a letter."""
     message = as_known(record.message)
     return message if message.created_at is not None else message.model_copy(update={"created_at": record.recorded_at})
 
@@ -182,7 +182,7 @@ def marsys_form(messages: Conversation) -> list[marsys.Message]:
 
 
 def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's response as what the peer says: under its name, with plain names of tools, and nothing that is null."""
+    """Return a model's response as a message of the peer: with its name, plain tool names, and without nulls."""
     said = {key: value for key, value in response.items() if value is not None}
     said |= {"role": "assistant", "name": name, "content": said.get("content") or ""}
     if calls := said.pop("tool_calls", None):
@@ -191,9 +191,9 @@ def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
-    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's.
+    """Return a message for the peer's model: the peer's requests are the assistant's, all others a user's.
 
-    So what another agent has said, and passed on, is a user's too: else the model takes it for its own words.
+    So passed-on messages of other agents are a user's too; otherwise the model takes them for its own.
     """
     if message.role == "agent_call" and message.caller == name:
         return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
@@ -203,7 +203,7 @@ def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
 
 
 def _said(message: marsys.Message) -> str | list[Any]:
-    """Return what an agent has said, with the tools that it called: their results are not told with it."""
+    """Return an agent's text with its tool calls, without their results."""
     calls = message.to_llm_dict().get("tool_calls", ())
     called = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
     if isinstance(message.content, str):

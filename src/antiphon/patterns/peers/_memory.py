@@ -1,9 +1,9 @@
-"""PeerMemory: what a peer remembers of a thread, as a view over the ledger: nothing is stored twice, nothing can be changed.
+"""PeerMemory: the memory of a peer in a thread, as a read-only view of the ledger: nothing is stored twice.
 
-In it, in the order in which it came to the peer: what it was told and asked, what it said, the tools that it called and what
-they gave; whom it asked and what came back, as letters (in the place of the tool call by which it did that); the messages
-that others passed to it, which are the very ones, under their ids; and what a program has added. A longer thread only adds to
-the end. A memory that several peers share is the same, of a thread in which nothing is said.
+It has, in the order in which they reached the peer: its prompts and requests, its answers, its tool calls and their results;
+its requests to other peers and their answers, as letters (in the place of the tool call that sent them); the messages that
+others passed on, with their ids; and the messages that a program has added. A longer thread only adds to the end. A shared
+memory is the same view, of a thread that has only additions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from antiphon.patterns.peers._registry import INVOKE_AGENT
 
 @dataclass(frozen=True)
 class PeerMemory:
-    """What a peer remembers of a thread, as it was when it was read."""
+    """The memory of a peer in a thread, as of the time of reading."""
 
     name: str
     thread_id: str
@@ -54,7 +54,7 @@ class PeerMemory:
 
     @classmethod
     async def read(cls, ledger: Ledger, thread_id: str, name: str, *, before: int | None = None) -> PeerMemory:
-        """Read it; `before` is the place in the thread up to which it goes.
+        """Read it, up to the place `before` in the thread.
 
         Raises:
             LedgerError: it cannot be read.
@@ -63,7 +63,7 @@ class PeerMemory:
 
     @classmethod
     async def read_shared(cls, ledger: Ledger, name: str, *, before: int | None = None) -> PeerMemory:
-        """Read a memory that peers share by its name, in whatever threads they work.
+        """Read a shared memory by its name; it belongs to no single thread.
 
         Raises:
             LedgerError: it cannot be read.
@@ -79,20 +79,20 @@ class PeerMemory:
 
     @property
     def added(self) -> Sequence[Added]:
-        """What programs have added to it, in order."""
+        """The messages that programs have added, in order."""
         return tuple(self._found.added)
 
     # ------------------------------------------------------------ adding
 
     async def append(self, *messages: marsys.Message | Message, untrusted: str | None = None) -> PeerMemory:
-        """Add messages for good, and return the memory with them; those that it has already are not added again.
+        """Add messages permanently, and return the memory with them; messages that it already has are not added again.
 
-        The peer's model is told them, from the next request on. `untrusted` says where they come from if strangers wrote
-        some of it; inside of a tool that is known already.
+        The peer's model reads them from the next request on. `untrusted` is the source of untrusted content in them; inside
+        a tool it is known already.
 
         Raises:
-            ValueError: a message has the id of another that the memory has, or is too large.
-            DecodeError: what is given is no message of MARSYS.
+            ValueError: the memory has another message with the same id, or a message is too large.
+            DecodeError: it is no message of MARSYS.
             LedgerError: they cannot be written.
         """
         new: dict[str, marsys.Message] = {}
@@ -102,14 +102,14 @@ class PeerMemory:
             if known != form:
                 raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
         units = units_of(new.values())
-        read_units(units, self._found.calls)  # what cannot be read is not written
+        read_units(units, self._found.calls)  # raises for an invalid message, before anything is written
         taint = current_taint()
         source = untrusted or (taint.untrusted if taint is not None else None)
         await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
         return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
 
     def _known(self, message_id: str) -> marsys.Message | None:
-        """Return the message of an id as MARSYS has it: with its calls, which have ids of their own here."""
+        """Return a message by id, in the form of MARSYS: with its calls, which are separate messages here."""
         ids = chain((message_id,), (f"{message_id}#{number}" for number in count(2)))
         said = takewhile(lambda message: message is not None, map(self.by_id, ids))
         return next(iter(marsys_form(Conversation(message for message in said if message is not None))), None)
@@ -123,7 +123,7 @@ class PeerMemory:
         return iter(self.conversation)
 
     def by_id(self, id: str) -> Message | None:
-        """Return the message of an id; None: it is not remembered."""
+        """Return a message by id; None: it is not in the memory."""
         return self.conversation.get(id)
 
     def last(self, count: int) -> tuple[Message, ...]:
@@ -131,7 +131,7 @@ class PeerMemory:
         return tuple(self.conversation[max(0, len(self) - count) :])
 
     def by_role(self, role: str) -> tuple[Message, ...]:
-        """Return the messages of a role of MARSYS."""
+        """Return the messages with a role of MARSYS."""
         return tuple(message for message in self.conversation if role_of(message) == role)
 
     async def search(self, text: str, *, limit: int = 20) -> tuple[Message, ...]:
@@ -152,9 +152,9 @@ class PeerMemory:
         return tuple(found.values())[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:
-        """Return the latest messages that fit, by number or by an estimate of tokens, and what the system said.
+        """Return the latest messages within a limit of messages or estimated tokens, and the system messages.
 
-        No call is cut from its result, so it may be less than asked for.
+        A call is never separated from its result, so there may be fewer messages.
 
         Raises:
             ValueError: not exactly one limit is given.
@@ -164,38 +164,38 @@ class PeerMemory:
     # ------------------------------------------------------------ giving
 
     def to(self, dialect: str, **options: Any) -> Encoded:
-        """Return it in any dialect, as the peer sees it: its own words are the assistant's.
+        """Return it in any dialect, from the view of the peer: its own messages are the assistant's.
 
         Raises:
-            DialectError: there is no such dialect, or something cannot be said.
+            DialectError: there is no such dialect, or it cannot express a message.
         """
         own = (_as_own(message, self.name) for message in self.conversation)
         return encode(Conversation(own), dialect, as_policy=self.name, **options)
 
     def messages(self) -> list[marsys.Message]:
-        """Return it as MARSYS has it."""
+        """Return it in the form of MARSYS."""
         return marsys_form(self.conversation)
 
     def to_llm_format(self) -> list[dict[str, Any]]:
-        """Return it in roles that every provider knows; the results of a turn stand directly after it."""
+        """Return it with the roles that all providers know; the results of a turn follow it directly."""
         return list(_with_results([for_model(self.name, message) for message in self.messages()]))
 
 
 async def _searched(messages: Sequence[Message], text: str) -> list[str]:
-    """Return which messages have all the words, by id: a row that adds some is found as a whole."""
+    """Return the ids of the messages with all the words; a search finds an addition only as a whole."""
     some = MemoryLedger()
     await some.append("added", [message.model_copy(update={"thread_id": None}) for message in messages], allow_foreign=True)
     return [hit.record.message.id for hit in await some.search(text, limit=len(messages))]
 
 
 def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield messages, each result behind the turn that called: what the peer asked another in that turn stands after it."""
+    """Yield messages with each result directly after its turn; requests to other peers in that turn follow."""
     results = _results_of_turns(messages)
     moved = {place for places in results.values() for place in places}
     for place, message in enumerate(messages):
         if place in moved:
             continue
-        if "tool_call_id" in message:  # a provider refuses a result whose call it is not told
+        if "tool_call_id" in message:  # providers refuse a result without its call
             yield {"role": "user", "content": with_heading(f"[Result of {message.get('name')}]:", message["content"])}
             continue
         yield message
@@ -220,7 +220,7 @@ def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
 
 
 class Added(NamedTuple):
-    """Messages that one row has added to a memory."""
+    """The messages that one row adds to a memory."""
 
     seq: int
     messages: tuple[Message, ...]
@@ -228,18 +228,18 @@ class Added(NamedTuple):
 
 
 class Remembering:
-    """Goes through a thread, and picks what came to one memory."""
+    """Reads a thread, and selects the messages of one memory."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
         self.added: list[Added] = []
         self.rows: dict[str, tuple[Message, ...]] = {}
-        """By row, what it has added."""
+        """The additions, by row."""
         self.calls: dict[str, Message] = {}
-        """By invocation, the calls that are remembered."""
+        """The calls in the memory, by invocation."""
         self._seen: dict[str, Message] = {}
-        """What may be passed to it: everything that was said before."""
+        """The messages that can be passed on to it: all earlier ones."""
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
         self._retold = Retold()
@@ -248,7 +248,7 @@ class Remembering:
         """How far the thread was read."""
 
     def copy(self) -> Remembering:
-        """Return the same, to go on from here."""
+        """Return a copy, to continue from here."""
         other = Remembering(self.name, self.address)
         other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
         other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
@@ -258,11 +258,11 @@ class Remembering:
 
     @property
     def messages(self) -> list[Message]:
-        """What is remembered so far."""
+        """The memory so far."""
         return list(self._found.values())
 
     def take(self, record: Record) -> None:
-        """Take the next row of the thread into account."""
+        """Read the next row of the thread."""
         message, self.seq = dated(record), record.seq
         if message.lane == "talk":
             self._seen[message.id] = message
@@ -278,7 +278,7 @@ class Remembering:
         self._history.take(message)
 
     def _history_before(self, asked: Message) -> list[str]:
-        """Return the history that the peer is told when a user asks it, by id."""
+        """Return the ids of the history that the peer reads when a user asks it."""
         request = request_of(asked)
         if request is None:
             return []
@@ -289,7 +289,7 @@ class Remembering:
         for message in messages:
             self._seen.setdefault(message.id, message)
         if self.address not in record.message.to:
-            return  # another's, who may pass it on
+            return  # another peer's message, which may be passed on later
         self.rows[record.message.id] = messages
         self.added.append(Added(record.seq, messages, addition.untrusted))
         for message in messages:
@@ -306,7 +306,7 @@ class Remembering:
         return speaker_of(message) == self.name and _option(message) != INVOKE_AGENT
 
     def _is_known(self, message: Message) -> bool:
-        """Whether these are the instructions that the peer has: where others speak in between, they are said again."""
+        """Whether these are the known instructions of the peer, which are repeated after messages of other agents."""
         if message.policy != "system":
             return False
         before, self._instructed = self._instructed, message
@@ -314,7 +314,7 @@ class Remembering:
 
 
 def _passed(message: Message) -> tuple[str, ...]:
-    """Return the ids of what an invocation passes on."""
+    """Return the ids of the messages that an invocation passes on."""
     payload = message.payload
     if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
         return ()
@@ -323,7 +323,7 @@ def _passed(message: Message) -> tuple[str, ...]:
 
 
 def request_of(message: Message) -> InvokePeer | None:
-    """Return what a user asks a peer by a message; None: it is something else, or another peer asks."""
+    """Return the request of a user to a peer in a message; None: it is something else, or another peer asks."""
     payload = message.payload
     if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
         return None
@@ -335,19 +335,19 @@ def request_of(message: Message) -> InvokePeer | None:
 
 
 def is_answer(request_id: str, name: str, message: Message) -> bool:
-    """Whether a message is what a peer has said with its model in answer to a request."""
+    """Whether a message is a peer's answer to a request."""
     run = run_of(message)
     is_own = keys.parent_of(run) == request_id and keys.last_key(run) == name
     return is_own and message.role_hint_for_llm == "assistant" and message.kind == "parts"
 
 
 def run_of(message: Message) -> str:
-    """Return the run of an agent in which something was said: the exchange with a model names it, before its last step."""
+    """Return the agent run of a message: the id of the exchange with the model begins with it."""
     return keys.run_of(message.correlation_id or "")
 
 
 def speaker_of(message: Message) -> str:
-    """Return the agent in whose run something was said."""
+    """Return the agent whose run a message belongs to."""
     return keys.last_key(run_of(message))
 
 
@@ -357,6 +357,6 @@ def _option(message: Message) -> str | None:
 
 
 def _as_own(message: Message, name: str) -> Message:
-    """Return words that an assistant without a name has said as the peer's: they were put in its memory as such."""
+    """Return a message of an assistant without a name as the peer's: it was added to its memory as such."""
     is_unnamed = message.policy == message.role_hint_for_llm == "assistant"
     return message.model_copy(update={"policy": name}) if is_unnamed else message

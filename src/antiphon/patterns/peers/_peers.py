@@ -1,4 +1,4 @@
-"""Peers: the pattern as a user has it. Agents with names, each at its address, who ask each other within limits."""
+"""Peers: the public class of the pattern, and `PeerAgent`, one peer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._calls import BreakerState, Calls
 from antiphon.patterns.peers._letters import dated, for_model, from_model, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory, is_answer
-from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
-from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerLimits, PeerRegistry, PeerSpec, Topology
+from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, PeerLimits, address_of
+from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
 
@@ -42,10 +42,10 @@ from antiphon.runtime import System
 def delegation(
     target: str | marsys.Message, request: str | None, caller: str | None, passed: tuple[str, ...]
 ) -> tuple[str, DelegateToPeer, tuple[str, ...]]:
-    """Return who is to ask, what it is told, and what makes this the same as another.
+    """Return the caller, its request, and what identifies the request.
 
     Raises:
-        ValueError: something is not said, or the message is no `agent_call`.
+        ValueError: an argument is missing, or the message is no `agent_call`.
     """
     more: dict[str, Any] = {"context_message_ids": passed} if passed else {}
     if isinstance(target, marsys.Message):
@@ -54,12 +54,12 @@ def delegation(
         more |= {"message_id": call.message_id} | ({} if call.task_id is None else {"task_id": call.task_id})
         return who, DelegateToPeer(target=name, request=words, **more), (who, name, words, *passed, call.message_id)
     if request is None or caller is None:
-        raise ValueError("say what is asked and who asks: invoke(target, request, caller=…), or give an agent_call")
+        raise ValueError("the request or the caller is missing: use invoke(target, request, caller=…), or pass an agent_call")
     return caller, DelegateToPeer(target=target, request=request, **more), (caller, target, request, *passed)
 
 
 def _read_call(call: marsys.Message, request: str | None, caller: str | None) -> tuple[str, str, str]:
-    """Return who asks whom what, as an `agent_call` says it."""
+    """Return the caller, the target and the request of an `agent_call`."""
     if call.role != "agent_call" or not call.name or not call.text:
         raise ValueError(f"expected an agent_call with a name and a content, not {call.role!r} for {call.name!r}")
     who = call.caller or caller
@@ -74,7 +74,7 @@ def _read_call(call: marsys.Message, request: str | None, caller: str | None) ->
 
 
 class PeerAgent:
-    """One peer: its name, its memory, what it asks others, and what stands between it and a model."""
+    """One peer: its name, its memory, its requests to others, and its message processors."""
 
     def __init__(self, peers: Peers, name: str) -> None:
         self._peers = peers
@@ -82,11 +82,11 @@ class PeerAgent:
 
     @property
     def spec(self) -> PeerSpec:
-        """How it is set up."""
+        """Its configuration."""
         return self._peers.registry.get(self.name)
 
     async def memory(self, thread_id: str) -> PeerMemory:
-        """Return what it remembers of a thread, as of now."""
+        """Return its memory of a thread, as of now."""
         return await self._peers.memory(self.name, thread_id)
 
     async def invoke_agent(
@@ -102,11 +102,11 @@ class PeerAgent:
         return await peers.invoke(target, request, caller=self.name, thread_id=thread_id, context_message_ids=passed)
 
     def _input_message_processor(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Return what makes of a model's response what the peer says; for `Message.from_response_dict`."""
+        """Return the function that turns a model's response into a message of the peer; for `Message.from_response_dict`."""
         return partial(from_model, self.name)
 
     def _output_message_processor(self) -> Callable[[marsys.Message], dict[str, Any]]:
-        """Return what makes of a message what a model takes that speaks for the peer."""
+        """Return the function that turns a message into input for the peer's model."""
         return partial(for_model, self.name)
 
 
@@ -126,17 +126,17 @@ class Peers(Pattern):
         *,
         topology: Topology | None = None,
         limits: PeerLimits = PeerLimits(),  # noqa: B008 (frozen)
-        **given: Unpack[PatternOptions],
+        **common: Unpack[PatternOptions],
     ) -> None:
-        """Gather them; nothing runs before the `async with` block.
+        """Make it; nothing runs before the `async with` block.
 
-        Whom each may ask is in its `PeerSpec`, or in the `topology`, which counts before that. The first is the one that a
-        user speaks to. The others are as for every `Cast` and `Pattern`.
+        The first agent is the one that `run` asks. The peers that an agent may ask are in its `PeerSpec`; a `topology`
+        overrides that. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, a topology names somebody who is not there, or there is no such tool.
+            CastError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
         """
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         self.limits = limits
         self.registry = PeerRegistry(_placed(agents, topology))
         self._cast = Cast(self.ledger, **self.cast_options)
@@ -148,11 +148,11 @@ class Peers(Pattern):
     # ------------------------------------------------------------ who
 
     def register(self, spec: PeerSpec) -> PeerAgent:
-        """Let another take part from now on.
+        """Add a peer.
 
         Raises:
             CastError: the name is taken.
-            AntiphonError: a tool cannot be had; the text says why.
+            AntiphonError: a tool cannot be loaded; the text says why.
         """
         self.registry.register(spec)
         try:
@@ -163,10 +163,10 @@ class Peers(Pattern):
         return self.agent(spec.name)
 
     def unregister(self, name: str) -> None:
-        """Let somebody take part no more: who asks for it is told that there is none.
+        """Remove a peer: requests to it then fail with PEER_NOT_FOUND.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         self.registry.unregister(name)
         self._cast.remove(name)
@@ -175,7 +175,7 @@ class Peers(Pattern):
         """Return a peer.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         return PeerAgent(self, self.registry.get(name).name)
 
@@ -197,7 +197,7 @@ class Peers(Pattern):
 
     @override
     def host(self, system: System) -> None:
-        """Begin its actors in a system."""
+        """Start its actors in a system."""
         system.register(KIND, partial(PeerActor, self.registry, self._cast, self._calls, self.limits))
 
     @override
@@ -209,7 +209,7 @@ class Peers(Pattern):
         message_history: MessageHistory = (),
         peer: str | None = None,
     ) -> Outcome:
-        """Have a peer do something: the first, unless another is named. It is told the history, within `PeerLimits.told`.
+        """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.told`.
 
         Raises:
             CastError: there is no such peer.
@@ -242,15 +242,15 @@ class Peers(Pattern):
     ) -> marsys.Message:
         """Have one peer ask another, as its agent would; return the `agent_response`, or the `error`.
 
-        Give the target, the request and the caller; or an `agent_call`, which says all three. Its id and its task stay the
-        same in the thread, and what answers it has the task too. `context_message_ids` are messages of the caller's memory
-        that are passed on. The same again in the same thread gives back what is there.
+        Pass the target, the request and the caller; or an `agent_call`, which has all three. The thread keeps its id and its
+        task, and the answer has the task too. `context_message_ids` are messages of the caller's memory to pass on. The same
+        call in the same thread returns the recorded answer.
 
         Raises:
             CastError: there is no such caller.
-            ValueError: who is asked what by whom is not said, or the message is no `agent_call`.
+            ValueError: an argument is missing, or the message is no `agent_call`.
             ParkedError: a person must settle or approve something; then do it again.
-            DeliveryError, LedgerError: the caller itself cannot be reached, or what it does cannot be written down.
+            DeliveryError, LedgerError: the caller itself cannot be reached, or its work cannot be stored.
         """
         caller, said, known = delegation(target, request, caller, tuple(context_message_ids))
         name = self.registry.get(caller).name
@@ -266,7 +266,7 @@ class Peers(Pattern):
     # ------------------------------------------------------------ what there is
 
     async def memory(self, name: str, thread_id: str) -> PeerMemory:
-        """Return what a peer remembers of a thread, as of now.
+        """Return the memory of a peer in a thread, as of now.
 
         Raises:
             CastError: there is no such peer.
@@ -275,7 +275,7 @@ class Peers(Pattern):
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
 
     async def shared(self, name: str) -> PeerMemory:
-        """Return a memory that peers have in common in whatever threads they work (`PeerSpec.shares`), as of now.
+        """Return a memory that peers share across threads (`PeerSpec.shares`), as of now.
 
         Raises:
             LedgerError: it cannot be read.
@@ -283,7 +283,7 @@ class Peers(Pattern):
         return await PeerMemory.read_shared(self.ledger, name)
 
     async def letters(self, thread_id: str) -> list[marsys.Message]:
-        """Return what peers have written to each other in a thread: calls, responses and errors.
+        """Return the messages between peers in a thread: calls, responses and errors.
 
         Raises:
             LedgerError: it cannot be read.
@@ -292,7 +292,7 @@ class Peers(Pattern):
         return marsys_form(Conversation(dated(row) for row in rows if letter_of(row.message) is not None))
 
     async def breaker(self, name: str) -> BreakerState:
-        """Return whether a peer is asked (closed), left alone (open), or may be tried again (half-open).
+        """Return the state of a peer's circuit breaker: closed, open, or half-open.
 
         Raises:
             CastError: there is no such peer.
@@ -301,7 +301,7 @@ class Peers(Pattern):
 
 
 def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]] | None) -> list[PeerSpec]:
-    """Return peers with whom they may ask."""
+    """Return the specs with the peers that each may ask."""
     placed = topology or {}
     peers = [_peer(spec, placed.get(spec.name)) for spec in agents]
     if missing := placed.keys() - {each.name for each in peers}:

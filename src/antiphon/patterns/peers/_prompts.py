@@ -1,8 +1,8 @@
-"""Prompts: what a peer's model is told when the peer is asked: its earlier exchanges, additions to its memory, the request.
+"""Prompts: the prompt of a peer: its earlier exchanges, additions to its memory, and the request.
 
-Exchanges are given as the very messages that the thread has, so that they are not said in it a second time. Only those count
-that were finished when the peer was asked: an exchange that runs beside it has calls without results. An addition is told at
-its place in the thread, unless an exchange that is told has it already; what peers share comes first.
+Exchanges are the same messages as in the thread, so that they are not recorded a second time. Only exchanges that were
+finished when the peer was asked are used: a concurrent exchange has calls without results. An addition is at its place in the
+thread, unless one of the exchanges has it already; shared memories come first.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
 from antiphon.patterns.peers._additions import addition_in, begins_unit, read_units, retell, retold_in
 from antiphon.patterns.peers._letters import as_known, letter_of, role_of, words_of
 from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, request_of, run_of, speaker_of
-from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._registry import PeerLimits
+from antiphon.patterns.peers._protocol import InvokePeer, PeerLimits, address_of
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- the request
 
 
 async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -> str | Sequence[UserContent]:
-    """Return what the model is told: what is passed on, then what is asked; what strangers have written is quoted."""
+    """Return the prompt: the messages that are passed on, then the request; untrusted content is quoted."""
     if request.message_id is not None:
         return [part for given in await _passed([request.message_id], context) for part in _content(*given)]
     asked = _asked(request.request, caller)
@@ -43,7 +42,7 @@ async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -
 
 
 def _asked(request: str, caller: str | None) -> str:
-    """Return a request as the model hears it: a user's words as they are, another agent's with its name."""
+    """Return a request as text: a user's unchanged, another agent's with its name."""
     if caller is None:
         return request
     form = MarsysMessage("agent_call", request, metadata={"caller": caller})
@@ -51,7 +50,7 @@ def _asked(request: str, caller: str | None) -> str:
 
 
 async def _passed(ids: Sequence[str], context: Context) -> list[tuple[Message, str | None]]:
-    """Return the messages that are passed on, each with who wrote it if strangers did; they stand before the request."""
+    """Return the messages that are passed on, each with the source of untrusted content; they come before the request."""
     if not ids:
         return []
     ledger, thread_id = context.ledger, context.thread_id or ""
@@ -66,7 +65,7 @@ async def _passed(ids: Sequence[str], context: Context) -> list[tuple[Message, s
 
 
 def _content(message: Message, source: str | None) -> list[UserContent]:
-    """Return what a user's message shows; if strangers wrote it, its words are quoted."""
+    """Return the content of a user's message; untrusted text is quoted."""
     content = list(user_content(message))
     return content if source is None else [quoted(each, source) if isinstance(each, str) else each for each in content]
 
@@ -77,13 +76,13 @@ def _shown(message: Message, source: str | None) -> UserContent:
 
 
 def _untrusted(message: Message) -> str | None:
-    """Return who wrote a message, if strangers did: a letter says so, of a result the toolkit did."""
+    """Return the source of a message's untrusted content: from a letter, or from the toolkit's record of a result."""
     letter = letter_of(message)
     return letter.untrusted if letter is not None else _marked(thaw(dict(message.metadata)))
 
 
 def _marked(value: Any) -> str | None:
-    """Return the mark that stands anywhere in what was kept of a result's origin."""
+    """Return the mark of untrusted content in the stored origin of a result, at any depth."""
     match value:
         case {"untrusted": str(source)}:
             return source
@@ -102,9 +101,9 @@ def _marked(value: Any) -> str | None:
 async def recollect(
     ledger: Ledger, thread_id: str, name: str, *, until: Message, limits: PeerLimits, shared: Sequence[PeerMemory] = ()
 ) -> list[ModelMessage]:
-    """Return what a peer is told before the message `until`: what it shares, its latest exchanges, and what was added.
+    """Return the messages before the request `until`: shared memories, the latest exchanges, and additions.
 
-    A peer that a user asks is also told the thread's history; who is asked by another peer knows what that one writes.
+    A peer that a user asks also reads the thread's history; a peer that is asked by a peer gets only its request.
 
     Raises:
         LedgerError: the thread cannot be read.
@@ -137,7 +136,7 @@ def _place(told: tuple[int, list[ModelMessage]]) -> int:
 
 
 class _Exchange:
-    """What was said in one run of a peer, from a place in the thread on."""
+    """The messages of one run of a peer, from a place in the thread on."""
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -150,18 +149,18 @@ class _Exchange:
         self._units[-1].append(row)
 
     def retold(self) -> set[str]:
-        """Return the messages that are told in it and were added to a memory."""
+        """Return the added messages that it repeats."""
         return {told_id for unit in self._units for row in unit for told_id in retold_in(row)}
 
     def restored(self, thread_id: str) -> list[ModelMessage]:
-        """Return it as the model has heard and said it; empty if some of it cannot be told again."""
+        """Return it as prompts and answers; empty if a part of it cannot be restored."""
         return _restored(self._units, thread_id)
 
 
 def _retold(
     added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
 ) -> list[tuple[int, list[ModelMessage]]]:
-    """Return the latest that was added and is not known, by the place where it was; a call stands with its result."""
+    """Return the latest additions that are not known, by place; a call stays with its result."""
     places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
     everything = Conversation({message.id: message for each in added for message in each.messages}.values())
     whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
@@ -178,18 +177,18 @@ def _retold(
 def _restored(units: list[list[Message]], thread_id: str) -> list[ModelMessage]:
     plain = [_unit(rows) for rows in units]
     if not all(plain):
-        return []  # something was said that a model cannot be told again
+        return []  # a message that cannot be restored for a model
     return ModelMessagesTypeAdapter.validate_python([{**unit, "conversation_id": thread_id} for unit in plain])
 
 
 def _unit(rows: list[Message]) -> dict[str, Any]:
-    """Return a request or an answer as it was: instructions and what was asked with them were one. Empty if it is neither."""
+    """Restore a request or an answer: instructions and request were one unit. Empty if it is neither."""
     said: Any = encode(Conversation(_bare(row) for row in rows), "pydantic-ai").value
     return {**said[0], "parts": [part for each in said for part in each["parts"]]} if said else {}
 
 
 def _bare(row: Message) -> Message:
-    """Return a row as it was before it was one of a thread."""
+    """Return a row as it was before it was added to a thread."""
     own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if row.role_hint_for_llm == "assistant":
         own["policy"] = "assistant"

@@ -1,9 +1,11 @@
-"""What peers ask each other, as requests; and the flows of a star and of a pipeline, which judge a thread."""
+"""The requests and limits of peers, and the flows of a star and of a pipeline, which a thread can be checked against."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon.messages.keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
@@ -11,43 +13,43 @@ from antiphon.protocol.flows import Choice, Flow, Pattern, Sequence, Step, choic
 
 KIND: Final = "peer"
 PATTERN: Final = "peers"
-"""What the ledger calls threads of this pattern."""
+"""The name of the pattern in the ledger."""
 
 
 class PeerAnswered(Reply, frozen=True, type="PEER_ANSWERED"):
-    """What a peer has answered."""
+    """The answer of a peer."""
 
     content: str
     completion_time: float
     """Seconds that it took."""
     untrusted: str | None = None
-    """Where it comes from, if the peer has read what strangers wrote."""
+    """The source of untrusted content that the peer has read, if any."""
 
 
 class InvokePeer(Request[PeerAnswered], frozen=True, type="INVOKE_PEER", family="agent"):
-    """Do something, and answer. Who asks is whom the runtime saw asking."""
+    """A request to a peer. The caller is the sender that the runtime recorded."""
 
     request: str
     depth: int = 0
-    """How many peers stand before it; 0: a user asks."""
+    """The length of the chain of callers; 0: a user asks."""
     context_message_ids: tuple[str, ...] = ()
     """Messages of the thread that are passed on, by id."""
     untrusted: str | None = None
-    """Where the words come from, if whoever asks has read what strangers wrote."""
+    """The source of untrusted content that the caller has read, if any."""
     task_id: str | None = None
-    """The task that the caller says it is part of; whom this peer asks is told the same."""
+    """The task that the caller names; this peer's own requests name the same."""
     message_id: str | None = None
-    """The message of the thread that is the request, if that is more than words."""
+    """The message of the thread that is the request, if it is more than text."""
 
 
 class PeerHeard(Reply, frozen=True, type="PEER_HEARD"):
-    """What came back to a peer that asked another: an answer or an error, as it stands in the thread."""
+    """The recorded answer or error of a peer that was asked."""
 
     message_id: str
 
 
 class DelegateToPeer(Request[PeerHeard], frozen=True, type="DELEGATE_TO_PEER", family="agent"):
-    """Ask another peer, without a model that decides so."""
+    """Ask another peer, without a decision of a model."""
 
     target: str
     request: str
@@ -55,17 +57,41 @@ class DelegateToPeer(Request[PeerHeard], frozen=True, type="DELEGATE_TO_PEER", f
     task_id: str | None = None
     """The task that the caller says it is part of."""
     message_id: str | None = None
-    """The id of the `agent_call` that this is, if the caller has written one."""
+    """The id of the caller's `agent_call`, if it wrote one."""
 
 
 def address_of(name: str) -> str:
-    """Return where a peer lives."""
+    """Return the address of a peer."""
     return f"{KIND}/{name}"
 
 
 def peer_at(address: str) -> str | None:
-    """Return which peer lives at an address; None: none does."""
+    """Return the peer of an address; None: it is no peer's."""
     return (key_of(address) or None) if kind_of(address) == KIND else None
+
+
+# ---------------------------------------------------------------- limits
+
+
+class PeerLimits(BaseModel):
+    """The limits of peers in one task of a user."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_depth: int = Field(default=5, ge=0)
+    """The maximum length of a chain of callers: a peer asks a peer that asks a peer, and so on."""
+    max_interactions: int = Field(default=10, ge=0)
+    """How often peers may ask each other, all branches together."""
+    remember: int = Field(default=5, ge=0)
+    """How many of its earlier exchanges in a thread are in the prompt of a peer."""
+    told: int = Field(default=50, ge=0)
+    """How many added messages of its memory, and of each shared memory, are in the prompt of a peer."""
+    within: float = Field(default=3600.0, gt=0)
+    """Seconds that a peer may take to answer another, including approvals by people."""
+    failures: int = Field(default=5, ge=1)
+    """How many consecutive failures, in all threads, open the circuit breaker of a peer."""
+    recovery: float = Field(default=60.0, ge=0)
+    """Seconds after the last failure before the peer may be probed."""
 
 
 # ---------------------------------------------------------------- flows
@@ -89,7 +115,7 @@ def pipeline_flow(*names: str) -> Flow:
 
 
 def _nested(caller: str, names: tuple[str, ...]) -> Sequence:
-    """Return that somebody asks the first of some, who may ask the second, and so on, and that each answers."""
+    """Return the flow in which the first is asked and may ask the second, and so on, and each answers."""
     first, *others = names
     inner: list[Pattern] = [repeat(_nested(first, tuple(others)))] if others else []
     return sequence(_asks(caller, first), *inner, _answers(first, caller))

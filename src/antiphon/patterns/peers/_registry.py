@@ -1,4 +1,4 @@
-"""Who there is and who may ask whom: specs, the registry, topologies, and the rules for a call.
+"""The registry of peers: specs, topologies, and the rules for calls.
 
 ```
 star            pipeline          mesh                hierarchy
@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from antiphon.patterns.cast import AgentSpec, CastError
 from antiphon.patterns.peers._letters import Refusal
+from antiphon.patterns.peers._protocol import PeerLimits
 
 # ---------------------------------------------------------------- specs and limits
 
@@ -33,33 +32,12 @@ AllowedPeers: TypeAlias = tuple[str, ...] | Literal["*"]
 
 
 class PeerSpec(AgentSpec):
-    """How one peer is set up."""
+    """The configuration of one peer."""
 
     allowed_peers: AllowedPeers = ()
-    """Whom it may ask, by name; `*` is everybody but itself."""
+    """The names of the peers that it may ask; `*`: all others."""
     shares: tuple[str, ...] = ()
-    """The memories that it has in common with others, by name; see `Peers.shared`."""
-
-
-class PeerLimits(BaseModel):
-    """How far peers may go in one task: what a user asked, with all that follows from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_depth: int = Field(default=5, ge=0)
-    """How many may stand one behind the other: a peer that is asked by one that is asked, and so on."""
-    max_interactions: int = Field(default=10, ge=0)
-    """How often peers may ask each other, all branches together."""
-    remember: int = Field(default=5, ge=0)
-    """How many of its earlier exchanges in a thread a peer is told when it is asked again."""
-    told: int = Field(default=50, ge=0)
-    """How many messages that were added to its memory, and to each that it shares, a peer is told when it is asked."""
-    within: float = Field(default=3600.0, gt=0)
-    """Seconds that a peer may take to answer another, people whom it waits for included."""
-    failures: int = Field(default=5, ge=1)
-    """How often a peer may fail in a row, in whatever threads, before nobody asks it any more."""
-    recovery: float = Field(default=60.0, ge=0)
-    """Seconds after the last failure until one may try again."""
+    """The names of its shared memories; see `Peers.shared`."""
 
 
 def allows(spec: PeerSpec, target: str) -> bool:
@@ -71,7 +49,7 @@ def allows(spec: PeerSpec, target: str) -> bool:
 
 
 class PeerRegistry:
-    """Peers, each under a name that no other has."""
+    """Peers with unique names."""
 
     def __init__(self, peers: Iterable[PeerSpec] = ()) -> None:
         """Register some.
@@ -86,10 +64,10 @@ class PeerRegistry:
             self.register(each)
 
     def register(self, spec: PeerSpec) -> PeerSpec:
-        """Let a peer be known by its name.
+        """Register a peer.
 
         Raises:
-            CastError: another has the name.
+            CastError: the name is taken.
         """
         with self._lock:
             if spec.name in self._peers:
@@ -98,10 +76,10 @@ class PeerRegistry:
         return spec
 
     def register_new(self, prefix: str, **settings: Any) -> PeerSpec:
-        """Register a peer under the next free name `prefix-1`, `prefix-2`, …; a name that was given away is not used again.
+        """Register a peer with the next free name `prefix-1`, `prefix-2`, …; names are never reused.
 
         Raises:
-            ValidationError: the name or a setting is none.
+            ValidationError: the name or a setting is invalid.
         """
         with self._lock:
             number = self._counts[prefix] + 1
@@ -113,10 +91,10 @@ class PeerRegistry:
         return spec
 
     def unregister(self, name: str) -> PeerSpec:
-        """Let a peer be known no more.
+        """Unregister a peer.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         with self._lock:
             if name not in self._peers:
@@ -124,7 +102,7 @@ class PeerRegistry:
             return self._peers.pop(name)
 
     def find(self, name: str) -> PeerSpec | None:
-        """Return a peer; None: there is none of the name."""
+        """Return a peer; None: there is no such peer."""
         with self._lock:
             return self._peers.get(name)
 
@@ -132,7 +110,7 @@ class PeerRegistry:
         """Return a peer.
 
         Raises:
-            CastError: there is none of the name.
+            CastError: there is no such peer.
         """
         with self._lock:
             if (found := self._peers.get(name)) is None:
@@ -146,7 +124,7 @@ class PeerRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who there is."""
+        """The names of the peers."""
         return tuple(each.name for each in self.all())
 
     def __contains__(self, name: object) -> bool:
@@ -175,7 +153,7 @@ MAX_INTERACTIONS: Final = "MAX_INTERACTIONS"
 def find_refusal(
     registry: PeerRegistry, limits: PeerLimits, caller: PeerSpec, target: str, *, depth: int, interactions: int
 ) -> Refusal | None:
-    """Return why a call is not to be made that would be at this depth, after so many others; None: it is."""
+    """Return why a call at this depth, after this number of calls, is refused; None: it is allowed."""
     if target not in registry:
         return Refusal(PEER_NOT_FOUND, f"there is no agent {target!r}; there are {', '.join(registry.names)}")
     if not allows(caller, target):
@@ -193,13 +171,13 @@ def find_refusal(
 
 
 Topology: TypeAlias = dict[str, tuple[str, ...]]
-"""By peer, whom it may ask."""
+"""The peers that each peer may ask."""
 Tree: TypeAlias = Mapping[str, Union["Tree", Iterable[str]]]
-"""By peer, those below it: a tree again, or names."""
+"""For each peer, those below it: a tree again, or names."""
 
 
 def star(center: str, leaves: Iterable[str]) -> Topology:
-    """One in the middle asks all others, who ask nobody."""
+    """The center asks all others, who ask no one."""
     around = tuple(leaves)
     return _checked({center: around, **dict.fromkeys(around, ())}, [center, *around])
 
@@ -211,7 +189,7 @@ def pipeline(*names: str) -> Topology:
 
 
 def mesh(*names: str) -> Topology:
-    """Everybody asks everybody else."""
+    """Each asks all others."""
     return _checked({name: tuple(other for other in names if other != name) for name in names}, names)
 
 
@@ -231,5 +209,5 @@ def hierarchy(tree: Tree) -> Topology:
 def _checked(topology: Topology, named: Iterable[str]) -> Topology:
     names = list(named)
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]!r} stands in two places; name each peer once")
+        raise ValueError(f"{twice[0]!r} is in two places; name each peer once")
     return topology

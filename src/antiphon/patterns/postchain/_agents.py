@@ -1,4 +1,4 @@
-"""The manager of a phase's agent, which runs it durably and copes with failing providers; and the supervisor of the managers.
+"""The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
 A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers with
 an error: the phase notifies the supervisor, which restarts the manager.
@@ -33,14 +33,14 @@ class SupervisorActor(Supervisor):
 
     @handles
     async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:
-        """Take note of an error that is nobody's failure: it is in the ledger, and nothing is done about it."""
+        """Accept an error report that is no failure of a child: it is recorded, and nothing else is done."""
         return protocol.ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
 
 
 _SAID, _SHOWN = 0.5, 0.8
-"""How sure an answer is that only a model stands behind; that the result of a tool does, too."""
+"""The confidence of an answer by a model alone, and of one with a tool result."""
 _CALLS = 100
-"""How many calls of tools are passed on; all of them are in the ledger."""
+"""How many tool calls are passed on; the ledger has all of them."""
 
 
 class AgentManagerActor(Actor):
@@ -53,12 +53,12 @@ class AgentManagerActor(Actor):
 
     @handles
     async def process(self, request: protocol.ProcessWithAgent, context: Context) -> protocol.AgentResponse:
-        """Have the agent answer."""
+        """Ask the agent."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
         async with left_open(context):
             result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
-        context.rest()  # for a thread, it has one answer to give in a turn
+        context.rest()  # in a thread, it gives one answer in a turn
         return protocol.AgentResponse(result=result, processing_time=_since(began))
 
     @handles
@@ -75,7 +75,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def update(self, request: protocol.UpdateAgentConfig, context: Context) -> protocol.AgentConfigUpdated:
-        """Change how the agent is set up, from its next run on. The recorded request is the change."""
+        """Change the configuration of the agent, from its next run on. The recorded request is the change."""
         phase = _phase(context, request.agent_id)
         await self._chain.cast.check(phase, request.config)
         return protocol.AgentConfigUpdated(agent_id=request.agent_id)
@@ -83,7 +83,7 @@ class AgentManagerActor(Actor):
     # ------------------------------------------------------------ answering
 
     async def _streamed(self, phase: protocol.Phase, request: protocol.InvokeAgent, context: Context) -> protocol.AgentResult:
-        """Answer, and send the words to the caller while they arrive. Only the whole answer is recorded."""
+        """Answer, and stream the words to the caller. Only the complete answer is recorded."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def tell() -> None:
@@ -94,7 +94,7 @@ class AgentManagerActor(Actor):
                 index += 1
 
         telling = asyncio.create_task(tell())
-        try:  # not in a task group: what goes wrong is an answer, and must not come in a group of its own
+        try:  # not in a task group: it would wrap the error, which is an answer, in an ExceptionGroup
             return await self._answer(phase, request.input, request.context, context, words.put_nowait)
         finally:
             words.put_nowait(None)
@@ -117,7 +117,7 @@ class AgentManagerActor(Actor):
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
-                with taint_scope(Taint()) as taint:  # what one phase has read counts for the others
+                with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
                     taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
                     for message in (*history, *request):
                         taint.mark(untrusted_source(message))
@@ -128,7 +128,7 @@ class AgentManagerActor(Actor):
         return _result(answer.run, answer.model, taint.untrusted)
 
     async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
-        """Return the history that began elsewhere, and the request, if that is more than words."""
+        """Return the history from outside, and the request if it is more than text."""
         outside: Any = None if about is None else thaw(about.model_extra.get("outside"))
         if outside is None:
             return Conversation(), Conversation()
@@ -138,7 +138,7 @@ class AgentManagerActor(Actor):
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
-        """Do not wait for a person in a thread that is terminated.
+        """Refuse to wait for a person in a terminated thread.
 
         Raises:
             WithdrawnError: the thread is terminated, and the call would wait for a person or another program.
@@ -153,7 +153,7 @@ class AgentManagerActor(Actor):
     async def _config(
         self, phase: protocol.Phase, about: protocol.AgentContext | None, context: Context
     ) -> protocol.AgentConfig:
-        """Return how the agent is set up for this run: as the phase has recorded it, else as it is now, which is recorded."""
+        """Return the configuration of the agent for this run: the recorded one, else the current one, which is recorded."""
         given: Any = None if about is None else about.model_extra.get("agent")
 
         async def now(key: str) -> Json:
@@ -179,7 +179,7 @@ def _phase(context: Context, agent_id: str | None) -> protocol.Phase:
 
 
 def _prompt(input: str, about: protocol.AgentContext | None) -> str:
-    """Return what a model is asked, after what was said before."""
+    """Return the prompt, after the history."""
     history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
     if not history:
         return input
@@ -188,7 +188,7 @@ def _prompt(input: str, about: protocol.AgentContext | None) -> str:
 
 
 def _attached(request: Iterable[Message]) -> list[UserContent]:
-    """Return the media and data of a request; its words are in the prompt."""
+    """Return the media and data of a request; its text is in the prompt."""
     parts = tuple(part for each in request for part in each.parts if isinstance(part, DataPart | MediaPart))
     return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
@@ -212,7 +212,7 @@ def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) 
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
-    """Return the calls of tools in order, each with what it gave; one that was refused or has failed gave nothing.
+    """Return the tool calls in order, each with its result; a refused or failed call has none.
 
     A model may use an id again in a later answer: a result belongs to the latest call of its id.
     """

@@ -1,10 +1,10 @@
-"""The agents of the six phases: how each is set up now, on which models, with which tools.
+"""The agents of the six phases: their current configuration, models and tools.
 
-A thread records how an agent was set up when a phase began, and runs it like that until the phase ends. Tools are functions of
-the program, built in, or of a toolkit, which decides who may use what. Without a toolkit, an agent has the tools that its
-phase names. With one, all of them are in it: each call is checked, decided on and recorded, and where a person must approve,
-nothing starts before. The tools that the program's own configuration names are granted, unless the toolkit has a rule for
-them. Those that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not: only a program can grant.
+A thread records the configuration of an agent when a phase begins, and uses it until the phase ends. Tools are functions of
+the program, built in, or of a toolkit, which has the permissions. Without a toolkit, an agent has the tools that its phase
+names. With one, all tools are in it: each call is checked and recorded, and a call that needs an approval does not start
+before it is approved. Tools that the program's own configuration names are granted, unless the toolkit has a rule for them.
+Tools that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not granted: only a program can grant.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ GO_ON_WITH: Final = go_on_with.__name__
 """What the tool is called."""
 
 _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
-"""What chains have put into toolkits, by name, with the ledger that it looks into."""
+"""The tools that chains have added to toolkits, by name, with the ledger that each reads."""
 _SCRIPT = Path(__file__).with_name("script.toml")
-"""What the scripted model says in a chain, unless another script is named: `scripted:mine.toml`."""
+"""The default script of the scripted model in a chain; `scripted:mine.toml` names another."""
 _MARK = "toolkit"
 _GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
 _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
@@ -62,11 +62,11 @@ class ChainCast(Cast):
     """The agents of the phases, on the models and with the tools of one chain."""
 
     def __init__(self, ledger: Ledger, config: ChainConfig, **options: Unpack[CastOptions]) -> None:
-        """Gather them; nothing is asked yet.
+        """Make it; no model is asked yet.
 
         Raises:
-            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
-            ValueError: the toolkit has a tool of the name of one of `tools`.
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
+            ValueError: the toolkit has a tool with the name of one of `tools`.
         """
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
         self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
@@ -89,10 +89,10 @@ class ChainCast(Cast):
         *,
         history: Sequence[ModelMessage] = (),
     ) -> Answer[str]:
-        """Have the agent of a phase answer, set up as `config` says.
+        """Ask the agent of a phase, with the configuration `config`.
 
         Raises:
-            UnguardedToolError: its tools are guarded by a toolkit that is not here.
+            UnguardedToolError: a toolkit that this program does not have guards its tools.
             RefusedError, DeliveryError, LedgerError: as `Cast.ask` does.
         """
         if (reason := self.tools.lacks(config)) is not None:
@@ -110,24 +110,24 @@ class ChainCast(Cast):
         return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
-        """Return how the agent of a phase is set up now."""
+        """Return the current configuration of a phase's agent."""
         if phase not in self._configs:
             config = await current_agent(self.ledger, phase, self._config.agent(phase))
             self._configs[phase] = self.tools.marked(config)
         return self._configs[phase]
 
     def seen(self, record: Record) -> None:
-        """Take a record that was written just now: it may change how an agent is set up."""
+        """Read a new record: it may change the configuration of an agent."""
         thread_id = record.message.thread_id or ""
         for phase in PHASES if thread_id.startswith("system/") else ():
             if thread_id == config_thread(phase):
                 self._configs.pop(phase, None)
 
     async def check(self, phase: Phase, config: AgentConfig) -> None:
-        """Refuse how an agent is to be set up, where it could not run so.
+        """Refuse a configuration with which an agent could not run.
 
         Raises:
-            RefusedError: the model cannot be had, or a tool is not there or not the phase's.
+            RefusedError: the model cannot be loaded, or a tool does not exist or is not granted.
         """
         await self.tools.check(phase, config.tools or ())
         if config.model is None:
@@ -135,27 +135,27 @@ class ChainCast(Cast):
         try:
             self.model(config.model)
         except AntiphonError as exc:
-            raise RefusedError(f"the model {config.model!r} cannot be had: {exc}", ErrorCode.VALIDATION_ERROR) from exc
+            raise RefusedError(f"the model {config.model!r} cannot be loaded: {exc}", ErrorCode.VALIDATION_ERROR) from exc
 
 
 def make_named_model(name: str | None) -> Model:
-    """Return the model of a name; none is the default one.
+    """Return a model by name; None: the default model.
 
     Raises:
-        AntiphonError: it cannot be had; the text says why.
+        AntiphonError: it cannot be loaded; the text says why.
     """
     return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
 
 
 def _models(options: CastOptions) -> Callable[[str | None], Model]:
-    """Return how models are made of names: the one that the program gave is known by its id."""
+    """Return the function that makes models from names; the program's own model is known by its id."""
     model, make = options.get("model"), options.get("make_model", make_named_model)
     given = model if isinstance(model, Model) else None
     return lambda name: given if given is not None and name in (None, given.model_id) else make(name)
 
 
 class ChainTools:
-    """What agents of a chain may be given by name."""
+    """The tools that agents of a chain may name."""
 
     def __init__(
         self, ledger: Ledger, tools: Iterable[Callable[..., Any] | Tool[Any]] = (), toolkit: Toolkit | None = None
@@ -163,21 +163,21 @@ class ChainTools:
         """Gather them.
 
         Raises:
-            ValueError: the toolkit has a tool of the name of one of `tools`.
+            ValueError: the toolkit has a tool with the name of one of `tools`.
         """
         self._ledger = ledger
         self._toolkit = toolkit
         self._own = {tool.name: tool for tool in map(_as_tool, tools)}
         if toolkit is not None:
-            with suppress(ImportError):  # asked for with the first agent: a second in which an event loop would stand still
+            with suppress(ImportError):  # loaded with the first agent: it takes a second, which would block the event loop
                 import_module("pydantic_ai.mcp")
             for tool in self._own.values():
                 toolkit.add(tool)
 
     def marked(self, config: AgentConfig) -> AgentConfig:
-        """Return how an agent is set up with a mark that says which toolkit guards its tools, if one does.
+        """Return the configuration of an agent with the mark of the toolkit that guards its tools, if any.
 
-        It is recorded with the thread: a process without the toolkit must not go on with that agent's tools unguarded.
+        The thread records it: a process without the toolkit must not run that agent's tools unguarded.
         """
         said = config.model_dump(mode="json", exclude_unset=True)
         said.pop(_MARK, None)
@@ -186,14 +186,14 @@ class ChainTools:
         return AgentConfig.model_validate(said)
 
     def lacks(self, config: AgentConfig) -> str | None:
-        """Return why an agent that was set up elsewhere cannot be had here; None if it can."""
+        """Return why an agent with a recorded configuration cannot run here; None: it can."""
         name = config.model_extra.get(_MARK)
         if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
         return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"
 
     async def unguarded(self, thread_id: str, phase: Phase, config: AgentConfig) -> str | None:
-        """Return why the tools of an agent cannot be started here, by what the thread says of toolkits; None if they can."""
+        """Return why the tools of an agent cannot run here, by the toolkits that the thread records; None: they can."""
         guards = ThreadGuards()
         async for record in self._ledger.read(thread_id):
             guards.heard(record.message, thread_id)
@@ -210,10 +210,10 @@ class ChainTools:
         return None
 
     def grant(self, named: Mapping[Phase, tuple[str, ...]]) -> None:
-        """Let phases use what the program's configuration names for them.
+        """Grant phases the tools that the program's configuration names for them.
 
         Raises:
-            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text says why.
         """
         if (toolkit := self._toolkit) is None:
             return
@@ -224,7 +224,7 @@ class ChainTools:
                     toolkit.grant(phase, name)
 
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
-        """Refuse names that no tool has, and tools that a phase may not use.
+        """Refuse unknown tools, and tools that a phase may not use.
 
         Raises:
             RefusedError: there is one.
@@ -248,10 +248,10 @@ class ChainTools:
     # ------------------------------------------------------------ for an agent
 
     def plain(self, names: tuple[str, ...]) -> list[Tool[Any]]:
-        """Return the tools of some names, for an agent of a chain without a toolkit.
+        """Return tools by name, for an agent of a chain without a toolkit.
 
         Raises:
-            ValueError: one cannot be had; the text says why.
+            ValueError: one cannot be loaded; the text says why.
         """
         if self._toolkit is not None:
             return []
@@ -262,10 +262,10 @@ class ChainTools:
         return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger)[0]
 
     def guarded(self, phase: str, names: tuple[str, ...]) -> list[ToolkitCapability]:
-        """Return the same of the toolkit, if there is one and the agent has tools at all.
+        """Return the tools as a capability of the toolkit, if there is one and the agent has tools.
 
         Raises:
-            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text says why.
         """
         if self._toolkit is None or not names:
             return []
@@ -273,7 +273,7 @@ class ChainTools:
         return [_Named(self._toolkit, phase, frozenset(names))]
 
     def _have(self, toolkit: Toolkit, names: Iterable[str]) -> None:
-        """Have what is built in in the toolkit too; what the program has put there under such a name is what is meant."""
+        """Add built-in tools to the toolkit; a tool of the program with the same name takes precedence."""
         there = _built_in.setdefault(toolkit, {})
         for name in names:
             if name in there:
@@ -294,7 +294,7 @@ class ChainTools:
 
 @dataclass
 class _Named(ToolkitCapability):
-    """What a phase may use of a toolkit: of what it was granted, what it names."""
+    """The tools of a toolkit that a phase may use: those that it names and was granted."""
 
     names: frozenset[str] = frozenset()
 

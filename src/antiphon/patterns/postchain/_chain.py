@@ -1,8 +1,8 @@
-"""Chain: what the actors of one chain share: settings, agents, gates, events, and the state of threads that run here.
+"""Chain: the state that the actors of one chain share: settings, agents, gates, events, and threads that run here.
 
-A thread's run knows what the thread has said to models. The agent of the first phase reads it; reading it again for each phase
-would cost more the longer the thread is. So `TalkCache` hands it from the agent of one phase to the next, and keeps that of a
-limited number of long threads between turns. After an error, or if another process has written, the next agent reads.
+A run knows the talk of its thread with models. The agent of the first phase reads it. To read it again for each phase would
+cost more the longer the thread is, so `TalkCache` passes it from the agent of one phase to the next, and keeps that of a
+limited number of long threads between turns. After an error, or if another process has written, the next agent reads it again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _MOST: Final = 1_000
 """Long threads that stay cached between their turns."""
 
 _NO_RUN: Final = "/"
-"""What no run is called."""
+"""An id that no run has."""
 
 
 class TalkCache:
-    """By thread, what its last agent knew; the latest entry is last."""
+    """The talk that the last agent of each thread knew; the latest entry is last."""
 
     def __init__(self) -> None:
         self._known: dict[str, ThreadTalk] = {}
 
     def seen(self, record: Record) -> None:
-        """Take a record that was written just now."""
+        """Read a new record."""
         talk = self._known.get(record.message.thread_id or "")
         if talk is None:
             return
@@ -49,14 +49,14 @@ class TalkCache:
             talk.guards.heard(record.message, _NO_RUN)
 
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
-        """Let a run know what the one before it knew; `is_first`: it was not tried before."""
+        """Pass the talk of the previous run to a run; `is_first`: it is the first attempt."""
         talk = self._known.pop(run.thread_id, None)
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.began)
             run.opened.shared[ThreadTalk] = talk
 
     def take(self, run: LedgerRun) -> None:
-        """Keep what a run knows that has ended well, for the next one."""
+        """Keep the talk of a successful run for the next one."""
         self._known[run.thread_id] = ThreadTalk.of(run)
 
     def rest(self, thread_id: str) -> None:
@@ -69,7 +69,7 @@ class TalkCache:
 
 
 class Chain:
-    """What is made once and used by all actors of a chain."""
+    """The shared state of all actors of a chain."""
 
     gates: Gates
     """Those of the system that hosts the chain."""
@@ -78,7 +78,7 @@ class Chain:
         self.ledger = ledger
         self.config = config
         self.cast = ChainCast(ledger, config, **cast)
-        self.events = ChainEvents()
+        self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()
         self.at_work: dict[str, asyncio.Event] = {}
@@ -87,14 +87,14 @@ class Chain:
         """The threads of other patterns in which the phases are at work, with how often."""
 
     def waits_for(self, run: LedgerRun | None) -> bool:
-        """Whether the phases wait for a run: one that asks them in the same thread would then wait for itself."""
+        """Whether the phases wait for a run: a request to them from that run would wait for itself."""
         if run is None:
             return False
         is_inside = run.agent in PHASES and self.delegated[run.thread_id] > 0
         return is_inside or run.thread_id in self.at_work
 
     def seen(self, record: Record) -> None:
-        """Take a record that was written just now."""
+        """Read a new record."""
         self.cast.seen(record)
         self.lives.seen(record)
         self.talks.seen(record)

@@ -1,4 +1,4 @@
-"""How a chain is set up: prompts, limits, `ChainConfig`, and what INITIALIZE_PHASE and UPDATE_AGENT_CONFIG change.
+"""The configuration of a chain: prompts, limits, `ChainConfig`, and changes by INITIALIZE_PHASE and UPDATE_AGENT_CONFIG.
 
 A user's input is accepted whole or refused with the limit; it is never cut. Agents' answers and tool arguments pass from phase
 to phase, so long ones are cut there: six phases would otherwise repeat more than one message may hold. The ledger has the
@@ -30,7 +30,7 @@ _FORM = re.compile(r"version: (\d+)\n\n(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a phase's agent is told before anything else."""
+    """The system prompt of a phase's agent."""
 
     phase: Phase
     version: int
@@ -38,7 +38,7 @@ class Prompt:
 
     @property
     def name(self) -> str:
-        """What a thread records, such as `action@1`."""
+        """Its name in a thread, such as `action@1`."""
         return f"{self.phase}@{self.version}"
 
 
@@ -53,20 +53,20 @@ def prompt_of(phase: Phase) -> Prompt:
 
 
 TOO_LARGE: Final = "TOO_LARGE"
-"""The code of what is refused for its size."""
+"""The code of an input that is too large."""
 ANSWER: Final = 16_000
-"""Characters of an answer that other phases, and the client, are told."""
+"""Characters of an answer that other phases and the client receive."""
 MENTIONED: Final = 600
 """Characters of a source or an argument that the context keeps."""
 _ABOUT: Final = 8_000
-"""Bytes of what is said about a thread besides the input, as JSON: it goes with every message to a phase."""
+"""Bytes of a thread's metadata, as JSON: every message to a phase has them."""
 
 
 def check_input(text: object, limit: int) -> None:
-    """Refuse an input that is too long, before anything is done with it.
+    """Refuse an input that is too long.
 
     Raises:
-        RefusedError: it is: TOO_LARGE, with the limit.
+        RefusedError: it is too large: TOO_LARGE, with the limit.
     """
     size = len(text) if isinstance(text, str) else 0
     if size > limit:
@@ -76,10 +76,10 @@ def check_input(text: object, limit: int) -> None:
 
 
 def check_about(user_id: str, metadata: Mapping[str, Any] | None) -> None:
-    """Refuse to carry more about a thread than is concise.
+    """Refuse metadata of a thread that is too large.
 
     Raises:
-        RefusedError: it is: TOO_LARGE, with the limit.
+        RefusedError: it is too large: TOO_LARGE, with the limit.
     """
     size = len(user_id.encode(errors="replace")) + len(to_json(dict(metadata or {}), fallback=str))
     if size > _ABOUT:
@@ -95,7 +95,7 @@ def cut(text: str, most: int = ANSWER) -> str:
 
 
 def cut_values(arguments: Mapping[str, Any], most: int = MENTIONED) -> dict[str, Any]:
-    """Return the arguments of a call, of each the beginning."""
+    """Return the arguments of a call, each truncated."""
     return {name: _cut_value(value, most) for name, value in arguments.items()}
 
 
@@ -111,65 +111,65 @@ _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
 
 
 class ChainConfig(BaseModel):
-    """How a chain is set up. What `phases` says about one counts before what is said for all."""
+    """The configuration of a chain. Settings in `phases` override those for all phases."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str | None = None
-    """As `antiphon.agents.models.model` takes it; None: what the environment or `antiphon.toml` says."""
+    """A name, as `antiphon.agents.model` takes it; None: that of the environment or of `antiphon.toml`."""
     fallback: str | None = None
-    """The model to ask when the first one cannot be used."""
+    """The model to ask when the first one fails."""
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int = Field(default=400, ge=1)
-    """Of one answer."""
+    """The maximum length of one answer."""
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
 
     max_cycles: int = Field(default=1, ge=1)
     """How often a turn may go through the phases: with 1, the last phase always answers."""
     enough_confidence: float = Field(default=0.9, ge=0, le=1)
-    """From here on, the last phase answers."""
+    """From this confidence on, the last phase answers."""
     least_change: float = Field(default=0.1, ge=0, le=1)
     """If the confidence has changed by less since the last cycle, the last phase answers: it has converged."""
 
     input_limit: int = Field(default=50_000, ge=200, le=80_000)
     """Characters of one input of a user; a longer one is refused."""
     history: int = Field(default=6, ge=0)
-    """How many earlier turns a phase is told, as far as they fit into `context_limit` characters."""
+    """How many earlier turns are in the prompt of a phase, as far as they fit into `context_limit` characters."""
     drafts: bool = True
-    """Whether a phase is told what the one before it has said; a very small model repeats it instead of reading on."""
+    """Whether a prompt has the answer of the previous phase; a very small model just repeats it."""
     found: int = Field(default=5, ge=0)
-    """How many sources are looked for."""
+    """The maximum number of sources."""
     context_limit: int = Field(default=4000, ge=200)
-    """Characters of sources and drafts that a model is told at most; kept to 70 percent of it."""
+    """Characters of sources and drafts in a prompt; at most 70 percent are used."""
 
     timeout: float = Field(default=120.0, gt=0)
     """Seconds that a model may take to answer."""
     attempts: int = Field(default=3, ge=1)
-    """How often a model is asked that fails, before the fallback is asked, and in the end the supervisor."""
+    """How often a failing model is asked before the fallback, and at last the supervisor, is."""
     backoff: float = Field(default=0.5, ge=0)
-    """Seconds before the second try; doubled with each, unless the provider says how long to wait."""
+    """Seconds before the second attempt; doubled with each, unless the provider says how long to wait."""
     longest_backoff: float = Field(default=30.0, ge=0)
     restarts: int = Field(default=2, ge=0)
-    """How often the manager of an agent is begun anew for one request, before the thread fails."""
+    """How often the manager of an agent is restarted for one request before the thread fails."""
     concurrency: int = Field(default=64, ge=1)
-    """How many requests a model gets at once, from all threads together."""
+    """How many concurrent requests a model gets, from all threads together."""
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
         """Read a TOML file: the fields of this class, and a table `[phases.action]` and so on with those of an agent.
 
         Raises:
-            ChainConfigError: it cannot be read, or is wrong.
+            ChainConfigError: it cannot be read, or is invalid.
         """
         return read_toml(path, cls, ChainConfigError)
 
     @property
     def patience(self) -> Patience:
-        """How models are asked."""
+        """The time limit, retries and concurrency of model requests."""
         return Patience(**{name: getattr(self, name) for name in Patience.model_fields})
 
     def agent(self, phase: Phase) -> AgentConfig:
-        """Return how the agent of a phase is set up, with everything said."""
+        """Return the complete configuration of a phase's agent."""
         base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=prompt_of(phase).text, max_tokens=self.max_tokens)
         if self.model is not None:
             base = base.model_copy(update={"model": self.model})
@@ -179,11 +179,11 @@ class ChainConfig(BaseModel):
 
 
 _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "knowledge_base")}
-"""What agents may use, unless something else is said."""
+"""The default tools of the phases."""
 
 
 async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) -> AgentConfig | None:
-    """Return how the agent of a phase was set up when a thread came to that phase last; None if it has not."""
+    """Return the configuration of the phase's agent that the thread recorded last; None: there is none."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload
         if record.message.lane != "control":
@@ -196,7 +196,7 @@ async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) ->
 
 
 async def current_agent(ledger: Ledger, phase: Phase, initial: AgentConfig) -> AgentConfig:
-    """Return how a phase's agent is set up now: INITIALIZE_PHASE has replaced it, UPDATE_AGENT_CONFIG was merged into it."""
+    """Return the current configuration of a phase's agent: INITIALIZE_PHASE replaces it, UPDATE_AGENT_CONFIG is merged."""
     config, asked = initial, dict[str, AgentConfig]()
     async for record in ledger.read(config_thread(phase)):
         payload = record.message.payload

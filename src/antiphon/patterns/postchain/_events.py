@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from antiphon import protocol
-from antiphon.ledger import Record
+from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.runtime.extending import response_type
 
@@ -55,10 +55,15 @@ class ChainEvent:
         return (self.kind, self.text) == ("status", "paused")
 
 
+_MOST: Final = 256
+"""Events that wait for a slow reader. More are not kept: what is recorded is read from the ledger, words are dropped."""
+
+
 class ChainEvents:
     """Who listens to which thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._listeners: dict[str, list[Callable[[ChainEvent], None]]] = {}
         self._readers: Counter[str] = Counter()
         """By thread, how many want to see words while they come."""
@@ -82,15 +87,32 @@ class ChainEvents:
                 del self._listeners[thread_id], self._readers[thread_id]
                 self._phases.pop(thread_id, None)
 
-    async def follow(self, thread_id: str) -> AsyncIterator[ChainEvent]:
-        """Give out what happens in a thread from now on, until it ends."""
-        queue: asyncio.Queue[ChainEvent] = asyncio.Queue()
-        with self.listening(thread_id, queue.put_nowait):
-            while True:
-                event = await queue.get()
+    async def follow(self, thread_id: str, *, most: int = _MOST) -> AsyncIterator[ChainEvent]:
+        """Give out what happens in a thread from now on, until it ends.
+
+        A reader that is slow by more than `most` events loses words. It never loses what is recorded.
+        """
+        backlog = _Backlog(most)
+        with self.listening(thread_id, backlog.put):
+            async for event in self._without_gaps(thread_id, backlog):
                 yield event
                 if event.is_last:
                     return
+
+    async def _without_gaps(self, thread_id: str, backlog: _Backlog) -> AsyncIterator[ChainEvent]:
+        """Yield the events of a backlog. Recorded events that it has dropped are read from the ledger."""
+        seq, phase = 0, cast("protocol.Phase | None", None)
+        while True:
+            event = await backlog.get()
+            if isinstance(event, int):
+                async for record in self._ledger.read(thread_id, event - 1):
+                    seq = record.seq
+                    if (read := event_of(record.message, seq, phase)) is not None:
+                        phase = read.phase or phase
+                        yield read
+            elif event.seq is None or event.seq > seq:  # else it was read from the ledger just now
+                seq, phase = event.seq or seq, event.phase or phase
+                yield event
 
     def emit(self, event: ChainEvent) -> None:
         """Tell those who listen."""
@@ -107,6 +129,35 @@ class ChainEvents:
             if event.phase is not None:
                 self._phases[thread_id] = event.phase
             self.emit(event)
+
+
+class _Backlog:
+    """The events that wait for one reader."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._events: deque[ChainEvent] = deque()
+        self._dropped: int | None = None
+        """The seq of the first recorded event that was dropped. Nothing more is kept until the reader has read the ledger."""
+        self._stirred = asyncio.Event()
+
+    def put(self, event: ChainEvent) -> None:
+        if self._dropped is None and len(self._events) < self._most:
+            self._events.append(event)
+        elif self._dropped is None and event.seq is not None:
+            self._dropped = event.seq
+        self._stirred.set()
+
+    async def get(self) -> ChainEvent | int:
+        """Return the next event; or the seq from which on recorded events were dropped."""
+        while not self._events and self._dropped is None:
+            self._stirred.clear()
+            await self._stirred.wait()
+        if self._events:
+            return self._events.popleft()
+        # Reset before the reader reads the ledger: what happens meanwhile is kept, and recognised by its seq.
+        dropped, self._dropped = self._dropped, None
+        return cast("int", dropped)
 
 
 def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:

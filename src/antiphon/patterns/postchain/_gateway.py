@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 class ClientActor(Actor):
-    """The endpoint of a user: passes results and words to listeners. The ledger keeps them for later readers."""
+    """The endpoint of a user: passes results and streamed words to listeners. The ledger keeps results for later readers."""
 
     concurrency = 100
 
     def __init__(self, hear: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
-        """Make it; `hear` is given the client's address and what it is told."""
+        """Make it; `hear` is called with the client's address and the message."""
         self._hear = hear
 
     @handles
@@ -66,7 +66,7 @@ _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
 _OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *protocol.PHASES})
 _INPUTS: Final = ("initial_input", "input")
-"""The fields that have what a user says."""
+"""The fields with a user's text."""
 
 
 class _Route(NamedTuple):
@@ -75,7 +75,7 @@ class _Route(NamedTuple):
 
 
 class Gateway:
-    """Where messages of the protocol come in."""
+    """The entry point for messages of the protocol."""
 
     def __init__(self, system: System, ledger: Ledger, input_limit: int) -> None:
         self._system = system
@@ -83,7 +83,7 @@ class Gateway:
         self._input_limit = input_limit
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
-        """Send a message, and return its response. Whatever goes wrong is a response too."""
+        """Send a message, and return its response. Errors are responses too."""
         try:
             wire = _read(data)
         except (DecodeError, ValueError) as exc:
@@ -137,7 +137,7 @@ class Gateway:
         return natural if wire.receiver is None else natural._replace(address=wire.receiver)
 
     async def _natural(self, wire: protocol.Message) -> _Route:
-        """Return where a message belongs by its type and data."""
+        """Return the receiver of a message by its type and data."""
         kind, data = wire.type, wire.data
         thread_id: Any = data.get("thread_id") if is_name(data.get("thread_id")) else None
         if kind == "CREATE_THREAD":
@@ -162,7 +162,7 @@ class Gateway:
         return _Route(agent, f"asked-{thread_of_message(wire.id)}")
 
     async def _to_original(self, message_id: str) -> _Route:
-        """Return who was asked, and where, what is to be tried again."""
+        """Return the receiver and the thread of the request to retry."""
         for record in await self._ledger.by_invocation(message_id):
             message = record.message
             if message.lane == "control" and message.kind == "option_call" and message.to:
@@ -171,7 +171,7 @@ class Gateway:
 
 
 def _read(data: Mapping[str, Any] | str | bytes) -> protocol.Message:
-    """Read what came in; an error that answers nothing of ours is told like any other message."""
+    """Parse a message; an error that answers none of our requests is handled like any other message."""
     if isinstance(data, Mapping):
         data = orjson.dumps(dict(data)).decode()
     wire = protocol.deserialize_message(data if isinstance(data, str) else data.decode())
@@ -195,11 +195,11 @@ def _plain(response: protocol.Response) -> dict[str, Any]:
 
 
 _LOOK: Final = 0.05
-"""Seconds between two looks for an answer."""
+"""Seconds between two polls for an answer."""
 
 
 class PostedMessageActor(Actor):
-    """Takes up what was posted."""
+    """Handles posted messages."""
 
     @handles
     async def take_up(self, notice: TakeUp, context: Context) -> None:
@@ -207,7 +207,7 @@ class PostedMessageActor(Actor):
 
 
 async def listen(system: System, chain: Chain, horizon: str) -> None:
-    """Take up what other processes post to threads that are at work here, until it is cancelled."""
+    """Handle messages that other processes post to threads that run here, until it is cancelled."""
     tailing = cast("AsyncGenerator[Tailed, None]", system.ledger.tail(horizon))
     async with aclosing(tailing) as records:
         async for tailed in records:

@@ -1,6 +1,6 @@
 """PhaseActor: what all phases do. Each has its own work before and after the agent is asked, in `_phases.py`.
 
-Whatever goes wrong is an answer, PHASE_PROCESSING_ERROR, and no failure of the actor: it is at work for many threads.
+An error is an answer (PHASE_PROCESSING_ERROR), not a failure of the actor, which serves many threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.runtime import Actor, Context, handles
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 _USED = ("model", "input_tokens", "output_tokens", "untrusted")
-"""What is passed on of an agent's answer besides the answer."""
+"""The fields of an agent's answer that are passed on besides its text."""
 
 
 class PhaseActor(Actor):
@@ -39,11 +39,11 @@ class PhaseActor(Actor):
     # ------------------------------------------------------------ what a phase does in its own way
 
     async def gather(self, work: PhaseWork, context: Context) -> PhaseWork:
-        """Find what the agent needs to know; what is looked up is an effect."""
+        """Find the information for the agent; lookups are effects."""
         return work
 
     def prompt(self, work: PhaseWork) -> str:
-        """Return what the agent is asked."""
+        """Return the prompt of the agent."""
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     async def conclude(
@@ -53,7 +53,7 @@ class PhaseActor(Actor):
         raise NotImplementedError
 
     def output(self, response: str, confidence: float, **more: Any) -> protocol.PhaseOutput:
-        """Return an output that goes on with the phase after this one."""
+        """Return an output that continues with the next phase."""
         following = protocol.PHASES[protocol.PHASES.index(self.phase) + 1 :]
         return protocol.PhaseOutput(
             response=response, next_phase=following[0] if following else None, confidence=confidence, **more
@@ -117,7 +117,7 @@ class PhaseActor(Actor):
 
     @handles
     async def prepare(self, request: protocol.PrepareContext, context: Context) -> protocol.ContextPrepared:
-        """Make the context of an agent: the phase's prompt, and what was said; and record how the agent is set up."""
+        """Make the context of an agent: the phase's prompt and the conversation; and record the agent's configuration."""
         config = await self.chain.cast.agent_config(self.phase)
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
         metadata |= {"agent": config.model_dump(mode="json", exclude_unset=True), "prompt": prompt_of(self.phase).name}
@@ -129,13 +129,13 @@ class PhaseActor(Actor):
 
     @handles
     async def initialize(self, request: protocol.InitializePhase, context: Context) -> protocol.PhaseInitialized:
-        """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
+        """Configure the phase's agent, from its next run on: recording the request is enough."""
         await self.chain.cast.check(self.phase, request.config)
         return protocol.PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
 
     @handles
     async def invoke(self, request: protocol.InvokeAgent, context: Context) -> protocol.AgentInvoked | None:
-        """Have the named agent answer."""
+        """Ask the named agent."""
         await context.forward(request.agent_id)
         return None
 
@@ -144,7 +144,7 @@ class PhaseActor(Actor):
     async def _ask_agent(
         self, request: protocol.ProcessWithAgent, work: PhaseWork, context: Context
     ) -> protocol.AgentResponse:
-        """Ask the agent; if its manager cannot answer, have the supervisor begin it anew, and ask again."""
+        """Ask the agent; if its manager cannot answer, have the supervisor restart it, and ask again."""
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         most = self.chain.config.restarts + 1
         try:
@@ -166,8 +166,8 @@ class PhaseActor(Actor):
     async def _asked(self, manager: str, request: protocol.Request[ReplyT], context: Context, key: str) -> ReplyT:
         """Ask the manager. While a person must approve or settle something, the thread is paused.
 
-        A person does so and resumes the thread; then the same is asked again, under the same id: what was done is there.
-        So it rests too where only a program with the toolkit can go on.
+        After a person has done so and resumed the thread, the same request is sent again with the same id, so finished work is
+        not repeated. The thread is also paused if only a program with the toolkit can continue.
         """
         try:
             return await context.ask(manager, request, within=UNHURRIED, key=key)
@@ -178,7 +178,7 @@ class PhaseActor(Actor):
             await self._rest(thread_id, parked, context)
             waiting = await waiting_for(self.chain.ledger, thread_id)
             if waiting is not None and not waiting.is_answered:
-                continue  # it was resumed, but nobody has said anything
+                continue  # it was resumed without a decision
             try:
                 more: dict[str, Any] = {
                     "thread_id": thread_id,
@@ -188,13 +188,14 @@ class PhaseActor(Actor):
                 }
                 return await context.system.ask(manager, request, **more)
             except RESTS:
-                continue  # there is something else
+                continue  # it waits for another decision now
 
     async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
-        """Pause the thread, and wait until it is resumed. One that is not at work cannot be: who asks by hand is told.
+        """Pause the thread, and wait until it is resumed. A thread that does not run cannot be paused: the caller gets the
+        error.
 
         Raises:
-            ParkedError, UnguardedToolError: it is not.
+            ParkedError, UnguardedToolError: the thread does not run.
             WithdrawnError: it is terminated.
         """
         try:
@@ -220,7 +221,7 @@ class PhaseActor(Actor):
 
 
 def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
-    """Return an output as the protocol has it, without what is only for us."""
+    """Return an output in the form of the protocol, without internal fields."""
     return protocol.PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
 
 

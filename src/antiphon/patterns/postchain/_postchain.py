@@ -1,13 +1,14 @@
-"""PostChain: what a user has of the pattern. It opens a system with all the actors, and is an `async with` block."""
+"""PostChain: the public class of the pattern."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from typing_extensions import override
 
@@ -57,9 +58,6 @@ from antiphon.patterns.postchain._protocol import (
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.runtime import Backoff, Supervision, System
 
-if TYPE_CHECKING:
-    pass
-
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
@@ -71,18 +69,18 @@ PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
     YieldPhaseActor,
 )
 _RESTING = frozenset(error.code for error in RESTS)
-"""The codes of a thread that is paused until a person has said something, or its own program goes on with it."""
+"""The error codes of a thread that is paused until a person decides, or its own program continues it."""
 _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05), heartbeat=5.0)
-"""A manager that does not answer for 15 s hangs. A model that does not is another matter: `ChainConfig.timeout` ends that."""
+"""A manager that does not answer for 15 s counts as hung. `ChainConfig.timeout` limits models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainResult(Outcome):
     """The result of a turn.
 
-    Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must approve or settle
-    something: then `error_message` says what, and what to type. The code UNGUARDED_TOOL says that only a program with the
-    toolkit of the thread can go on.
+    Its status is completed, failed or terminated; or paused, with the code PARKED, if a person must approve or settle
+    something: then `error_message` says what, and which command to run. The code UNGUARDED_TOOL means that only a program
+    with the toolkit of the thread can continue.
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -90,7 +88,7 @@ class ChainResult(Outcome):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing goes on by itself: the thread is over, or waits for a person."""
+        """Whether the thread has ended, or waits for a person."""
         return self.status in {"completed", "failed", "terminated"} or self.error_code in _RESTING
 
 
@@ -100,26 +98,26 @@ class PostChain(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
-        *,
         config: ChainConfig | Path | str | None = None,
+        *,
         listen: bool = False,
         grace: float = 1.0,
-        **options: Unpack[PatternOptions],
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file. With `listen`, it
-        answers what other processes post to threads that run here. At the end, actors have `grace` seconds for what they are
-        doing; the next process goes on with it. The other options are those of every pattern: see `Pattern` and `Cast`.
-        `model` and `patience` count before what `config` says. `tools` are functions that agents may be given by name. With a
-        `toolkit`, its tools too, and every call of any tool goes through it.
+        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. With `listen`, the chain answers
+        messages that other processes post to threads that run here. When the block ends, actors have `grace` seconds to
+        finish; the next process continues unfinished work. The other options are those of every pattern: see `Pattern` and
+        `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may name. With a
+        `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is wrong.
-            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
-            ValueError: the toolkit has a tool of the name of one of `tools`.
+            ChainConfigError: the file cannot be read, or is invalid.
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
+            ValueError: the toolkit has a tool with the name of one of `tools`.
         """
-        super().__init__(ledger, **options)
+        super().__init__(ledger, **common)
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
@@ -139,7 +137,7 @@ class PostChain(Pattern):
 
     @override
     def host(self, system: System) -> None:
-        """Begin all actors in a system, which is one of this chain's ledger."""
+        """Start all actors in a system on this chain's ledger."""
         chain = self._chain
         self._gateway = Gateway(system, self.ledger, self.config.input_limit)
         chain.gates = system.gates
@@ -165,10 +163,10 @@ class PostChain(Pattern):
         message_history: MessageHistory = (),
         user_id: str = "user",
     ) -> ChainResult:
-        """Answer a question: in a new thread, or as the next turn of the thread that is named.
+        """Answer a question: in a new thread, or as the next turn of the given thread.
 
-        A thread that was imported goes on: the phases are told its history. A text is a new turn each time. The same message
-        or conversation in the same thread is not done again.
+        An imported thread continues: the phases read its history. A text is a new turn each time. The same message or
+        conversation in the same thread is not done again.
 
         Raises:
             RefusedError: the thread cannot take a turn now; the code says why.
@@ -187,7 +185,7 @@ class PostChain(Pattern):
         return replace(result, messages=await read_answer(self.ledger, thread_id, _is_answer))
 
     async def _take_turn(self, thread_id: str, given: TaskInput, user_id: str) -> None:
-        """Start a turn in a thread that is named; create its life if it has none."""
+        """Start a turn in the given thread; create the chain's state if the thread has none."""
         is_text = given == TaskInput(given.text)
         own_id = current_port().new_id() if is_text else known_by("turn", thread_id, *given.identity)
         life = await self.life(thread_id)
@@ -205,10 +203,10 @@ class PostChain(Pattern):
             await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _create_in(self, thread_id: str, given: TaskInput, own_id: str, user_id: str = "user") -> None:
-        """Create the life of a chain in a thread that no pattern has: a new one, or one that was imported.
+        """Create the state of a chain in a thread without a pattern: a new one, or an imported one.
 
         Raises:
-            RefusedError: another pattern has it.
+            RefusedError: it belongs to another pattern.
         """
         found = await self.ledger.thread(thread_id)
         if found is not None and found.pattern not in (None, PATTERN):
@@ -221,7 +219,7 @@ class PostChain(Pattern):
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
-        """Write what began elsewhere to the thread, and return how a request says where it is."""
+        """Write the history from outside to the thread, and return its place for a request."""
         if given == TaskInput(given.text):
             return {}
         message_id = await given.hand_over(self.system, thread_id, own_id)
@@ -242,7 +240,7 @@ class PostChain(Pattern):
         return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
-        """Start a thread that was created just now: it is known, and nothing of it has ended before."""
+        """Start a new thread: nothing of it has ended before."""
         await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
 
     async def wait(self, thread_id: str) -> ChainResult:
@@ -272,7 +270,7 @@ class PostChain(Pattern):
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.error_code not in _RESTING:
-            await idle.wait()  # the caller may close the chain now, and nothing must be left open
+            await idle.wait()  # the caller may close the chain next, and then no work may be open
         return result
 
     async def result(self, thread_id: str) -> ChainResult:
@@ -290,18 +288,25 @@ class PostChain(Pattern):
         return ChainResult(thread_id, life.status)
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
-        """Give out what happens in a thread from now on, words included, until it ends."""
+        """Yield the events of a thread from now on, with streamed words, until it ends.
+
+        A reader that is hundreds of events behind loses words, but no recorded event.
+        """
         return self._chain.events.follow(thread_id)
+
+    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
+        """Call a function with each event of a thread, with streamed words, while the block lasts."""
+        return self._chain.events.listening(thread_id, listener)
 
     # ------------------------------------------------------------ the life of a thread
 
     async def create(
         self, text: str, *, user_id: str = "user", metadata: Mapping[str, Any] | None = None, id: str | None = None
     ) -> str:
-        """Make a thread for a question, and return its id. The same `id` again is the same thread.
+        """Create a thread for a question, and return its id. The same `id` gives the same thread.
 
         Raises:
-            RefusedError: the question, or what is said about it, is TOO_LARGE.
+            RefusedError: the question or its metadata is TOO_LARGE.
         """
         check_input(text, self.config.input_limit)
         check_about(user_id, metadata)
@@ -312,7 +317,7 @@ class PostChain(Pattern):
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None) -> protocol.ThreadStarted:
-        """Begin with the phases; `text` is what is asked in a later turn, or of a thread that was imported."""
+        """Start the phases; `text` is the input of a later turn, or of an imported thread."""
         check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
         if text and await self._is_imported(thread_id):
@@ -321,16 +326,16 @@ class PostChain(Pattern):
 
     @override
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:
-        """Let no model call and no tool of a thread begin until it is resumed. What runs ends, and is recorded."""
+        """Pause a thread: no new model or tool call starts until it is resumed. Running calls end, and are recorded."""
         return await self._ask(thread_id, protocol.PauseThread(thread_id=thread_id))
 
     @override
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
-        """Let a thread go on where it was, also one that another process left behind.
+        """Resume a thread, also one that another process left open.
 
         Raises:
             RefusedError: it cannot.
-            UnguardedToolError: not here: its tools are guarded by a toolkit that this chain does not have.
+            UnguardedToolError: a toolkit that this chain does not have guards its tools.
         """
         if (reason := await self._lacks(thread_id, await self.life(thread_id))) is not None:
             raise UnguardedToolError(reason)
@@ -338,16 +343,16 @@ class PostChain(Pattern):
 
     @override
     async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
-        """End a thread for good: what runs is cancelled, nothing begins any more."""
+        """Terminate a thread: running calls are cancelled, no new ones start."""
         return await self._ask(thread_id, protocol.TerminateThread(thread_id=thread_id, reason=reason))
 
     @override
     async def status(self, thread_id: str) -> protocol.ThreadStatus:
-        """Return where a thread is."""
+        """Return the status of a thread."""
         return await self._ask(thread_id, protocol.GetThreadStatus(thread_id=thread_id))
 
     async def life(self, thread_id: str) -> ThreadLife:
-        """Return what a thread amounts to, as the ledger has it now; nothing is written."""
+        """Return the state of a thread from the ledger; nothing is written."""
         return await self.ledger.replay(thread_id, LIFE.fold())
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
@@ -355,7 +360,7 @@ class PostChain(Pattern):
         return await self._gateway.send(data, within=within)
 
     def hear(self, listener: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
-        """Have a function called with what clients are told, and which client it is: results, and words that are streamed."""
+        """Call a function with the client and each message to it: results, and streamed words."""
         self._heard.append(listener)
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
@@ -366,14 +371,14 @@ class PostChain(Pattern):
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
-        """Return why a thread cannot go on before a person has said something, or in another program; empty if it can."""
+        """Return why a thread must wait for a person, or for another program; empty: it need not."""
         if (waiting := await waiting_for(self.ledger, thread_id)) is not None:
             return {"error_message": waiting.text, "error_code": ParkedError.code}
         why = await self._lacks(thread_id, life)
         return {} if why is None else {"error_message": why, "error_code": UnguardedToolError.code}
 
     async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
-        """Return why a thread cannot go on here, but in another program; None if it can."""
+        """Return why only another program can continue a thread; None: this one can."""
         phase = life.current_phase
         agent = await prepared_agent(self.ledger, thread_id, phase)
         if agent is None or phase is None:
@@ -398,11 +403,11 @@ class PostChain(Pattern):
 async def ask_owner(
     ledger: Ledger, message: Mapping[str, Any], *, patience: float = 2.0, or_here: bool = True
 ) -> dict[str, Any]:
-    """Have a message about a thread answered by the process that runs it; if none does within `patience`, by this one.
+    """Ask the process that runs a thread; if none answers within `patience` seconds, answer here.
 
-    The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread. Without
-    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and the next owner of the thread obeys it: so a
-    thread whose tools only its own program has is resumed.
+    The process must listen (`PostChain(ledger, listen=True)`); a live process that does not listen loses the thread. Without
+    `or_here`, a message without an answer is a TIMEOUT. It stays posted, and the next owner of the thread handles it: in this
+    way a thread is resumed whose tools only its own program has.
 
     Raises:
         LedgerError: the ledger cannot be used.
@@ -423,7 +428,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 def _is_answer(message: Message) -> bool:
-    """Whether a message is what the agent of the last phase has said."""
+    """Whether a message is the answer of the last phase's agent."""
     return message.policy == protocol.PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
 
 

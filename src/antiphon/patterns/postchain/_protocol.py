@@ -11,7 +11,7 @@ from antiphon.runtime import system_thread
 
 
 def agent_of(phase: str) -> str:
-    """Return the name of a phase's agent, and the address of who manages it."""
+    """Return the name of a phase's agent, which is its manager's address."""
     return f"agent/{phase}"
 
 
@@ -21,42 +21,42 @@ def phase_of_agent(agent_id: str) -> Phase | None:
 
 
 def config_thread(phase: str) -> str:
-    """Return the thread of what is said about a phase's agent and concerns no conversation."""
+    """Return the thread with the configuration messages of a phase's agent."""
     return system_thread(agent_of(phase))
 
 
 def thread_of_message(message_id: str) -> str:
-    """Return the thread that a CREATE_THREAD makes: the same message, the same thread."""
+    """Return the thread id of a CREATE_THREAD; the same message gives the same thread."""
     digest = hashlib.blake2b(message_id.encode(errors="replace"), digest_size=10).digest()
     return f"t-{base64.b32encode(digest).decode().lower()}"
 
 
 def thread_address(thread_id: str) -> str:
-    """Return where the actor of a thread lives."""
+    """Return the address of a thread's actor."""
     return f"thread/{thread_id}"
 
 
 CLIENT = "client/local"
-"""Who asks, where nobody says who does."""
+"""The default sender."""
 
 SUPERVISOR = "supervisor/agents"
 
 DELEGATE: Final = "delegate/1"
-"""Goes through the phases in threads of other patterns."""
+"""The actor that runs the phases in threads of other patterns."""
 POSTED: Final = "door/1"
 OUTSIDE: Final = "client/outside"
-"""Who speaks that is another process."""
+"""The sender of messages from other processes."""
 
 
 class TakeUp(Notice, frozen=True, type="TAKE_UP", family="thread"):
-    """Somebody has posted a message to a thread."""
+    """Another process has posted a message to a thread."""
 
     thread_id: str
     invocation_id: str
 
 
 class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
-    """Go through the phases, from where the thread is."""
+    """Run the phases, from the state of the thread."""
 
     thread_id: str
 
@@ -66,11 +66,11 @@ class ChainAnswered(Reply, frozen=True, type="CHAIN_ANSWERED"):
 
     thread_id: str
     result: Object
-    """What THREAD_RESULT has of a thread that completed."""
+    """The data of the THREAD_RESULT of a completed thread."""
 
 
 class AskChain(Request[ChainAnswered], frozen=True, type="ASK_CHAIN", family="thread"):
-    """Go through the phases once, in a thread of another pattern."""
+    """Run the phases once, in a thread of another pattern."""
 
     thread_id: str
     input: str
@@ -84,6 +84,6 @@ class ThreadSubscribed(Reply, frozen=True, type="THREAD_SUBSCRIBED"):
 
 
 class SubscribeThread(Request[ThreadSubscribed], frozen=True, type="SUBSCRIBE_THREAD", family="thread"):
-    """Be told THREAD_RESULT too."""
+    """Subscribe to THREAD_RESULT."""
 
     thread_id: str

@@ -1,8 +1,8 @@
-"""Running a stored thread again on the code that is installed, to see whether it still does what it did.
+"""Reruns a stored thread on the installed code, to see whether the code still behaves the same.
 
-What actors answered is taken out of a copy of the thread; what they did to the world, and what models said, stays. Then
-the copy is taken up as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped where it asks
-or does something else than the thread says. What it answers is compared with what was answered then. No model is asked.
+The answers of actors are removed from a copy of the thread; the effects and the answers of models stay. Then the copy is
+recovered as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped if it requests or does
+something else than the thread records. Its answers are compared with the recorded ones. No model is asked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PATIENCE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first place where a thread would go otherwise now."""
+    """The first place where the installed code diverges from a thread."""
 
     seq: int
     """In the stored thread."""
@@ -71,13 +71,13 @@ async def rerun(
     toolkit: Toolkit | None = None,
     make_model: Callable[[str], Model] = make_named_model,
 ) -> Divergence | None:
-    """Run the last turn of a thread again, and return the first place where it goes otherwise; None if it does not.
+    """Rerun the last turn of a thread, and return the first divergence; None: there is none.
 
     Of a branch, that is what was done in the branch itself. `config`, `tools` and `toolkit` are as for a `PostChain`.
     `make_model` makes the models that the thread names. They are not asked, but what a prompt looks like depends on them.
 
     Raises:
-        AntiphonError: a model cannot be had; the text says why.
+        AntiphonError: a model cannot be loaded; the text says why.
         ValueError: the thread has not ended, so that there is nothing to compare.
         LedgerError: the ledger cannot be read.
     """
@@ -99,14 +99,14 @@ async def rerun(
         "recover": False,
     }
     async with PostChain(copy, config=chosen, grace=0.2, **given) as chain:
-        await chain.system.recover()
+        await chain.system.recover(thread_id)
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)
     return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
 
 
 def _with_models(config: ChainConfig, models: Mapping[Phase, str]) -> ChainConfig:
-    """Return how phases are set up now, but each with the model that it had."""
+    """Return the current configuration of the phases, but each with its recorded model."""
     phases = dict(config.phases)
     for phase, name in models.items():
         phases[phase] = phases.get(phase, AgentConfig()).merged(AgentConfig(model=name))

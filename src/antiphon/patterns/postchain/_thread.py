@@ -1,12 +1,12 @@
-"""ThreadActor: one for each thread. It goes through the phases, and obeys those who start, pause, resume and end it.
+"""ThreadActor: one for each thread. It runs the phases, and handles start, pause, resume and terminate.
 
-Where a thread is, is what its ledger amounts to (`_life.py`). RUN_THREAD is told by START_THREAD and is open as long as the
-thread is at work, so the next owner of the thread runs it again after a crash: answered requests are answered from the ledger.
-The other messages are handled beside it (`ordering_key`), one after the other.
+The state of a thread is a fold over its rows (`_lifecycle.py`). START_THREAD sends RUN_THREAD, which is open as long as the
+thread runs, so after a crash the next owner of the thread runs it again: recorded answers come from the ledger. The other
+messages are handled concurrently with it (`ordering_key`), one after the other.
 
-PAUSE closes the gate of the thread and is answered when nothing is passing it. The end of a run passes the gate too, so a
-thread cannot be paused and completed at once. TERMINATE is answered first and cancels then: after that nothing begins, in
-this process or another, because the gate is as the ledger says.
+PAUSE closes the gate of the thread, and is answered when no start is passing it. The end of a run passes the gate too, so a
+thread cannot be paused and completed at the same time. TERMINATE is answered before the run is cancelled: from then on nothing
+starts, in this process or another, because the gate follows the ledger.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ThreadActor(Actor):
         self._subscribers: list[str] = []
         """Who has said so here."""
         self._is_told = asyncio.Event()
-        """Set unless a START or RESUME that began the run is not answered yet: no phase is asked before."""
+        """Set when the START or RESUME that began the run is answered: no phase is asked before."""
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Let RUN_THREAD be handled beside the others."""
+        """Handle RUN_THREAD concurrently with the other messages."""
         match message.parts:
             case (DataPart(data=JsonObject() as said),) if said.get("type") == RunThread.message_type:
                 return RunThread.message_type
@@ -111,7 +111,7 @@ class ThreadActor(Actor):
         await context.reply(resumed)
         self._is_told.set()
         self._chain.gates.open(thread_id)
-        if self._idle.is_set():  # another process had it, and is gone
+        if self._idle.is_set():  # its process is gone
             await context.recover_thread(thread_id)
         return None
 
@@ -132,7 +132,7 @@ class ThreadActor(Actor):
             raise
         gates.end(thread_id)
         self._terminated.set()
-        if was_waiting or self._idle.is_set():  # another process had it, and is gone: what it left open is ended
+        if was_waiting or self._idle.is_set():  # its process is gone: close what it left open
             await context.recover_thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
@@ -174,7 +174,7 @@ class ThreadActor(Actor):
 
     @handles
     async def run(self, notice: RunThread, context: Context) -> None:
-        """Go through the phases, unless the thread is terminated meanwhile."""
+        """Run the phases, unless the thread is terminated meanwhile."""
         self._idle.clear()
         self._chain.at_work[_thread(context)] = self._idle
         work = asyncio.create_task(self._work(context))
@@ -211,13 +211,13 @@ class ThreadActor(Actor):
             return  # the thread is terminated
         except DeliveryError as exc:
             if context.is_closing:
-                raise  # it does not fail: the next process goes on with it
+                raise  # no failure: the next process continues it
             await self._tell(context, life, _failed(life, exc, thread_id))
         else:
             await self._tell(context, life, _completed(life, thread_id))
 
     async def _until_told(self, context: Context) -> None:
-        """Wait until the message is answered that has the thread run; after a crash, only the ledger knows whether it is."""
+        """Wait until the message that started the run is answered; after a crash, only the ledger knows whether it is."""
         if context.attempt > 1:
             self._is_told.clear()
             if context.message.parent_id not in ((await self._now(context)).asked or {}):
@@ -225,14 +225,14 @@ class ThreadActor(Actor):
         await self._is_told.wait()
 
     async def _tell(self, context: Context, life: ThreadLife, result: protocol.ThreadResult) -> None:
-        """Send the result to the creator and subscribers; then the thread is over. A paused one does not end."""
+        """Send the result to the creator and subscribers; then the thread has ended. A paused thread does not end."""
         creator = life.creator if context.knows(life.creator) else CLIENT
         try:
             async with self._chain.gates.passing(result.thread_id):
                 context.mark(status=result.status, pattern=PATTERN)
                 await self._say(context, creator, result)
                 for each in await self._also(context, life, creator):
-                    with suppress(UndeliverableError):  # it is with the dead letters; the others are told
+                    with suppress(UndeliverableError):  # it is a dead letter; continue with the other receivers
                         await self._say(context, each, result)
         except WithdrawnError:
             return
@@ -240,12 +240,12 @@ class ThreadActor(Actor):
         context.rest()
 
     async def _also(self, context: Context, life: ThreadLife, creator: str) -> list[str]:
-        """Return who else is told; after a crash, only the ledger knows who said so while the thread ran."""
+        """Return the subscribers; after a crash, only the ledger knows those that were added while the thread ran."""
         known = life.subscribers if context.attempt == 1 else (await self._now(context)).subscribers
         return [each for each in dict.fromkeys((*known, *self._subscribers)) if each != creator]
 
     async def _say(self, context: Context, creator: str, result: protocol.ThreadResult) -> None:
-        """Tell the result; where the thread has used up its budget or its hops, at least write it down: it must end."""
+        """Send the result; if the thread has used up its budget or its hops, only record it: the thread must end."""
         try:
             await context.tell(creator, result, within=UNHURRIED, key="result")
         except (BudgetExceededError, HopLimitError):
@@ -257,7 +257,7 @@ class ThreadActor(Actor):
     # ------------------------------------------------------------ where it is
 
     async def _life(self, context: Context, move: type[Any]) -> tuple[ThreadLife, str]:
-        """Return where the thread is, if the move is legal from there.
+        """Return the state of the thread, if the move is legal from it.
 
         Raises:
             RefusedError: it is not.
@@ -270,19 +270,19 @@ class ThreadActor(Actor):
         return life, thread_id
 
     async def _now(self, context: Context) -> ThreadLife:
-        """Return where the thread is, whatever was said since the message came that is handled."""
+        """Return the state of the thread, with the messages since the current one arrived."""
         head = await self._chain.ledger.head(_thread(context))
         return await context.state_at(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
-        """Whether the thread is run, or is over; a run that this message began does not count."""
+        """Whether the thread runs or has ended; a run that this message started does not count."""
         own = f"{context.course.invocation_id}/run"
         rows = [row.message for row in await self._chain.ledger.open_calls(_thread(context))]
         return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
 
 
 class DelegateActor(Actor):
-    """Goes through the phases for agents of other patterns, in the threads that these work in."""
+    """Runs the phases for agents of other patterns, in their threads."""
 
     concurrency = 1000
 
@@ -291,7 +291,7 @@ class DelegateActor(Actor):
 
     @handles
     async def answer(self, request: AskChain, context: Context) -> ChainAnswered:
-        """Have the phases answer; the thread has no life of its own here, so it can be neither paused nor started."""
+        """Run the phases; the thread is not the chain's, so it can be neither paused nor started."""
         thread_id = context.thread_id
         if thread_id is None or thread_id != request.thread_id:
             raise RefusedError("the phases work in a thread: ask them in it", protocol.ErrorCode.VALIDATION_ERROR)
@@ -302,7 +302,7 @@ class DelegateActor(Actor):
                 life = await self._through_phases(request.input, thread_id, context)
         finally:
             self._chain.delegated[thread_id] -= 1
-            self._chain.delegated += Counter()  # without those that are 0
+            self._chain.delegated += Counter()  # without zeros
         return ChainAnswered(thread_id=thread_id, result=_completed(life, thread_id).to_data())
 
     async def _through_phases(self, input: str, thread_id: str, context: Context) -> ThreadLife:
@@ -377,12 +377,12 @@ def _context_of(life: ThreadLife) -> ChainContext:
 
 
 def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the phases in the order in which they were last done: of each, only the last output is kept."""
+    """Return the phases in the order in which they were last done; only the last output of each is kept."""
     return tuple(reversed(dict.fromkeys(reversed(done))))
 
 
 def _outputs(life: ThreadLife) -> dict[str, Any]:
-    """Return the outputs of the phases, without what they did to the context: that is in the ledger once."""
+    """Return the outputs of the phases without their context operations, which the ledger has once."""
     found: dict[str, Any] = thaw(dict(life.outputs or {}))
     return {phase: {k: v for k, v in output.items() if k != "context_operations"} for phase, output in found.items()}
 

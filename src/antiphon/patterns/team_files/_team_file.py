@@ -1,4 +1,4 @@
-"""Team files: who works together, and how, as a TOML file says it; and the pattern that it describes."""
+"""Team files: agents and their pattern in a TOML file, and the pattern made from it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import CastError, TeamFileError
 from antiphon.ledger import Ledger
-from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, Cast, Patience, Pattern
+from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
 from antiphon.patterns.teams import ManagerSpec, Team
@@ -32,30 +31,30 @@ Role: TypeAlias = Literal["leader", "manager", "worker"]
 
 
 class _Section(BaseModel):
-    """A typing mistake must not grant something, or leave it out, in silence."""
+    """Unknown keys are refused: a typing mistake must not change permissions silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TeamAgent(AgentSpec):
-    """One of the team."""
+    """One agent of the team."""
 
     role: Role = "worker"
-    """`leader`: who is asked first; the orchestrator of `teams`, the controller of `workers`, the policy of `options`."""
+    """`leader`: it is asked first; the orchestrator of `teams`, the controller of `workers`, the policy of `options`."""
     manages: tuple[str, ...] = ()
     """The workers of a manager."""
     plans: Literal["steps", "script", "whole"] = "steps"
     """How a manager breaks a phase down; see `ManagerSpec`."""
     script: tuple[ScriptStep, ...] = ()
-    """The script of a manager that no model shall write one for."""
+    """A fixed script of a manager; without it, a model writes one."""
     is_global: bool = True
     """Whether a manager's syntheses are broadcast; see `ManagerSpec`."""
     peers: tuple[str, ...] | None = None
-    """Whom a peer may call; None: everybody."""
+    """The peers that a peer may ask; None: all."""
 
 
 class TeamGrant(_Section):
-    """What an agent may do besides using the tools that it names: a tool under conditions."""
+    """A permission besides the tools that an agent names: a tool under conditions."""
 
     agent: str
     tool: str
@@ -70,7 +69,7 @@ class TeamServer(_Section):
     url: str | None = None
     command: tuple[str, ...] | None = None
     required: bool = False
-    """Whether nothing is done without it."""
+    """Whether the team does not start without it."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -80,7 +79,7 @@ class TeamServer(_Section):
 
 
 class TeamBudget(_Section):
-    """What a task may use, with all agents."""
+    """The budget of a thread, with all agents."""
 
     requests: int | None = Field(default=None, ge=1)
     tool_calls: int | None = Field(default=None, ge=1)
@@ -89,7 +88,7 @@ class TeamBudget(_Section):
     seconds: float | None = Field(default=None, gt=0)
 
     def as_budget(self) -> AgentBudget:
-        """Return it as agents have it."""
+        """Return it as an `AgentBudget`."""
         return AgentBudget(**self.model_dump())
 
 
@@ -97,20 +96,20 @@ class TeamFile(_Section):
     """The whole file."""
 
     pattern: PatternName
-    """How they work together."""
+    """The name of the pattern."""
     about: str = ""
-    """What the team is good for, in a sentence."""
+    """The purpose of the team, in a sentence."""
     model: str | None = None
-    """For agents that name none, as `antiphon.agents.model` takes it; a script's file is beside this one."""
+    """The model of agents that name none, as `antiphon.agents.model` takes it; a script is relative to this file."""
     files: str | None = None
-    """The folder whose files tools may read, beside this file."""
+    """The folder whose files tools may read, relative to this file."""
     agents: tuple[TeamAgent, ...] = Field(min_length=1)
     grants: tuple[TeamGrant, ...] = ()
     approvals: tuple[str, ...] = ()
-    """Tools that a person must approve, call by call."""
+    """Tools that need an approval for each call."""
     approvers: tuple[str, ...] = ()
     mcp: Mapping[str, TeamServer] = Field(default_factory=dict[str, TeamServer])
-    """Servers with tools; the name is what their tools' names begin with."""
+    """Tool servers by name; the names of their tools begin with it."""
     budget: TeamBudget = TeamBudget()
     patience: Patience = Patience()
 
@@ -119,7 +118,7 @@ class TeamFile(_Section):
         """Read a file.
 
         Raises:
-            TeamFileError: it cannot be read, or is wrong; the text says where.
+            TeamFileError: it cannot be read, or is invalid; the text says where.
         """
         return read_toml(path, cls, TeamFileError)
 
@@ -144,7 +143,7 @@ class TeamFile(_Section):
 
     @property
     def leader(self) -> TeamAgent:
-        """Who is asked first."""
+        """The agent that is asked first."""
         return next(agent for agent in self.agents if agent.role == "leader")
 
     def those(self, role: Role) -> tuple[TeamAgent, ...]:
@@ -169,11 +168,10 @@ def open_team(
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
-    `model` is for all agents, whatever the file says; `files` is another folder to work on; `settings` are those of every
-    system.
+    `model` overrides the models of the file; `files` overrides its folder; `settings` are those of the system.
 
     Raises:
-        TeamFileError: the file cannot be read, or is wrong; the text says where.
+        TeamFileError: the file cannot be read, or is invalid; the text says where.
     """
     path = Path(path)
     team = TeamFile.read(path)
@@ -195,12 +193,11 @@ def open_team(
 
 
 def _options(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
-    cast = Cast(MemoryLedger() if ledger is None else ledger, _specs(team.agents), **shared)
     options = Options(shared["toolkit"])
     leader = team.leader.name
-    for agent in team.agents:
-        options.add_agent(cast, agent.name, to=() if agent.name == leader else (leader,))
-    return Executor(cast.ledger, options, policy=leader, settings=settings)
+    for spec in _specs(team.agents):
+        options.add_agent(spec, to=() if spec.name == leader else (leader,))
+    return Executor(ledger, options, policy=leader, settings=settings, **shared)
 
 
 def _peers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
@@ -224,13 +221,13 @@ def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Set
     ]
     (orchestrator,) = _specs([team.leader])
     workers = _specs(team.those("worker"))
-    return Team(ledger, orchestrator=orchestrator, managers=managers, workers=workers, settings=settings, **shared)
+    return Team(ledger, workers, orchestrator=orchestrator, managers=managers, settings=settings, **shared)
 
 
 def _workers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
     (controller,) = _specs([team.leader])
     workers = _specs([agent for agent in team.agents if agent.role != "leader"])
-    return Workers(ledger, controller, workers, settings=settings, **shared)
+    return Workers(ledger, workers, controller=controller, settings=settings, **shared)
 
 
 _BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared, Settings], Pattern]]] = {
@@ -257,13 +254,13 @@ def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
 
 
 def _placed(agent: TeamAgent, folder: Path, model: str | None) -> TeamAgent:
-    """Return an agent on the model that is said for all, or with its script where that is."""
+    """Return an agent with the overriding model, or with the path of its own script."""
     own = None if model is not None else _beside(agent.model, folder)
     return agent.model_copy(update={"model": own, "fallback": _beside(agent.fallback, folder)})
 
 
 def _beside(model: str | None, folder: Path) -> str | None:
-    """Return the name of a model; a script's file is beside the team's."""
+    """Return the name of a model; the path of a script is relative to the team file."""
     if model is None or not model.startswith(_SCRIPTED):
         return model
     return f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"

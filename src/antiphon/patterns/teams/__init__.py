@@ -1,7 +1,7 @@
-"""Teams: an orchestrator plans in phases, managers break each into steps or a script, workers act, and it is all said.
+"""Teams: an orchestrator plans in phases, managers break each into steps or a script, workers act, and the thread has it all.
 
-Every message is one of the fourteen types of the `agent-framework` format. `Team` is what is opened; `TeamStore` shows what
-was said from any side. Where to begin: `_orchestrator`, `_manager`, `_worker`, in this order.
+Every message is one of the fourteen types of the `agent-framework` format. `Team` is the pattern; `TeamStore` has
+the views of a thread. Read `_orchestrator`, `_manager` and `_worker`, in this order.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

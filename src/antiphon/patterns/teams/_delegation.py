@@ -1,7 +1,7 @@
-"""Delegation: one of a team has another do something, and it ends exactly once, whatever becomes of the other.
+"""Delegation: a member of a team gives a task to another. It ends exactly once, whatever happens to the other.
 
-The `delegation` is said before anything is asked, and its end after that, as the answer to it: an `observation` for a result,
-an `error` for anything else. Whoever delegates ends what the other has left open, so nothing of it stays open for good.
+The `delegation` is recorded before the request, and its end after that, as its answer: an `observation` for a result, an
+`error` for anything else. The caller closes the calls that a stopped member left open.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class DelegationEnd:
     code: str | None = None
     """The code of the error; None for a result."""
     untrusted: str | None = None
-    """Where words of strangers come from that were read for it."""
+    """The source of untrusted content that was read for it, if any."""
     final: Any = None
-    """The content of the `final` that it came to, if it was one."""
+    """The content of its `final`, if there is one."""
 
     @classmethod
     def of(cls, worker: str, error: errors.DeliveryError) -> DelegationEnd:
-        """Return how it has ended where whoever delegated got an error."""
+        """Return the end of a delegation that raised an error."""
         found: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
         status: Ending = found[0] if found else "failure"
         match error:
@@ -71,7 +71,7 @@ class DelegationEnd:
 
     @classmethod
     def with_reply(cls, worker: str, reply: PhaseDone | TeamTaskDone) -> DelegationEnd:
-        """Return how it has ended where there is a reply; a phase may have failed and have a reply."""
+        """Return the end of a delegation with a reply; a failed phase may have a reply too."""
         if isinstance(reply, PhaseDone):
             code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
             status: Ending = "result" if code is None else "failure"
@@ -84,7 +84,7 @@ class DelegationEnd:
         return self.status == "result"
 
     def entry(self) -> tuple[str, dict[str, Any]]:
-        """Return the type and the content of the message that says it."""
+        """Return the type and the content of the message that records it."""
         if self.is_result:
             said = {"worker": self.worker, "status": self.status, "human_readable_summary": self.summary}
             return "observation", said
@@ -94,7 +94,7 @@ class DelegationEnd:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[ReplyT]):
-    """How a delegation has ended, and what came back if something did."""
+    """The end of a delegation, and the reply if there is one."""
 
     end: DelegationEnd
     reply: ReplyT | None = None
@@ -111,11 +111,11 @@ async def delegate(
     key: str,
     among: Collection[str],
 ) -> Done[ReplyT]:
-    """Have somebody do something, and return how that has ended; `among` are those who can be asked.
+    """Delegate a task, and return how it has ended; `among` are the members that can be asked.
 
     Raises:
         ParkedError: a person must settle or approve something first; the delegation stays open until then.
-        HistoryMismatchError, LedgerError: as for everything that is asked in a thread.
+        HistoryMismatchError, LedgerError: as for every request in a thread.
     """
     said = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(f"delegation-{key}")}
     await transcript.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
@@ -146,7 +146,7 @@ async def _asked(roster: Roster, context: Context, to: str, request: Request[Rep
 
 
 async def _asked_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
-    """Ask somebody whose actor lives in another system, in a thread of its own: a thread is written by one system."""
+    """Ask a member whose actor runs in another system, in a separate thread: a thread has one writing system."""
     cls = request.reply_class()
 
     async def ask(id: str) -> Json:
@@ -178,7 +178,7 @@ def _error_of(came: dict[str, Any], address: str) -> errors.DeliveryError:
 
 
 async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
-    """Do several things at once, all of them to the end, and return what they give; or raise what the first has raised."""
+    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed."""
     ended = await asyncio.gather(*works, return_exceptions=True)
     for each in ended:
         if isinstance(each, BaseException):

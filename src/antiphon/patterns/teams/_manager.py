@@ -1,4 +1,4 @@
-"""ManagerActor: breaks a phase down, has its workers do the parts, and says what came of it as a synthesis for all."""
+"""ManagerActor: breaks a phase into parts, delegates them to its workers, and records the outcome as a synthesis."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from antiphon.patterns.teams._transcript import Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
 
 _TRIES = 2
-"""How often a model may write a script, the second time knowing what is wrong with the first."""
+"""How often a model may write a script; the second time it is told the errors of the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one worker is to do."""
+    """The task of one worker."""
 
     worker: str
     task: str
@@ -42,12 +42,12 @@ class ManagerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Let phases of one thread be led side by side, if they are planned so."""
+        """Handle phases of one thread in parallel, if the plan says so."""
         return message.id
 
     @handles
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
-        """Lead a phase."""
+        """Do a phase of a plan."""
         async with at_work(context, self._spec.name, request.turn, request.untrusted) as transcript:
             history = await self._roster.history(request.history, transcript.taint)
             return await _Phase(self._roster, self._spec, self._form, request, context, transcript, history).lead()
@@ -55,7 +55,7 @@ class ManagerActor(Actor):
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """A phase that is led."""
+    """A phase at work."""
 
     _roster: Roster
     _spec: ManagerSpec
@@ -92,7 +92,7 @@ class _Phase:
         return "\n\n".join(parts)
 
     async def _assignments(self, brief: str) -> tuple[list[Assignment], bool]:
-        """Return what is to be done, and whether side by side."""
+        """Return the tasks, and whether they run in parallel."""
         goals, workers = self._request.goals, self._spec.workers
         if self._spec.script is not None or self._spec.plans == "script":
             return [_of_segment(each) for each in segments_of(await self._script(brief))], False
@@ -101,11 +101,11 @@ class _Phase:
         prompt = f"{brief}\n\nBreak the phase into steps, each for one worker."
         draft = await self._roster.answer(self._spec.name, prompt, self._form, self._history)
         if draft is None:
-            return [Assignment(workers[0], goals)], False  # it has no plan: the first gets it all
+            return [Assignment(workers[0], goals)], False  # without a plan, the first worker gets the whole phase
         return [Assignment(step.worker, step.task) for step in draft.steps], draft.parallel
 
     async def _script(self, brief: str) -> ScriptPlanContent:
-        """Return a script that can be run, said as a `script_plan`.
+        """Return a valid script, recorded as a `script_plan`.
 
         Raises:
             _UnfitScriptError: there is none.
@@ -130,7 +130,7 @@ class _Phase:
         return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
 
     async def _checked(self, script: ScriptPlanContent) -> list[str]:
-        """Return what is wrong with a script: as an effect, because the tools there are may change while it runs."""
+        """Return the errors of a script: as an effect, because the available tools may change before a restart."""
 
         async def check(key: str) -> Json:
             if len(script.steps) > self._roster.limits.steps:
@@ -143,7 +143,7 @@ class _Phase:
     # ------------------------------------------------------------ having it done
 
     async def _run(self, assignments: Sequence[Assignment], *, is_parallel: bool) -> list[DelegationEnd]:
-        """Have it done: all of it side by side, or one after the other up to the first that fails."""
+        """Delegate the tasks: all in parallel, or one after the other up to the first failure."""
         if is_parallel:
             return await side_by_side(self._delegated(number, each, None) for number, each in enumerate(assignments))
         ends: list[DelegationEnd] = []
@@ -172,10 +172,10 @@ class _Phase:
         given = self._roster, self._context, self._transcript, assignment.worker, request
         return (await delegate(*given, task=assignment.task, key=f"step-{number}", among=self._spec.workers)).end
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ the synthesis
 
     async def _summary(self, brief: str, ends: Sequence[DelegationEnd]) -> str:
-        """Return what came of a phase, in words: those of the only worker, or the manager's about all."""
+        """Return the outcome of a phase as text: that of the only worker, or the manager's summary of all."""
         joined = " | ".join(_line(end) for end in ends)
         if len(ends) == 1:
             return ends[0].summary
@@ -192,7 +192,7 @@ class _Phase:
 
 
 class _UnfitScriptError(Exception):
-    """A script cannot be run; the text says why."""
+    """A script is invalid; the text says why."""
 
 
 def _of_segment(segment: Segment) -> Assignment:

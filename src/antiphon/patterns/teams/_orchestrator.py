@@ -1,7 +1,7 @@
-"""OrchestratorActor: plans what is to be reached, in phases, has each led or done, and answers the user.
+"""OrchestratorActor: plans a request in phases, delegates each phase, and answers the user.
 
-All phases are run, in their order or side by side as the plan says. One that cannot be run, because the plan names somebody
-who is not there, has failed like any other: it is said, the next phase is told, and the turn has failed.
+All phases are run, in order or in parallel, as the plan says. A phase that cannot run, because the plan names an unknown
+agent, fails like any other: its error is recorded, the next phase is told, and the turn fails.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _PhaseEnd:
     phase: Phase
     summary: str
     code: str | None = None
-    """The code of the error; None for a phase that is completed."""
+    """The code of the error; None: the phase is completed."""
     is_global: bool = True
     """Whether the next phase is told."""
     final: Any = None
-    """The content of the `final` that it came to, if it was one."""
+    """The content of its `final`, if there is one."""
 
     @property
     def line(self) -> str:
@@ -53,7 +53,7 @@ class OrchestratorActor(Actor):
 
     @handles
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
-        """Have the team do what a user says, and answer."""
+        """Do a request of a user, and answer."""
         name, turn = self._roster.orchestrator.name, context.course.invocation_id
         async with at_work(context, name, turn) as transcript:
             done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
@@ -62,7 +62,7 @@ class OrchestratorActor(Actor):
 
     @handles
     async def end_turn(self, notice: EndTurn, context: Context) -> None:
-        """End what a turn has left open that nobody waits for any more."""
+        """Close the calls that a cancelled turn left open."""
         async with ledger_run(context) as run:
             await stopped(run, notice.turn)
             await end_open_calls(run, notice.turn, WithdrawnError("the caller was cancelled"))
@@ -72,7 +72,7 @@ class OrchestratorActor(Actor):
 
 
 class _Turn:
-    """A turn of the conversation: from what a user says to the answer."""
+    """A turn of the conversation: from the request to the answer."""
 
     def __init__(self, roster: Roster, form: type[PlanDraft], context: Context, transcript: Transcript) -> None:
         self._roster, self._form, self._context, self._transcript = roster, form, context, transcript
@@ -99,7 +99,7 @@ class _Turn:
         return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
 
     async def _read_history(self) -> None:
-        """Read what the thread has from before, and remember where that is, for whoever is asked."""
+        """Read the history of the thread, and note its place for the agents that are asked."""
         place = self._transcript.run.thread_id, self._context.message.id
         self._history = await self._roster.history(place, self._transcript.taint)
         self._place = place if self._history else None
@@ -107,7 +107,7 @@ class _Turn:
     # ------------------------------------------------------------ planning
 
     async def _director_context(self, text: str, *, before: int) -> str:
-        """Return what the plan is made with: who there is, the conversation before, and the request."""
+        """Return the prompt for the plan: the members, the earlier conversation, and the request."""
         roster = self._roster
         parts = [f"Your team:\n{await roster.described(roster.assignees)}"]
         latest = await self._earlier(text, before=before)
@@ -119,20 +119,21 @@ class _Turn:
         return "\n\n".join((*parts, f"Request: {text}"))
 
     async def _earlier(self, text: str, *, before: int) -> list[Entry]:
-        """Return the conversation before: of the host's store as it was when the turn began, else of the thread."""
+        """Return the earlier conversation: of the host's store when the turn began, else of the thread."""
         run, limit, store = self._transcript.run, self._roster.limits.conversation, self._roster.message_store
         if store is None:
             return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
 
         async def read(key: str) -> Json:
             found = await read_conversation(store, run.thread_id, limit=limit, request=text)
-            return [{**each, "content": _short(each["content"])} for each in found]  # what is shown is what is recorded
+            # Shortened here, so that the plan sees what is recorded, also if the turn continues after a crash.
+            return [{**each, "content": _short(each["content"])} for each in found]
 
         found: list[Entry] = await run.effect("read-store", {}, read, effects="none")
         return found
 
     async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
-        """Return the plan of the agent; where it gives none, all of it is for the first of the team."""
+        """Return the plan of the agent; without one, the first member gets the whole request."""
         prompt = f"{brief}\n\nPlan in phases what your team is to reach."
         draft = await self._roster.answer(self._name, prompt, self._form, self._history)
         if draft is None:
@@ -153,7 +154,7 @@ class _Turn:
         return ends
 
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
-        """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
+        """Delegate a phase to its manager or worker. A synthesis is recorded in any case."""
         goals, turn, read = phase.goals or text, self._transcript.turn, self._transcript.taint.untrusted
         previous = before.line if before is not None and before.is_global else None
         more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
@@ -170,7 +171,7 @@ class _Turn:
                 **more,
             )
             led = await delegate(*given, lead, task=goals, key=key, among=self._roster.assignees)
-            if led.reply is not None:  # the manager has said its synthesis
+            if led.reply is not None:  # the manager has recorded its synthesis
                 is_global = self._roster.managers[phase.worker].is_global
                 return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
@@ -189,7 +190,7 @@ class _Turn:
     # ------------------------------------------------------------ the answer
 
     async def _answer(self, text: str, ends: Sequence[_PhaseEnd]) -> str:
-        """Return the answer to the user: what the only phase came to, or the orchestrator's words about all."""
+        """Return the answer to the user: the result of the only phase, or the orchestrator's summary of all."""
         if len(ends) == 1 and ends[0].code is None:
             return ends[0].summary
         joined = "\n".join(end.line for end in ends)
@@ -200,7 +201,7 @@ class _Turn:
 
 
 def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:
-    """Return the final response of the only phase; several phases have none in common."""
+    """Return the final response of the only phase; several phases have none."""
     return {"final": ends[0].final} if len(ends) == 1 and ends[0].final is not None else {}
 
 

@@ -1,7 +1,7 @@
-"""Plans: what models are asked for when they plan or have finished, as structured output; and scripts of tool calls.
+"""Plans: the structured output of models that plan or finish, and scripts of tool calls.
 
-Whether a task is done is said by a field, never read out of a text. The names that can be chosen are in the schema, so that a
-model which keeps to it cannot name anybody else; the step of one that does so all the same fails, and says so.
+A field says whether a task is done; it is never parsed from text. The schema lists the names that a model may choose. If a
+model names another agent nevertheless, that step fails with an error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from antiphon.patterns.cast import Cast
 
 
 DISPLAY_MESSAGE: Final = "display_message"
-"""The operation of a result that is to be read, which is any result of which nothing else is said."""
+"""The default operation: the client displays the result."""
 
 Somebody: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
-"""The name of somebody who could be there; whoever is not could at least have been."""
+"""A valid name of an agent, whether or not the agent exists."""
+
+
+# The docstrings of the classes below are descriptions in the schemas that models receive. Each request in a ledger has a hash
+# of its schemas, so a changed docstring stops the open runs of earlier versions with HistoryMismatchError.
 
 
 class PhaseDraft(BaseModel):
@@ -41,16 +45,16 @@ class PlanDraft(BaseModel):
     """How a request is met, in phases."""
 
     refined_intent: str = ""
-    """What the user wants, in other words."""
+    """A summary of the request."""
     phases: list[PhaseDraft] = Field(min_length=1)
     parallel: bool = False
-    """Whether the phases do not need each other's results, and are done side by side."""
+    """Whether the phases run in parallel, because none needs the result of another."""
     rationale: str = ""
 
     @model_validator(mode="before")
     @classmethod
     def _take_every_form(cls, value: Any) -> Any:
-        """Take the plan out of its wrapper, and workers who get the whole task as phases."""
+        """Unwrap the plan, and turn workers that get the whole task into phases."""
         if not isinstance(value, dict):
             return value
         given = dict(cast("dict[str, Any]", value))
@@ -85,7 +89,7 @@ class StepsDraft(BaseModel):
 
     steps: list[StepDraft] = Field(min_length=1)
     parallel: bool = False
-    """Whether the steps do not need each other's results, and are done side by side."""
+    """Whether the steps run in parallel, because none needs the result of another."""
 
 
 class ScriptStepDraft(BaseModel):
@@ -111,13 +115,13 @@ class Finished(BaseModel):
 
     status: Literal["completed", "failed"] = "completed"
     summary: str
-    """What came of it, or why nothing did, for people."""
+    """The result, or why there is none, for people."""
     data: dict[str, JsonValue] = {}
-    """What came of it, for programs."""
+    """The result, for programs."""
 
     @property
     def chosen(self) -> str | None:
-        """The operation that the worker has chosen; None where it has none to choose, or has not."""
+        """The operation that the worker has chosen; None: there is no choice, or it has not chosen."""
         return None
 
 
@@ -133,7 +137,7 @@ class _Choosing(Finished):
 
 
 def finished_of(operations: Sequence[str]) -> type[Finished]:
-    """Return the form of a worker's last answer, in which it chooses one of these operations, if there is a choice."""
+    """Return the output type of a worker, with a choice of these operations if there are several."""
     if tuple(operations) == (DISPLAY_MESSAGE,):
         return Finished
     choice: Any = Literal[tuple(operations)]
@@ -142,13 +146,13 @@ def finished_of(operations: Sequence[str]) -> type[Finished]:
 
 
 def plan_of(names: Sequence[str], most: int) -> type[PlanDraft]:
-    """Return the form of a plan whose phases are done by one of these."""
+    """Return the output type of a plan for these members."""
     phase = create_model("PhaseDraft", __base__=PhaseDraft, worker=(_one_of(names), ...))
     return create_model("PlanDraft", __base__=PlanDraft, phases=_listed(phase, most))
 
 
 def steps_of(names: Sequence[str], most: int) -> type[StepsDraft]:
-    """Return the form of steps that are done by one of these."""
+    """Return the output type of steps for these workers."""
     step = create_model("StepDraft", __base__=StepDraft, worker=(_one_of(names), ...))
     return create_model("StepsDraft", __base__=StepsDraft, steps=_listed(step, most))
 
@@ -167,7 +171,7 @@ def _listed(item: type[BaseModel], most: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that follow each other, of the same worker and in the same mode."""
+    """Consecutive steps of the same worker in the same mode."""
 
     worker: str
     is_direct: bool
@@ -175,26 +179,26 @@ class Segment:
 
     @property
     def task(self) -> str:
-        """What the worker is to do, in words."""
+        """The task of the worker, as text."""
         return "; ".join(step.name for step in self.steps)
 
     def script(self) -> list[dict[str, Any]]:
-        """Return the steps as they are to be run."""
+        """Return the steps for execution."""
         return [step.to_dict() for step in self.steps]
 
     def suggested(self) -> list[dict[str, Any]]:
-        """Return the steps as a suggestion: which tools, and how, is for the worker to find."""
+        """Return the steps as a suggestion: the worker chooses the tools and arguments."""
         return [{"name": step.name, **({"notes": step.notes} if step.notes else {})} for step in self.steps]
 
 
 def segments_of(script: ScriptPlanContent) -> list[Segment]:
-    """Cut a script where the worker or the mode changes."""
+    """Split a script where the worker or the mode changes."""
     cut = groupby(script.steps, key=lambda step: (step.worker, step.execution_mode == "direct"))
     return [Segment(worker, is_direct, tuple(steps)) for (worker, is_direct), steps in cut]
 
 
 async def problems_of(script: ScriptPlanContent, workers: Collection[str], cast: Cast) -> list[str]:
-    """Return what is wrong with a script, a sentence each: workers, tools and arguments that are none."""
+    """Return the errors of a script, one sentence each: unknown workers and tools, invalid arguments."""
     found: list[str] = []
     for number, step in enumerate(script.steps):
         found += [f"step {number} ({step.name}): {each}" for each in await _problems(step, workers, cast)]

@@ -1,4 +1,4 @@
-"""Requests, specs, limits and flows of a team: typed, and durable because they are asked in a thread."""
+"""Requests, specs, limits and flows of a team."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from antiphon.protocol.flows import Flow, Pattern, Repeat, Sequence, Step, choic
 
 Status: TypeAlias = Literal["completed", "failed"]
 HistoryPlace: TypeAlias = tuple[str, str]
-"""A thread and a message in it: the thread's history before that message."""
+"""A thread and a message id: the history of the thread before that message."""
 
 
 class TurnDone(Reply, frozen=True, type="TEAM_TURN_DONE"):
-    """What the orchestrator answers."""
+    """The answer of the orchestrator."""
 
     status: Status
     response: str
     error_code: str | None = None
     error_message: str | None = None
     final: Any = None
-    """The content of the `final` that the turn came to, if it was one."""
+    """The content of the turn's `final`, if there is one."""
 
 
 class RunTurn(Request[TurnDone], frozen=True, type="TEAM_RUN_TURN", family="team"):
-    """Have the team do what a user says."""
+    """Do a request of a user."""
 
     text: str
 
 
 class EndTurn(Notice, frozen=True, type="TEAM_END_TURN", family="team"):
-    """Nobody waits for a turn any more: end what it has left open."""
+    """The caller of a turn was cancelled: close the calls that the turn left open."""
 
     turn: str
 
 
 class PhaseDone(Reply, frozen=True, type="TEAM_PHASE_DONE"):
-    """What a manager gives back. Its synthesis is said, whatever the status."""
+    """The answer of a manager. Its synthesis is recorded, whatever the status."""
 
     status: Status
     synthesis: str
     error_code: str | None = None
     untrusted: str | None = None
-    """Where words of strangers come from that were read for it; None: there were none."""
+    """The source of untrusted content that was read for it; None: there was none."""
     final: Any = None
-    """The content of the `final` that the phase came to, if it was one."""
+    """The content of the phase's `final`, if there is one."""
 
 
 class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family="team"):
-    """Lead a phase of a plan."""
+    """Do a phase of a plan."""
 
     phase_id: int
     """Its place among all phases of the plan, from 0."""
@@ -64,11 +64,11 @@ class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family=
     untrusted: str | None = None
     turn: str
     history: HistoryPlace | None = None
-    """What the agents are told before; None: there is none."""
+    """The history that the agents read; None: there is none."""
 
 
 class TeamTaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
-    """What a worker gives back that has done its task; a task that failed is refused instead. The whole is its `final`."""
+    """The answer of a worker. A failed task is an error instead. The complete result is its `final`."""
 
     summary: str
     untrusted: str | None = None
@@ -77,7 +77,7 @@ class TeamTaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
 
 
 class DoTeamTask(Request[TeamTaskDone], frozen=True, type="TEAM_DO_TASK", family="team"):
-    """Do a task: by thinking, perhaps with steps that are suggested; or by a script, without."""
+    """Do a task: with the agent's model, perhaps with suggested steps; or by a script, without a model."""
 
     task: str
     manager: str
@@ -86,7 +86,7 @@ class DoTeamTask(Request[TeamTaskDone], frozen=True, type="TEAM_DO_TASK", family
     suggested: Any = None
     """Steps, as in a `suggested_plan`."""
     script: Any = None
-    """Steps, as in a `script_plan`, all of this worker and to be run as they are."""
+    """Steps, as in a `script_plan`, all of this worker, to be run unchanged."""
     untrusted: str | None = None
     turn: str
     history: HistoryPlace | None = None
@@ -96,16 +96,16 @@ class DoTeamTask(Request[TeamTaskDone], frozen=True, type="TEAM_DO_TASK", family
 
 
 class ManagerSpec(AgentSpec):
-    """How one manager is set up: an agent that has others work."""
+    """The configuration of one manager: an agent that delegates to workers."""
 
     workers: tuple[str, ...] = Field(min_length=1)
-    """Whom it may delegate to, by name."""
+    """The names of its workers."""
     plans: Literal["steps", "script", "whole"] = "steps"
     """How it breaks a phase down: into steps, each a task in words; into a script of tool calls; or not at all, so that each
     of its workers gets the whole.
     """
     script: tuple[ScriptStep, ...] | None = None
-    """The script of every phase of its own, where no model shall write one."""
+    """A fixed script for all its phases; without it, a model writes one."""
     is_global: bool = True
     """Whether its syntheses are broadcast: seen by every agent, and told to the next phase. If not, only the orchestrator
     gets them.
@@ -113,17 +113,17 @@ class ManagerSpec(AgentSpec):
 
 
 class TeamLimits(BaseModel):
-    """When something has gone on for long enough. Whatever ends by one of these ends as a failure."""
+    """The limits of a team. Work that reaches a limit fails."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     iterations: int = Field(default=10, ge=1)
-    """How often a worker may use tools for one task, before it has to answer."""
+    """How often a worker may use tools for one task before it must answer."""
     window: int = Field(default=5, ge=1)
     repeats: int = Field(default=3, ge=2)
     """How often the same action may have the same result among the last `window` actions."""
     stagnation: int = Field(default=6, ge=2)
-    """How many actions in a row may fail, or tell what was known before."""
+    """How many actions in a row may fail, or have known results."""
     phases: int = Field(default=12, ge=1)
     """How many phases a plan may have."""
     steps: int = Field(default=24, ge=1)
@@ -131,7 +131,7 @@ class TeamLimits(BaseModel):
     conversation: int = Field(default=8, ge=0)
     """How many messages of the conversation the orchestrator is shown: messages, not turns."""
     phase_seconds: float | None = Field(default=None, gt=0)
-    """Seconds that a manager may take for a phase; None: as many as it takes."""
+    """Seconds that a manager may take for a phase; None: no limit."""
     task_seconds: float | None = Field(default=None, gt=0)
     """Seconds that a worker may take for a task."""
 
@@ -140,7 +140,7 @@ class TeamLimits(BaseModel):
 
 
 _ASIDE = repeat(Step("somebody", "somebody else", "ERROR"))
-"""What goes wrong in between: a tool that fails, a task or a delegation that ends so."""
+"""Errors in between: of a tool, a task or a delegation."""
 
 
 def _asked(sender: str, receiver: str, request: str, reply: str, *meanwhile: Pattern) -> Sequence:
@@ -149,7 +149,7 @@ def _asked(sender: str, receiver: str, request: str, reply: str, *meanwhile: Pat
 
 
 def _steps(part: Sequence) -> tuple[Pattern, ...]:
-    """Return what can be said in an exchange, in whatever order."""
+    """Return the messages of an exchange, in any order."""
     return tuple(each for each in part.parts if each is not _ASIDE)
 
 

@@ -1,4 +1,4 @@
-"""Roster: who is in a team, the address of each, and what their actors share."""
+"""Roster: the members of a team, their addresses, and the state that their actors share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROLES: tuple[Role, ...] = ("orchestrator", "manager", "worker")
 
 @dataclass(frozen=True)
 class Roster:
-    """Who is in a team."""
+    """The members of a team."""
 
     cast: Cast
     orchestrator: AgentSpec
@@ -39,17 +39,17 @@ class Roster:
     workers: Mapping[str, AgentSpec]
     limits: TeamLimits
     roles: Collection[Role] = field(default=ROLES)
-    """Whose actors live in this process."""
+    """The roles whose actors run in this process."""
     message_store: BaseMessageStore | None = None
-    """Where the host keeps the conversation; None: the thread has it."""
+    """The host's store of the conversation; None: the thread."""
     operations: tuple[str, ...] = (DISPLAY_MESSAGE,)
-    """What a client can be told to do with a result."""
+    """The operations that a client can be told to do with a result."""
 
     def __post_init__(self) -> None:
-        """Check that managers manage workers who are there.
+        """Check that the workers of managers exist.
 
         Raises:
-            CastError: one does not, or there is nobody to do anything.
+            CastError: one does not, or there are no workers or operations.
         """
         for manager in self.managers.values():
             if missing := [name for name in manager.workers if name not in self.workers]:
@@ -66,30 +66,30 @@ class Roster:
 
     @property
     def assignees(self) -> tuple[str, ...]:
-        """Who can lead or do a phase, the first of whom gets what nobody could plan: managers, then workers without one."""
+        """The members that can get a phase: managers, then workers without a manager. The first gets unplanned requests."""
         managed = {worker for manager in self.managers.values() for worker in manager.workers}
         return (*self.managers, *(name for name in self.workers if name not in managed))
 
     def role_of(self, name: str) -> Role | None:
-        """Return what somebody is; None for somebody who is not of the team."""
+        """Return the role of a member; None: there is no such member."""
         if name == self.orchestrator.name:
             return "orchestrator"
         return "manager" if name in self.managers else "worker" if name in self.workers else None
 
     def address(self, name: str) -> str:
-        """Return where somebody lives."""
+        """Return the address of a member."""
         return f"{self.role_of(name)}/{name}"
 
     def is_elsewhere(self, name: str) -> bool:
-        """Whether somebody's actor lives in another process."""
+        """Whether the actor of a member runs in another process."""
         return self.role_of(name) not in self.roles
 
     def seconds(self, name: str) -> float | None:
-        """Return how long somebody may take for what is delegated to it; None: as long as it takes."""
+        """Return the time limit of a member for a delegated task, in seconds; None: no limit."""
         return self.limits.phase_seconds if name in self.managers else self.limits.task_seconds
 
     async def history(self, place: HistoryPlace | None, taint: Taint) -> Conversation:
-        """Return the history at a place; whoever reads it is tainted by what strangers wrote in it.
+        """Return the history at a place, and taint the reader with the untrusted content in it.
 
         Raises:
             LedgerError: it cannot be read.
@@ -103,10 +103,10 @@ class Roster:
         return found
 
     async def answer(self, name: str, prompt: str, output: type[OutputT], history: Iterable[Message] = ()) -> OutputT | None:
-        """Have somebody's agent answer; None where its models give no answer, or none that can be read.
+        """Ask the agent of a member; None: its models give no answer, or an invalid one.
 
         Raises:
-            DeliveryError, LedgerError: it is not about the models.
+            DeliveryError, LedgerError: for any other cause than the models.
         """
         try:
             told = model_messages(history, name)
@@ -118,7 +118,7 @@ class Roster:
         return answer.output
 
     async def described(self, names: Iterable[str]) -> str:
-        """Return who there is, with what each is for and can use, as lines of text."""
+        """Return the members with their instructions and tools, as lines of text."""
         return "\n".join([await self._line(name) for name in names])
 
     async def _line(self, name: str) -> str:

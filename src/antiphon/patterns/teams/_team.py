@@ -1,4 +1,4 @@
-"""Team: what a user has of the pattern. It opens a system with all the actors, and is an `async with` block."""
+"""Team: the public class of the pattern."""
 
 from __future__ import annotations
 
@@ -46,29 +46,30 @@ class Team(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
+        workers: Iterable[AgentSpec] = (),
         *,
-        workers: Iterable[AgentSpec],
         managers: Iterable[ManagerSpec] = (),
         orchestrator: AgentSpec = _ORCHESTRATOR,
-        limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
         roles: Collection[Role] = ROLES,
         message_store: BaseMessageStore | None = None,
         operations: Sequence[str] = (DISPLAY_MESSAGE,),
-        **given: Unpack[PatternOptions],
+        limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
-        """Put a team together; nothing runs before the `async with` block.
+        """Make it; nothing runs before the `async with` block.
 
-        `roles` are those whose actors live in this process. Workers may live in another, which opens the same team with
-        `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
+        `roles` are the roles whose actors run in this process. Workers may run in another process, which opens the same team
+        with `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
 
-        `message_store` is the host's own store of the conversation. If it has an `add_message`, it is given what was said in
-        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result.
+        `message_store` is the host's own store of the conversation. If it has an `add_message`, it receives the messages of
+        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result. The other options
+        are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, a manager has a worker who is not there, a tool cannot be had, or there is no
-                operation.
+            CastError: two agents have the same name, a manager names an unknown worker, a tool does not exist, or there are
+                no workers or operations.
         """
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         led, workers = tuple(managers), tuple(workers)
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.roster = Roster(
@@ -82,11 +83,11 @@ class Team(Pattern):
             tuple(operations),
         )
         self.store = TeamStore(self.ledger)
-        """What the team has said, seen from any side."""
+        """The messages of the team, in several views."""
 
     @override
     def host(self, system: System) -> None:
-        """Begin the actors of those who live in this process."""
+        """Start the actors of the roles that run in this process."""
         roster = self.roster
         if "orchestrator" in roster.roles:
             system.spawn(roster.address(roster.orchestrator.name), partial(OrchestratorActor, roster))
@@ -97,15 +98,15 @@ class Team(Pattern):
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Have the team do what a user says, and return the outcome. Everybody who is asked is told the history.
+        """Do a request of a user, and return the outcome. All agents that are asked read the history.
 
-        The same task in the same thread goes on where it was, or the recorded outcome is returned.
+        The same task in the same thread continues where it stopped, or returns the recorded outcome.
 
         Raises:
             ParkedError: a person must approve or settle something; then run it again.
             HistoryMismatchError: the thread was written by another program.
-            LedgerError: it could not be written down.
-            Exception: what the `add_message` of the host's store raises; the same words hand the turn over again.
+            LedgerError: it could not be stored.
+            Exception: an error of the host store's `add_message`; the same task passes the messages to it again.
         """
         thread_id = thread_id or current_port().new_id()
         address = self.roster.address(self.roster.orchestrator.name)
@@ -127,11 +128,11 @@ class Team(Pattern):
         return outcome
 
     async def _hand_over(self, thread_id: str, turn: str) -> None:
-        """Give a store of the host that takes messages those of a turn."""
+        """Pass the messages of a turn to the host's store, if it takes messages."""
         store: object = self.roster.message_store
         if isinstance(store, RecordingMessageStore):
             await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
-        """Have what the turn has left open ended, after whoever is at it was stopped."""
+        """Close the calls that a cancelled turn left open."""
         await self.system.tell(address, EndTurn(turn=turn), thread_id=thread_id, id=f"{turn}.end")

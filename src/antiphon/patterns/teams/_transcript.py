@@ -1,14 +1,14 @@
-"""What a team has said: written as one of the fourteen types of message, read from any side, and given to a host's store.
+"""The messages of a team: written in the fourteen types of the format, read in several views, passed to a host's store.
 
-The ledger is the only truth; the views are in its order. What agents were asked and have answered in their own runs is not
-shown, but the tools that they used on the way are: as actions, observations and errors.
+The views are in the order of the ledger. They do not show the prompts and answers of the agents' own runs, but the tools that
+the agents used: as actions, observations and errors.
 
 Untrusted content taints the reader: every request and answer carries the source of such content, so that a worker whose task
 follows from it may use only tools that allow it, or a person is asked.
 
-A host may have a message store of its own. What is read from it is recorded in the ledger before anything follows from it, so
-a turn that is taken up plans with the same. The messages of a turn are given to it when the turn has ended, each at least
-once: after a crash in between, or if the store fails, the same task in the same thread gives them again.
+A host may have its own message store. The messages that are read from it are recorded in the ledger first, so a turn that
+continues after a crash plans with the same messages. The messages of a turn are passed to it when the turn has ended, each at
+least once: after a crash in between, or if the store fails, the same task in the same thread passes them again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from antiphon.runtime import Context
 
 DIALECT = "agent-framework"
 PATTERN = "teams"
-"""What threads of teams are listed as."""
+"""The name of the pattern in lists of threads."""
 
 
 @asynccontextmanager
 async def at_work(context: Context, agent: str, turn: str, untrusted: str | None = None) -> AsyncGenerator[Transcript]:
-    """Have one of a team handle a message: durably, waiting for people, and tainted by what it was given.
+    """Handle a message as a member of the team: recorded, parked if a person must decide, and tainted by its request.
 
     Raises:
         ParkedError: a person must settle or approve something; the message stays open.
@@ -54,7 +54,7 @@ async def at_work(context: Context, agent: str, turn: str, untrusted: str | None
 
 
 class Transcript:
-    """How one of a team speaks in the handling of a message."""
+    """Records messages of a member while it handles a request."""
 
     def __init__(self, handled: HandlerRun, agent: str, turn: str, taint: Taint) -> None:
         self.handled = handled
@@ -62,24 +62,24 @@ class Transcript:
         self.agent = agent
         self.turn = turn
         self.taint = taint
-        """What it has read."""
+        """The untrusted content that it has read."""
 
     def call_id(self, key: str) -> str:
-        """Return what a call is known by that is said under a key, and its answer."""
+        """Return the invocation id of the call with a key."""
         return f"{key}-{sha256(self.run.course.invocation_id.encode()).hexdigest()[:16]}"
 
     async def say(self, type: str, key: str, **fields: Any) -> Record:
-        """Say a message. It has no time of its own: the ledger's is when it was said.
+        """Record a message. It has no timestamp: the ledger's time counts.
 
         Raises:
-            ValidationError: it is no message of its type.
-            HistoryMismatchError, LedgerError: as for everything that is said in a run.
+            ValidationError: it is not valid for its type.
+            HistoryMismatchError, LedgerError: as for every message of a run.
         """
         (message,) = decode([self._entry(type, fields)], DIALECT)
         return await self.run.say(message, key=key)
 
     async def answer(self, asked: dict[str, Any], type: str, key: str, **fields: Any) -> Record:
-        """Say the message that answers another: a task, a delegation or an action that was given as its fields."""
+        """Record the answer to a task, a delegation or an action, which is given as its fields."""
         entry = self._entry(type, {"call_id": asked["call_id"], **fields})
         _, message = decode([normalise_message(asked), entry], DIALECT)
         return await self.run.say(message, key=key)
@@ -96,7 +96,7 @@ Entry: TypeAlias = dict[str, Any]
 """A message of the format, as a plain dict."""
 
 OUTPUT = "final_result"
-"""What Pydantic AI calls the tool by which a model gives its structured output: an answer, not an action."""
+"""The tool by which a model of Pydantic AI returns structured output: an answer, not an action."""
 
 
 class TeamStore:
@@ -110,7 +110,7 @@ class TeamStore:
     async def get_messages(
         self, location: str, limit: int | None = None, *, before: int | None = None, turn: str | None = None
     ) -> list[Entry]:
-        """Return everything that was said, in the order in which it was; before some place, or of one turn, if it is given."""
+        """Return all messages in order; optionally only those before a place, or of one turn."""
         seen = _Seen()
         records = [record async for record in self._ledger.read(location, before=before)]
         rows = [seen.shown(record) for record in records if turn is None or _turn_of(record.message) == turn]
@@ -119,7 +119,7 @@ class TeamStore:
     async def get_conversation_messages(
         self, location: str, limit: int | None = None, *, before: int | None = None
     ) -> list[Entry]:
-        """Return what the user and the assistant have said; what is older than the limit is not read."""
+        """Return the messages of the user and the assistant; older ones than the limit are not read."""
         found: list[Message] = []
         async for record in self._ledger.read(location, before=before, reverse=True):
             if len(found) == limit:
@@ -130,21 +130,21 @@ class TeamStore:
         return _written(reversed(found))
 
     async def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
-        """Return what is of one agent: said by it, or for it."""
+        """Return the messages by or for one agent."""
         return await self.get_team_messages(location, [agent_key], limit)
 
     async def get_team_messages(self, location: str, agent_keys: Collection[str], limit: int | None = None) -> list[Entry]:
-        """Return what is of some agents, in one order."""
+        """Return the messages by or for some agents, in order."""
         return _latest([each for each in await self.get_messages(location) if _is_of(each, agent_keys)], limit)
 
     async def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
-        """Return what was said to all."""
+        """Return the messages to all agents."""
         return _latest([each for each in await self.get_messages(location) if each.get("is_global")], limit)
 
     async def get_history(
         self, location: str, agent_key: str, subordinates: Collection[str] = (), limit: int | None = None
     ) -> list[Entry]:
-        """Return what concerns an agent: the conversation, its own, that of those under it, and what was said to all."""
+        """Return the messages for an agent: the conversation, its own, those of its workers, and those to all."""
         own = (agent_key, *subordinates)
         found = [
             each
@@ -156,30 +156,30 @@ class TeamStore:
     # ------------------------------------------------------------ the views of a role
 
     async def orchestrator_view(self, location: str, limit: int = 8) -> list[Entry]:
-        """Return what an orchestrator plans by: the latest messages of the conversation."""
+        """Return the latest messages of the conversation, which an orchestrator plans with."""
         return await self.get_conversation_messages(location, limit)
 
     async def manager_view(self, location: str, phase_id: int) -> list[Entry]:
-        """Return what the manager of a phase builds on: the broadcast synthesis of the phase before, in the latest turn."""
+        """Return the broadcast synthesis of the previous phase in the latest turn, for the manager of a phase."""
         found = [each for each in _of_latest_turn(await self.get_messages(location)) if each["type"] == SYNTHESIS]
         return [each for each in found if each.get("phase_id") == phase_id - 1 and each.get("is_global")]
 
     async def worker_view(self, location: str, agent_key: str) -> list[Entry]:
-        """Return what a worker has before it: its latest task, and everything of its own since."""
+        """Return the latest task of a worker, and its messages since."""
         own = await self.get_agent_messages(location, agent_key)
         begins = [place for place, each in enumerate(own) if each["type"] == TASK]
         return own[begins[-1] :] if begins else []
 
 
 class _Seen:
-    """What a thread has shown so far: turns of teams, and the calls in them."""
+    """The turns of a thread so far, and the calls in them."""
 
     def __init__(self) -> None:
         self._turns: set[str] = set()
         self._calls: set[str] = set()
 
     def shown(self, record: Record) -> Message | None:
-        """Return a row as it is shown, with the ledger's time; None for one that is not."""
+        """Return a row as a message with the ledger's time; None: it is not shown."""
         message = record.message
         if message.lane != "talk":
             return None
@@ -195,7 +195,7 @@ class _Seen:
         return message.model_copy(update={"created_at": record.recorded_at})
 
     def _kind_of_trace(self, message: Message) -> str | None:
-        """Return what a row of an agent's own run is in the trace; None for what it was asked, and for its answer."""
+        """Return a row of an agent's own run as an action or observation; None for its prompt and answer."""
         match message.payload:
             case OptionCallPayload(option_name=name):
                 return None if name.startswith(OUTPUT) else "action"
@@ -206,7 +206,7 @@ class _Seen:
 
 
 def _turn_of(message: Message) -> str:
-    """Return the turn in whose course something is said."""
+    """Return the turn that a message belongs to."""
     return root_of(message.parent_id or "")
 
 
@@ -237,12 +237,12 @@ def _latest(entries: list[Entry], limit: int | None) -> list[Entry]:
 
 
 async def read_conversation(store: BaseMessageStore, location: str, *, limit: int, request: str) -> list[dict[str, Any]]:
-    """Return the latest messages of a conversation, without the request, which hosts may have written before they ask.
+    """Return the latest messages of a conversation, without the request, which a host may have stored already.
 
-    The limit is not left to the store: some take it from the beginning.
+    The limit is applied here: some stores count it from the beginning.
 
     Raises:
-        RefusedError: the store gives what are no messages of the format.
+        RefusedError: the store returns invalid messages.
     """
     given = store.get_conversation_messages(location)
     given = given if isinstance(given, Sequence) else await given
@@ -253,14 +253,14 @@ async def read_conversation(store: BaseMessageStore, location: str, *, limit: in
 
 
 async def hand_over(store: RecordingMessageStore, location: str, entries: Iterable[dict[str, Any]]) -> None:
-    """Give messages to a store that takes them, in order. What it raises is its own."""
+    """Pass messages to a host's store, in order. Its errors are raised unchanged."""
     for entry in entries:
         if (added := store.add_message(location, entry)) is not None:
             await added
 
 
 def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a message says, and where strangers' words in it come from. Its time is the host's, in any form."""
+    """Return the content of a message, and the source of untrusted content in it. Its time has the host's format."""
     said = {name: value for name, value in entry.items() if name != "timestamp" and value is not None}
     try:
         checked = normalise_message(said)

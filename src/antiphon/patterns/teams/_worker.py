@@ -1,10 +1,10 @@
 """TeamWorkerActor: does a task with its agent, or runs the steps of a script, and stops an agent that makes no progress.
 
-A task ends with a `final`, or with an `error` where something was raised, a limit was reached, or the agent says that it could
-not do it. A result of a tool that found something wrong is an observation like any other.
+A task ends with a `final`, or with an `error` if something was raised, a limit was reached, or the agent says that it failed.
+A tool result that reports a problem is an observation like any other.
 
-`Guards` look at a run each time its model wants to use tools again, so an agent that finishes in time is let be. They see the
-run's own history, so a run that is taken up after a crash is judged alike.
+`Guards` check a run each time its model calls tools again, so they never stop an agent that has finished. They read the run's
+own history, so a run that continues after a crash is judged in the same way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antiphon.runtime import Actor, Context, handles
 
 
 class Deed(NamedTuple):
-    """An action and what came of it."""
+    """An action and its result."""
 
     action: str
     result: str
@@ -43,7 +43,7 @@ class Deed(NamedTuple):
 
 
 class Guards(AbstractCapability[object]):
-    """What stops agents that do not get anywhere."""
+    """Stops agents that make no progress."""
 
     def __init__(self, limits: TeamLimits) -> None:
         self._limits = limits
@@ -60,7 +60,7 @@ class Guards(AbstractCapability[object]):
 
 
 def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
-    """Look whether somebody who has done this, and wants to do more, may.
+    """Check whether an agent with these deeds may continue.
 
     Raises:
         RefusedError: LOOP, STAGNATION or ITERATION_LIMIT.
@@ -76,7 +76,7 @@ def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
 
 
 def _in_vain(deeds: Sequence[Deed]) -> int:
-    """Return how many of the latest deeds have failed, or told what was known before them."""
+    """Return how many of the latest deeds have failed, or had known results."""
     known: set[str] = set()
     count = 0
     for deed in deeds:
@@ -87,7 +87,7 @@ def _in_vain(deeds: Sequence[Deed]) -> int:
 
 
 def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
-    """Return what was done with tools in the course of a run, in the order of the results.
+    """Return the tool uses of a run, in the order of the results.
 
     A model may use an id again in a later answer: a result belongs to the latest call of its id.
     """
@@ -139,7 +139,7 @@ class TeamWorkerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Let tasks of one thread be done side by side, if they are delegated so."""
+        """Handle tasks of one thread in parallel, if they are delegated so."""
         return message.id
 
     @handles
@@ -184,17 +184,17 @@ class TeamWorkerActor(Actor):
             **({} if said is None else {"details": thaw(said)}),
         }
         await transcript.answer(task, "error", "final", content=content)
-        if isinstance(error, RefusedError):  # what it says may be in a stranger's words
+        if isinstance(error, RefusedError):  # the error may quote untrusted content
             raise RefusedError(error.reason, error.code, details={"untrusted": transcript.taint.untrusted}) from error
         raise error
 
     # ------------------------------------------------------------ with its agent
 
     async def _think(self, transcript: Transcript, request: DoTeamTask) -> _Result:
-        """Have the agent do it.
+        """Do the task with the agent.
 
         Raises:
-            RefusedError: its models do not answer, a guard has stopped it, or it says that it has failed.
+            RefusedError: its models do not answer, a guard has stopped it, or it reports failure.
         """
         told = model_messages(await self._roster.history(request.history, transcript.taint), self._name)
         answer: Answer[Finished] = await self._roster.cast.ask(self._name, _prompt(request), output=self._form, history=told)
@@ -208,7 +208,7 @@ class TeamWorkerActor(Actor):
     # ------------------------------------------------------------ by a script
 
     async def _run(self, transcript: Transcript, steps: Sequence[ScriptStep]) -> _Result:
-        """Run the steps one after the other, without a model, up to the first that fails.
+        """Run the steps in order, without a model, up to the first failure.
 
         Raises:
             RefusedError: one has failed; the details are all steps so far.
@@ -246,21 +246,21 @@ class TeamWorkerActor(Actor):
 
 
 class _Response(NamedTuple):
-    """What a tool says that a client is to do with its result."""
+    """The operation that a tool asks the client for."""
 
     operation: str
     payload: dict[str, Any]
 
 
 def _last_return(answer: Answer[Finished]) -> Any:
-    """Return what the last tool gave back that the agent has called; None where it has called none."""
+    """Return the result of the agent's last tool call; None: there is none."""
     given = [part for message in answer.run.new_messages() if isinstance(message, ModelRequest) for part in message.parts]
     returns = [part.content for part in given if isinstance(part, ToolReturnPart) and not part.tool_name.startswith(OUTPUT)]
     return returns[-1] if returns else None
 
 
 def _response_in(result: Any) -> _Response | None:
-    """Return the response that a tool's result is, by its `operation` and `payload`; None for any other result."""
+    """Return a tool result with `operation` and `payload` as a response; None for any other result."""
     given = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
     operation, payload = given.get("operation"), given.get("payload")
     if isinstance(operation, str) and isinstance(payload, dict):
@@ -273,7 +273,7 @@ def _steps(script: Any) -> list[ScriptStep]:
 
 
 def _prompt(request: DoTeamTask) -> str:
-    """Return what the agent is asked: the task, what it is for, and what others have found."""
+    """Return the prompt: the task, its purpose, and the findings of others."""
     parts = [f"Task: {request.task}"]
     if request.goal != request.task:
         parts.append(f"It is part of: {request.goal}")
@@ -286,13 +286,13 @@ def _prompt(request: DoTeamTask) -> str:
 
 
 def _short(result: Json) -> Json:
-    """Return what a tool gave, or the beginning of that: the whole is its observation."""
+    """Return a tool result, truncated: the observation has all of it."""
     text = _text(result)
     return result if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _text(result: Json) -> str:
-    """Return what a tool gave as people and models read it: a text as it is, anything else as JSON."""
+    """Return a tool result as text: a text unchanged, anything else as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 

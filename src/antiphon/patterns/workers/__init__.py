@@ -4,12 +4,12 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 
 | | |
 |---|---|
-| `_protocol.py` | what the actors ask each other |
-| `_conversation.py` | what agents say in the thread; STATUS reports |
+| `_protocol.py` | the requests of the actors, and the limits |
+| `_conversation.py` | the messages of agents in the thread; STATUS reports |
 | `_responder.py` | how an agent answers a message |
 | `_agent.py` | `ToolCapableAgent`, for programs of any kind |
-| `_assignment.py` | how tasks are given: by a policy, or by a model |
-| `_schedule.py` | in which order a worker does its tasks, and until when |
+| `_assignment.py` | how tasks are assigned: by a policy, or by a model |
+| `_schedule.py` | the order and the deadlines of a worker's tasks |
 | `_actors.py`, `_workers.py` | the actors, and `Workers`, the pattern |
 
 The names are listed in `__init__.pyi`, and imported when first used.

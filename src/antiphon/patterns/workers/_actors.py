@@ -1,8 +1,8 @@
-"""The actors: a controller that goes by its policy, and workers that answer.
+"""The actors: a controller that follows its policy, and workers.
 
-Both answer clients (WORKERS_MESSAGE) and say in the thread what they were asked and what they answer. A task that the
-controller gives (WORKERS_TASK), or a worker hands on, is said by whoever gives it. Sensitive arguments of tool calls that came
-with a message are kept in memory only: a process that ends loses them, and a call that was not begun is then refused.
+Both answer clients (WORKERS_MESSAGE) and record the request and the answer in the thread. The sender of a task (WORKERS_TASK),
+which is the controller or a worker that hands its task on, records it. Sensitive arguments of tool calls in a message are kept
+in memory only: when the process ends they are lost, and a call that has not started is then refused.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from antiphon.runtime import Actor, Context, handles, tag
 
 
 _MOST: Final = 10_000
-"""Of how many messages it keeps something; those that nobody came for are let go of, the oldest first."""
+"""How many messages it keeps arguments of; beyond that, the oldest are dropped."""
 
 
 class SensitiveArguments:
-    """What was taken out of messages, by their ids."""
+    """The sensitive arguments that were removed from messages, by message id."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 
     def take_out(self, message: StructuredMessage, tools: Mapping[str, ToolkitTool]) -> StructuredMessage:
-        """Return a message as it may be written down, and keep the rest."""
+        """Return a message without its sensitive arguments, and keep those."""
         calls = message.tool_calls
         said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in calls]
         if said == calls:
@@ -64,7 +64,7 @@ class SensitiveArguments:
         return cleaned
 
     def put_back(self, message: StructuredMessage) -> StructuredMessage:
-        """Return a message as it was before, as far as that is here."""
+        """Return a message with its sensitive arguments, as far as they are in memory."""
         calls = self._kept.get(message.message_id)
         if calls is None:
             return message
@@ -73,7 +73,7 @@ class SensitiveArguments:
         return whole
 
     def let_go(self, message: StructuredMessage) -> None:
-        """Keep nothing of a message that is answered."""
+        """Drop the arguments of a message that is answered."""
         self._kept.pop(message.message_id, None)
 
 
@@ -81,7 +81,7 @@ class SensitiveArguments:
 
 
 class _Agent(Actor):
-    """What both are: as many messages at once as come."""
+    """The base of both actors: they handle messages concurrently."""
 
     concurrency = 1000
 
@@ -94,7 +94,7 @@ class _Agent(Actor):
 async def _answered(
     here: HandlerRun, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
 ) -> Answered:
-    is_error = answer.message_type == MessageType.ERROR  # which looks like the result of a task, also where there is none
+    is_error = answer.message_type == MessageType.ERROR  # also without a result: the answer looks like that of a task
     if not is_said:
         await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
     if is_error:
@@ -103,12 +103,12 @@ async def _answered(
 
 
 def _tag(message: StructuredMessage) -> None:
-    """Put the `trace_id` of a message, and the like, on the span of its handler."""
+    """Add the `trace_id` of a message, and similar fields, to the span of its handler."""
     tag({name: value for name, value in message.tracking.items() if isinstance(value, str)})
 
 
 async def _end_late(error: Exception | StructuredMessage, context: Context, message: StructuredMessage, *asked: str) -> None:
-    """End the calls that work left open whose deadline has passed, after those that it has `asked` have stopped."""
+    """Close the open calls of work whose deadline has passed, after the requests that it has `asked` have stopped."""
     run, code = (
         current_run(),
         error.metadata.get("code") if isinstance(error, StructuredMessage) else getattr(error, "code", ""),
@@ -116,7 +116,7 @@ async def _end_late(error: Exception | StructuredMessage, context: Context, mess
     if run is None or code != ErrorCode.TIMEOUT:
         return
     own, late = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
-    context.expect_leftovers()  # a row of a cancelled effect may have been written, or not
+    context.expect_leftovers()  # a cancelled effect may or may not have written its row
     for key in asked:
         await stopped(run, f"{own}/{key}")
     await end_open_calls(run, own, late, fields=ended_fields, besides=message.task_id)
@@ -127,24 +127,24 @@ async def _end_late(error: Exception | StructuredMessage, context: Context, mess
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """How a controller works, and with whom."""
+    """The configuration of a controller."""
 
     name: str
     policy: ControllerPolicy
     workers: Mapping[str, str]
-    """Who there is, and what each is good at."""
+    """The workers with their instructions."""
     reporting: Reporting
 
 
 class ControllerActor(_Agent):
-    """Who is asked from outside, and gives tasks to workers."""
+    """Answers clients, and assigns tasks to workers."""
 
     def __init__(self, control: Control, sensitive: SensitiveArguments) -> None:
         self._control, self._sensitive = control, sensitive
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
-        """Do what the policy says."""
+        """Run the policy."""
         said = from_wire(request.message, context.message.created_at)
         query = self._sensitive.put_back(said)
         async with handling(context, PATTERN) as here:
@@ -175,14 +175,14 @@ class ControllerActor(_Agent):
 
 
 class WorkerActor(_Agent):
-    """Who does tasks, and answers whoever asks it directly."""
+    """Does tasks, and answers clients directly."""
 
     def __init__(self, responder: Responder, slots: Slots, sensitive: SensitiveArguments) -> None:
         self._responder, self._slots, self._sensitive = responder, slots, sensitive
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
-        """Answer somebody outside."""
+        """Answer a client."""
         said = from_wire(request.message, context.message.created_at)
         message = self._sensitive.put_back(said)
         with self._slots.ticket(message) as ticket:
@@ -213,9 +213,9 @@ class WorkerActor(_Agent):
         is_said: bool = False,
         until: str | None,
     ) -> WorkerTaskDone:
-        """Do what a message says; if it says who goes on with it, hand on what it has come to.
+        """Do the task of a message; if it has a route, hand the result on to the next worker.
 
-        `until` is the message before which the history ends that the worker is told.
+        The worker reads the history before the message `until`.
         """
         _tag(message)
         ledger, thread_id = context.ledger, context.thread_id or ""
@@ -235,7 +235,7 @@ class WorkerActor(_Agent):
         untrusted: str | None,
         until: str | None,
     ) -> WorkerTaskDone:
-        """Have the next one go on, in the name of whoever waits, and give back what the last one says."""
+        """Hand the task on to the next worker, and return the answer of the last one to the waiting caller."""
         worker, *rest = message.metadata["route"]
         step = StructuredMessage.create_result(
             answer.content,
@@ -263,6 +263,6 @@ class WorkerActor(_Agent):
 
 
 def _matter(message: StructuredMessage) -> dict[str, Any]:
-    """Return what the next one is told about the task: what it is, and what was given with it."""
+    """Return the task for the next worker: its text and its data."""
     given = {name: value for name, value in message.metadata.items() if name not in ("type", "route")}
     return {"task": message.content, **given}

@@ -1,6 +1,6 @@
-"""ToolCapableAgent: an agent that answers structured messages and uses tools, as Atlas writes it; and workers that are ready.
+"""ToolCapableAgent: an agent of Atlas that answers structured messages and uses tools; and three ready-made workers.
 
-Every method is there twice: one waits, for programs without an event loop, and one, with an `a` before its name, is awaited.
+Every method exists twice: one blocks, for programs without an event loop, and one, with the prefix `a`, is awaited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
 from antiphon.patterns.workers._conversation import Hear, Reporting
-from antiphon.patterns.workers._responder import ROUNDS, Responder, model_or_script
+from antiphon.patterns.workers._protocol import WorkerLimits
+from antiphon.patterns.workers._responder import Responder, model_or_script
 from antiphon.protocol import ErrorCode
 
 # ---------------------------------------------------------------- workers that are ready
@@ -52,9 +53,9 @@ ResultT = TypeVar("ResultT")
 
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    """Do something asynchronous in an event loop of its own, and wait for it; in a running loop, which stands still, too.
+    """Run a coroutine in a new event loop, and wait for it; this works in a running loop too, which is blocked meanwhile.
 
-    It begins with no context: a run that goes on around it belongs to another loop, and it is no part of that.
+    It starts with an empty context: a run around it belongs to another loop, and must not be used here.
     """
     try:
         asyncio.get_running_loop()
@@ -72,7 +73,7 @@ def _run(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
 
 
 class _LateError(Exception):
-    """The deadline has passed. It leaves the run open: a tool that was stopped half way is not known to have ended."""
+    """The deadline has passed. The run stays open, because the outcome of a stopped tool is unknown."""
 
     def __init__(self, answer: StructuredMessage) -> None:
         super().__init__(answer.content)
@@ -80,7 +81,7 @@ class _LateError(Exception):
 
 
 class ToolCapableAgent:
-    """An agent with a name, a specialization and what it may use of a toolkit."""
+    """An agent with a name, a specialization, and permissions in a toolkit."""
 
     def __init__(
         self,
@@ -90,23 +91,22 @@ class ToolCapableAgent:
         *,
         model: Model | str | None = None,
         ledger: Ledger | str | None = None,
-        rounds: int = ROUNDS,
+        rounds: int = WorkerLimits().rounds,
         patience: Patience = Patience(),  # noqa: B008 (frozen)
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
         hear: Hear | None = None,
     ) -> None:
         """Make it.
 
-        `model` is a model or its name; without one, the model of the environment. Where there is none either, the agent
-        answers with the results of the tools that a message asks for, and a message that asks for none is answered by the
-        scripted model, which says that no language model was asked.
+        `model` is a model or its name; default: the model of the environment. Without any, the agent answers with the results
+        of the tools that a message calls; if it calls none, the scripted model answers that no language model was asked.
 
-        With a `ledger` (or its URL) what it does is written down in the thread that
-        is called like the task, and the same message again goes on where it was. `rounds` is how often the model is asked at
-        most; `hear` is given each STATUS report.
+        With a `ledger` (or its URL), the work is recorded in the thread with the id of the task, and the same message
+        continues where it stopped. `rounds` is the maximum number of model requests; `hear` is called with each STATUS
+        report.
 
         Raises:
-            ValueError: no agent can be called so.
+            ValueError: the name is invalid.
         """
         self.worker_id, self.specialization = worker_id, specialization
         self.toolkit = toolkit if isinstance(toolkit, AgentToolkit) else AgentToolkit(toolkit)
@@ -114,13 +114,13 @@ class ToolCapableAgent:
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
         told = f"You are {worker_id}. Your specialization: {specialization}."
         self.spec = AgentSpec(name=worker_id, instructions=told)
-        """How it is set up, for a cast."""
+        """Its configuration, for a cast."""
 
     def register_tool(self, tool: Tool | Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
-        """Add a tool to the toolkit, and let this agent use it.
+        """Add a tool to the toolkit, and grant it to this agent.
 
         Raises:
-            ValueError: there is one of this name.
+            ValueError: the toolkit has a tool with this name.
         """
         name = self.toolkit.register_tool(tool, **settings)
         self.toolkit.grant_permission(self.worker_id, name)
@@ -128,12 +128,12 @@ class ToolCapableAgent:
 
     @property
     def system_prompt(self) -> str:
-        """What the agent is told about itself, and the tools that it may use now."""
+        """The instructions of the agent, with the tools that it may use now."""
         told = wait_for(self.responder(MemoryLedger()).instructions)
         return "\n\n".join(filter(None, (self.spec.instructions, told)))
 
     def responder(self, ledger: Ledger) -> Responder:
-        """Return what it answers with, on a ledger."""
+        """Return the responder of the agent on a ledger."""
         cast = Cast(
             ledger,
             [self.spec],
@@ -147,18 +147,18 @@ class ToolCapableAgent:
     # ------------------------------------------------------------ structured messages
 
     def process_structured_message(self, message: StructuredMessage) -> StructuredMessage:
-        """Answer a message, and wait for that; see `aprocess_structured_message`."""
+        """Answer a message; blocks. See `aprocess_structured_message`."""
         return wait_for(lambda: self.aprocess_structured_message(message))
 
     async def aprocess_structured_message(self, message: StructuredMessage) -> StructuredMessage:
-        """Answer a message. Tools that it asks for are run first, then the model is asked, and the tools that it asks for.
+        """Answer a message. Its tool calls are run first, then the model is asked, and the tool calls of the model are run.
 
-        A TOOL_REQUEST is answered by a TOOL_RESPONSE, and no model is asked. Work stops at the `deadline` of the message. All
-        calls and results are on the answer. A tool that fails, or may not be used, is a result with an error; a model
-        that does not answer is an ERROR message. Inside of a `ledger_run` it is part of that.
+        A TOOL_REQUEST is answered by a TOOL_RESPONSE, without a model. Work stops at the `deadline` of the message. The
+        answer has all calls and results. A tool that fails, or is not permitted, is a result with an error; if the model
+        does not answer, the answer is an ERROR message. Inside a `ledger_run`, the work is part of that run.
 
         Raises:
-            ParkedError: a person must settle something, or approve it; then give it the same message again.
+            ParkedError: a person must settle or approve something; then pass the same message again.
             HistoryMismatchError, LedgerError: as in every run.
         """
         try:
@@ -189,11 +189,11 @@ class ToolCapableAgent:
     # ------------------------------------------------------------ as before there were structured messages
 
     def process_message(self, text: str) -> str:
-        """Answer a text, and wait for that; see `aprocess_message`."""
+        """Answer a text; blocks. See `aprocess_message`."""
         return wait_for(lambda: self.aprocess_message(text))
 
     async def aprocess_message(self, text: str) -> str:
-        """Answer a text by a text.
+        """Answer a text with a text.
 
         Raises:
             WorkFailedError: the answer is an error.
@@ -205,13 +205,13 @@ class ToolCapableAgent:
         return answer.content
 
     def process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task, and wait for that; see `aprocess_task`."""
+        """Do a task; blocks. See `aprocess_task`."""
         return wait_for(lambda: self.aprocess_task(task))
 
     async def aprocess_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task, which is a dict with a `query`, and may have a `task_id`, `tool_calls` and more to know about it.
+        """Do a task: a dict with a `query`, and optionally a `task_id`, `tool_calls` and other data.
 
-        What comes back has `worker_id`, `task_id`, `status` (`completed` or `error`), `result`, `tool_results`, and `error`.
+        The result has `worker_id`, `task_id`, `status` (`completed` or `error`), `result`, `tool_results`, and `error`.
         """
         try:
             message = _task_message(task, self.worker_id)
@@ -226,7 +226,7 @@ class ToolCapableAgent:
 
 def _task_message(task: Mapping[str, Any], worker: str) -> StructuredMessage:
     if not isinstance(task.get("query"), str):
-        raise ValueError("a task has a `query`, which is text")  # noqa: TRY004 (whoever gives it catches one kind)
+        raise ValueError("a task needs a `query`, which is text")  # noqa: TRY004 (callers catch one class)
     more = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}
     made = StructuredMessage.create_task(task["query"], "controller", worker, more, task_id=task.get("task_id"))
     made.tool_calls = task.get("tool_calls") or ()

@@ -1,7 +1,7 @@
-"""How tasks are given to workers: by a policy in Python, or by the model of a controller.
+"""How tasks are assigned to workers: by a policy in Python, or by the model of a controller.
 
-A task that ends without an answer (there is no such worker, the time is over, the worker failed for good) ends with an ERROR
-message, which a policy reads like any other. What a person must see to is raised, so that the whole thread waits.
+A task that ends without an answer (unknown worker, timeout, failure) ends with an ERROR message, which a policy reads like any
+other. If a person must decide, an error is raised, so that the whole thread waits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from antiphon.runtime import Context
 
 
 UNTOLD: Final = (ParkedError, HistoryMismatchError, WithdrawnError)
-"""What no ERROR message is made of: a person must see to it, the program has changed, or nobody waits any more."""
+"""Errors that are raised, not turned into an ERROR message: a person must decide, the program changed, the caller left."""
 
 
 class Assigner:
-    """What the policy of a controller can do, for one message."""
+    """Assigns tasks, for the policy of a controller and one message."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Assigner:
         """Of the controller."""
         self.query = query
         self.workers = workers
-        """Who can be given tasks, and what each is good at."""
+        """The workers with their instructions."""
         self.history = history
-        """What was said in the thread before the query; workers are told it too."""
+        """The history of the thread before the query; workers read it too."""
         self.given: list[str] = []
-        """The keys of the tasks that were given."""
+        """The keys of the assigned tasks."""
         self._context, self._taint = context, taint
         self._count = 0
 
     @property
     def untrusted(self) -> str | None:
-        """Where strangers' words come from that workers have read; None if they have read none."""
+        """The source of untrusted content that workers have read; None: there is none."""
         return self._taint.untrusted
 
     async def assign(
@@ -74,17 +74,17 @@ class Assigner:
         within: float | None = None,
         key: str | None = None,
     ) -> StructuredMessage:
-        """Give a task to a worker, and return its result, or an ERROR message.
+        """Assign a task to a worker, and return its result, or an ERROR message.
 
-        `task_data` goes into the metadata, with the `priority`, `trace_id` and the like of the query where it has none;
-        `priority` and `deadline` there say when the task is done. Those in `route` work on it one after the other, each on
-        what the one before has come to; the last one answers. `within` is how many seconds it may take. Give a `key` where
-        the order in which tasks are given is left to chance.
+        `task_data` goes into the metadata; `priority`, `trace_id` and similar fields default to those of the query.
+        `priority` and `deadline` control when the task is done. The workers in `route` continue the task in order, each
+        with the result of the one before; the last one answers. `within` is the time limit in seconds. Pass a `key` if the
+        order in which tasks are assigned may vary.
 
         Raises:
-            ParkedError: a person must settle something, or approve it.
+            ParkedError: a person must settle or approve something.
             HistoryMismatchError: the policy did something else the last time it ran.
-            LedgerError: it could not be written down.
+            LedgerError: it could not be stored.
         """
         name = as_key(key or self._next("task"))
         way = {"route": list(route)} if route else {}
@@ -101,9 +101,9 @@ class Assigner:
     async def assign_all(
         self, tasks: Sequence[tuple[str, str] | tuple[str, str, Mapping[str, Any]]], *, within: float | None = None
     ) -> list[StructuredMessage]:
-        """Give tasks side by side, and return what came of them, in their order.
+        """Assign tasks in parallel, and return their results, in order.
 
-        A task is the name of a worker, what it is to do, and its `task_data`, if there is any.
+        A task is the name of a worker, a text, and optionally its `task_data`.
 
         Raises:
             As `assign`, after all have ended.
@@ -120,7 +120,7 @@ class Assigner:
         return cast("list[StructuredMessage]", ended)
 
     async def _inherited(self, task_id: str) -> dict[str, Any]:
-        """Return the priority and the tracking of the query, for a task; one that was written down without them stays so."""
+        """Return the priority and tracking fields of the query for a task. A task that was recorded without them stays so."""
         found = self.query.tracking
         if "priority" in self.query.metadata:
             found["priority"] = self.query.metadata["priority"]
@@ -152,11 +152,11 @@ class Assigner:
 
 
 ControllerPolicy: TypeAlias = Callable[[StructuredMessage, Assigner], Awaitable[str | StructuredMessage]]
-"""What a controller does with a message: it returns the answer, or its words."""
+"""The policy of a controller: it returns the answer, or its text."""
 
 
 def worker_address(name: str) -> str:
-    """Return where a worker lives."""
+    """Return the address of a worker."""
     return f"worker/{name}"
 
 
@@ -170,10 +170,10 @@ async def give(
     key: str,
     history: str | None = None,
 ) -> WorkerTaskDone:
-    """Have a worker do something, and know what it has read on the way. `history` is the message before which that ends.
+    """Ask a worker, and note the untrusted content that it has read. `history` is the message before which the history ends.
 
     Raises:
-        DeliveryError: there is no answer; unless it is one of `UNTOLD`, that can be told to whoever waits.
+        DeliveryError: there is no answer. Unless it is in `UNTOLD`, it becomes an ERROR message for the caller.
     """
     more = {} if history is None else {"history": history}
     request = DoWorkerTask(message=to_wire(message), untrusted=taint.untrusted, **more)
@@ -192,7 +192,7 @@ CONTROLLER: Final = AgentSpec(
         "with what they come to. Give tasks that do not depend on each other at the same time."
     ),
 )
-"""The controller, unless there is another."""
+"""The default controller."""
 
 _assigner: ContextVar[Assigner] = ContextVar("antiphon.patterns.workers.assigner")
 
@@ -210,7 +210,7 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
     assigner, taint = _assigner.get(), current_taint()
     answer = await assigner.assign(worker, task, route=then or (), key=ctx.tool_call_id)
     if taint is not None:
-        taint.mark(assigner.untrusted)  # what the worker has read counts for whoever gave the task
+        taint.mark(assigner.untrusted)  # untrusted content that the worker has read taints the controller too
     said = "error" if answer.message_type == MessageType.ERROR else "result"
     return {"worker": answer.source_agent, said: answer.content}
 
@@ -236,7 +236,7 @@ def _at(assigner: Assigner) -> Generator[None]:
 
 
 def with_workers(spec: AgentSpec, workers: dict[str, str], tool: str) -> AgentSpec:
-    """Return how a controller is set up, told who there is, and with the tool that gives tasks."""
+    """Return the spec of a controller with its workers in the instructions, and the tool that assigns tasks."""
     listed = "\n".join(f"- {name}: {good_at}" for name, good_at in workers.items())
     told = f"{spec.instructions}\n\n## Workers\n{listed}".strip()
     return spec.model_copy(update={"instructions": told, "tools": (*spec.tools, tool)})

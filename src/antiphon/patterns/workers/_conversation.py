@@ -1,11 +1,11 @@
-"""What agents say to each other, as talk in the thread: written, read back, and STATUS reports.
+"""The messages between agents, as talk in the thread: written, read back, and STATUS reports.
 
-Whoever gives a task says it, and says the result, so a task has one result whatever happens to its worker. Tool calls are not
-said with a message: they are rows of their own before it. A worker that hands its work on answers its task with that; what the
-last one says answers no task, and is only told to the caller.
+The sender of a task records the task and its result, so a task has one result whatever happens to its worker. Tool calls are
+separate rows before a message. A worker that hands its task on answers it with that; the answer of the last worker answers no
+task, and is only passed to the caller.
 
-Tools and policies tell how far they are with `report`, never more often than is allowed. Of work that takes long and reports
-nothing, it is told that it goes on: after a while, then after twice that, and so on.
+Tools and policies report progress with `report`, within a rate limit. Long work without reports is reported as still running:
+after a while, then after twice as long, and so on.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from antiphon.protocol import ErrorCode
 DIALECT: Final = "atlas"
 
 _OF_ROW: Final = ("message_id", "timestamp")
-"""What the row itself says."""
+"""The fields that the row itself has."""
 _TOOL_USE: Final = (MessageType.TOOL_REQUEST, MessageType.TOOL_RESPONSE)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 TOOLS: Final = "tools"
-"""Who runs tools, in what agents say about it."""
+"""The name of the tool runner in messages of agents."""
 HAND_ON: Final = "hand-on"
-"""The key under which a worker hands a task on."""
+"""The key of a task that a worker hands on."""
 _LINKS: Final = ("in_reply_to", "in_reply_to_message")
 
 
@@ -53,7 +53,7 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
     """
     left: tuple[str, ...] = _OF_ROW if message.message_type in _TOOL_USE else (*_OF_ROW, "tool_calls", "tool_results")
     if message.message_type == MessageType.TOOL_RESPONSE and message.has_tool_calls:
-        left = (*_OF_ROW, "tool_calls")  # the request has said them
+        left = (*_OF_ROW, "tool_calls")  # the request has recorded them
     whole = message.to_dict(redact=STANDARD_REDACTION.value)
     data = {name: value for name, value in whole.items() if name not in left}
     left_out = _LINKS[1:] if is_answer else _LINKS
@@ -62,7 +62,7 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
 
 
 def check(message: StructuredMessage) -> None:
-    """See to it that a message, and what it asks for, can be said in a thread.
+    """Check that a message and its tool calls can be stored in a thread.
 
     Raises:
         RefusedError: it cannot; the text says where and why.
@@ -86,11 +86,11 @@ def check(message: StructuredMessage) -> None:
 
 
 async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -> None:
-    """Say a message in the thread of the run; when the program runs again, not twice. Outside of a run, nothing.
+    """Record a message in the thread of the run, once, also if the program runs again; outside a run, do nothing.
 
     Raises:
-        HistoryMismatchError: the program said something else here the last time it ran.
-        LedgerError: it could not be written down.
+        HistoryMismatchError: the program recorded another message here in its last run.
+        LedgerError: it could not be stored.
     """
     run = current_run()
     if run is not None:
@@ -99,24 +99,24 @@ async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -
 
 
 async def say_now(message: StructuredMessage) -> None:
-    """Say how far something has come. A program that runs again may have come another way, and says that too.
+    """Record a progress report. A program that runs again may report other progress, which is recorded too.
 
     Raises:
-        LedgerError: it could not be written down.
+        LedgerError: it could not be stored.
     """
     run = current_run()
     if run is None:
         return
     own: dict[str, Any] = {"thread_id": run.thread_id, "parent_id": run.course.invocation_id, "created_at": None}
     rows = [row.model_copy(update={**own, "id": current_port().new_id()}) for row in rows_of(message)]
-    with suppress(HistoryMismatchError):  # the run is finished, and gives back what is recorded: nothing is at work
+    with suppress(HistoryMismatchError):  # the run is finished and only replayed: there is no progress
         await run.journal.write(run.thread_id, rows, allow_foreign=True)
 
 
 async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, reports: bool = False) -> Conversation:
-    """Return what the agents of a thread have said to each other.
+    """Return the messages between the agents of a thread.
 
-    With `tools`, also what they called and got; with `reports`, also how far they said that they had come.
+    With `tools`, also their tool calls and results; with `reports`, also their progress reports.
 
     Raises:
         LedgerError: it cannot be read.
@@ -126,7 +126,7 @@ async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, r
 
 
 def is_said(message: Message, *, reports: bool = True) -> bool:
-    """Whether agents say it to each other; what they say to their models, and these to them, is not."""
+    """Whether a message is between agents, and not between an agent and its model."""
     notes: Any = message.metadata.get(DIALECT)
     if message.lane != "talk" or notes is None or notes.get("tool"):
         return False
@@ -143,7 +143,7 @@ def structured(messages: Conversation) -> list[StructuredMessage]:
 
 
 def is_tool_use(message: Message, agents: Collection[str], besides: str) -> bool:
-    """Whether a row is the call of a tool by one of these agents, or its result; `besides` is a tool that does not count."""
+    """Whether a row is a tool call of these agents, or its result; the tool `besides` does not count."""
     payload = message.payload
     if message.lane != "talk" or not isinstance(payload, OptionCallPayload | OptionResultPayload):
         return False
@@ -154,7 +154,7 @@ def is_tool_use(message: Message, agents: Collection[str], besides: str) -> bool
 
 
 def ended_fields(call: Message) -> dict[str, Any]:
-    """Return how the result is written that ends an open call: as what a tool answers, or as the error of a task."""
+    """Return the fields of the result that closes an open call: of a tool, or of a task."""
     notes: Any = call.metadata.get(DIALECT)
     if notes is not None and not notes.get("tool"):
         return {"metadata": {DIALECT: {"type": MessageType.ERROR.value}}}
@@ -163,7 +163,7 @@ def ended_fields(call: Message) -> dict[str, Any]:
 
 
 def sent(messages: Conversation, thread_id: str) -> list[StructuredMessage]:
-    """Return a conversation as structured messages, in which tools are asked by `tool_request` and answer an agent."""
+    """Return a conversation as structured messages, with tool calls as `tool_request` and results as `tool_response`."""
     written = structured(messages)
     for message in written:
         if message.message_type in _TOOL_USE and None in (message.source_agent, message.target_agent):
@@ -172,7 +172,7 @@ def sent(messages: Conversation, thread_id: str) -> list[StructuredMessage]:
 
 
 def _address(message: StructuredMessage, thread_id: str) -> None:
-    """Say who asks tools or is answered by them, and in which task. What a model calls, its row says by the exchange alone."""
+    """Add the agent and the task to a tool message. The row of a model's call has them only in its exchange id."""
     agent, task_id = _asked_by(message.task_id)
     if agent:
         message.task_id = f"{thread_id}:{task_id}" if task_id else thread_id
@@ -195,24 +195,24 @@ def _asked_by(exchange: str) -> tuple[str, str]:
 
 
 Hear: TypeAlias = Callable[[StructuredMessage], None]
-"""Is given what is said, as it is said."""
+"""A function that is called with each message."""
 
 _reports: ContextVar[Reports | None] = ContextVar("antiphon.patterns.workers.reports", default=None)
 
 
 class Reporting(BaseModel):
-    """How often it is told how far work has come."""
+    """The rate of progress reports."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     after: float = Field(default=10.0, gt=0)
-    """Seconds of silence after which it is told that work goes on; then twice as many, and so on."""
+    """Seconds without a report after which work is reported as running; then twice as many, and so on."""
     most: int = Field(default=20, ge=0)
-    """How many reports there are of one piece of work; more are left out."""
+    """The maximum number of reports for one task; more are dropped."""
 
 
 def report(text: str) -> None:
-    """Tell how far the work has come that this is part of, from a tool or a policy; elsewhere it does nothing."""
+    """Report the progress of the current work, from a tool or a policy; elsewhere this does nothing."""
     reports = _reports.get()
     if reports is not None:
         reports.add(text)
@@ -221,12 +221,12 @@ def report(text: str) -> None:
 def reports_of(
     message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None
 ) -> AbstractAsyncContextManager[object]:
-    """Return the block for work on a message; work inside of other work is told of as that."""
+    """Return the block for work on a message; nested work reports as part of the outer work."""
     return Reports(message, worker, reporting, hear) if _reports.get() is None else nullcontext()
 
 
 class Reports:
-    """An `async with` block around work, in which it is told how far that has come."""
+    """An `async with` block around work that reports progress."""
 
     def __init__(self, message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None) -> None:
         self._message, self._worker, self._reporting, self._hear = message, worker, reporting, hear
@@ -234,7 +234,7 @@ class Reports:
         self._left = reporting.most
 
     def add(self, text: str) -> None:
-        """Tell something; tools that are not asynchronous do it from another thread."""
+        """Add a report; synchronous tools call this from another OS thread."""
         self._loop.call_soon_threadsafe(self._put, text)
 
     def _put(self, text: str) -> None:
@@ -254,7 +254,7 @@ class Reports:
         _reports.reset(self._token)
         try:
             if error is None:
-                await asyncio.sleep(0)  # what another thread has just told comes in
+                await asyncio.sleep(0)  # lets reports from other OS threads arrive
                 self._left = 0
                 self._texts.put_nowait(None)
                 await self._telling
@@ -273,7 +273,7 @@ class Reports:
                 self._hear(status)
 
     async def _next(self, silence: float) -> str | None:
-        """Return what is told next; empty: nothing was, for so long; None: the work has ended."""
+        """Return the next report; empty: there was none for this time; None: the work has ended."""
         try:
             async with asyncio.timeout(silence if self._left else None):
                 return await self._texts.get()

@@ -1,8 +1,8 @@
-"""Responder: how an agent answers a message: the tools that it asks for are run, then the agent's model answers.
+"""Responder: answers a message for an agent: the tool calls of the message are run, then the agent's model answers.
 
-Calls that came with the message run first, in their order. Then the model is told their results, and its own calls run, for a
-bounded number of rounds. The answer has all of them, each result with the id of its call. A failure is an ERROR message; only
-what a person, or the owner of the ledger, must see to is raised.
+The calls in the message run first, in order. Then the model gets their results, and its own calls run, for a limited number of
+rounds. The answer has all calls and results, each result with the id of its call. A failure becomes an ERROR message; an error
+is raised only if a person must decide, or the ledger fails.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ from antiphon.patterns.cast import Answer, Cast, model_messages, untrusted_sourc
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, within_deadline
 
-ROUNDS: Final = 8
-"""How often a model is asked for one answer, unless something else is said."""
 _OF_TASKS: Final = (MessageType.TASK, MessageType.RESULT)
 _ENVELOPE: Final = frozenset({"type", "in_reply_to", "in_reply_to_message", "reply_to", "route", "code"})
-"""What metadata says about a message, and not about its matter."""
+"""Metadata about the message itself, not about its task."""
 _NO_TOOLS: Final[Mapping[str, ToolkitTool]] = MappingProxyType({})
 
 
@@ -63,13 +61,13 @@ class Responder:
         ticket: Ticket | None = None,
         history: Sequence[Message] = (),
     ) -> tuple[StructuredMessage, str | None]:
-        """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
+        """Answer a message; return the answer, and the source of untrusted content that was read for it, if any.
 
-        `untrusted` is where the sender of the message has read such content. `is_said`: the caller writes the message and
-        its answer to the thread. The work begins when the `ticket` has a slot. The model is told the `history` before.
+        `untrusted` is the source of such content that the sender has read. `is_said`: the caller records the message and its
+        answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
 
         Raises:
-            ParkedError: a person must settle something, or approve it.
+            ParkedError: a person must settle or approve something.
             HistoryMismatchError, LedgerError: as in every run.
         """
         answer = answer_to(message, self.name)
@@ -92,9 +90,9 @@ class Responder:
     async def _work(
         self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: Sequence[Message]
     ) -> None:
-        """Run the tools that a message asks for. A tool request needs no more; anything else is answered by the model."""
+        """Run the tool calls of a message. For a tool request that is the answer; other messages are answered by the model."""
         if message.has_tool_calls:
-            # A tool request and its answer are themselves what is said about the calls.
+            # A tool request and its answer already record the calls.
             await self._run_given(message, answer, is_said=is_said and is_tool_request(message))
         if is_tool_request(message):
             answer.content = _listed(answer.tool_results)
@@ -102,7 +100,7 @@ class Responder:
             await self._think(message, answer, history)
 
     async def instructions(self) -> str | None:
-        """Return what it is told about the tools that it may use now; nothing, if it has none."""
+        """Return the description of the tools that it may use now; empty without tools."""
         listed = [f"- {tool.name}: {tool.description or ''}" for tool in (await self.tools()).values()]
         return "\n".join(["## Available Tools", *listed]) if listed else None
 
@@ -130,10 +128,10 @@ class Responder:
     # ------------------------------------------------------------ what the model says
 
     async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
-        """Have the model answer; without one, say what the tools gave.
+        """Ask the model; without one, answer with the results of the tools.
 
         Raises:
-            RefusedError: it cannot.
+            RefusedError: the model does not answer.
         """
         if answer.has_tool_results and not self._has_model():
             answer.content = _listed(answer.tool_results)
@@ -160,19 +158,19 @@ class Responder:
         except UnknownModelError as exc:
             return bool(exc.model)
         except AntiphonError:
-            return True  # there is one, and it cannot be had: the error of asking it says why
+            return True  # the model exists but cannot be loaded: asking it raises the error that says why
         return not isinstance(model.wrapped, NoModel)
 
 
 class NoModel(ScriptedModel):
-    """Answers where no model is named: its default script says that no language model was asked."""
+    """The model if none is named: its script says that no language model was asked."""
 
 
 def model_or_script(name: str | None) -> Model:
-    """Return the model of a name, or of the environment; where nobody names one, the scripted model.
+    """Return a model by name, or that of the environment; without any, the scripted model.
 
     Raises:
-        ModelError: one is named, and cannot be had.
+        ModelError: the named model cannot be loaded.
     """
     try:
         return named_model(name)
@@ -183,7 +181,7 @@ def model_or_script(name: str | None) -> Model:
 
 
 def _limits_of(message: StructuredMessage) -> AbstractAsyncContextManager[None]:
-    """Return the block that ends at the deadline of a message. What is done already is only read, whenever that is."""
+    """Return the block that ends at the deadline of a message. Recorded work has no deadline: it is only read."""
     run = current_run()
     is_done = run is not None and run.is_open and run.opened.is_finished
     return nullcontext() if is_done else within_deadline(message)
@@ -203,7 +201,7 @@ def answer_to(message: StructuredMessage, name: str, content: str = "") -> Struc
 
 
 def is_tool_request(message: StructuredMessage) -> bool:
-    """Whether a message asks for tools and nothing else: its type says so, or it has no type and no words."""
+    """Whether a message only calls tools: by its type, or because it has no type and no text."""
     is_one = message.message_type == MessageType.TOOL_REQUEST
     return is_one and ("type" in message.metadata or not message.content)
 
@@ -211,7 +209,7 @@ def is_tool_request(message: StructuredMessage) -> bool:
 def error_to(
     message: StructuredMessage, name: str, error: RefusedError | Exception, *, of: StructuredMessage | None = None
 ) -> StructuredMessage:
-    """Return the error that answers a message, with its code; `of` is the answer that it stands in the place of."""
+    """Return the error that answers a message, with its code; `of` is the answer that it replaces."""
     code, reason = getattr(error, "code", type(error).__name__), getattr(error, "reason", str(error))
     made = StructuredMessage.create_error(reason, message, source_agent=name, metadata={"code": code})
     if of is not None:
@@ -220,7 +218,7 @@ def error_to(
 
 
 def shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any]:
-    """Return the arguments of a call as they may be written down."""
+    """Return the arguments of a call without sensitive values."""
     sensitive = () if tool is None else tool.sensitive
     return {name: SENSITIVE if name in sensitive else value for name, value in arguments.items()}
 
@@ -235,7 +233,7 @@ def _given_result(call: Mapping[str, Any], payload: OptionResultPayload) -> dict
 def _add_calls(
     answer: StructuredMessage, messages: Sequence[ModelMessage], tools: Mapping[str, ToolkitTool] = _NO_TOOLS
 ) -> None:
-    """Add to an answer what a model has called and what it got, in order."""
+    """Add the calls of a model and their results to an answer, in order."""
     taken = {call["id"] for call in answer.tool_calls}
     names: dict[str, str | None] = {}
     for part in _tool_parts(messages):
@@ -255,7 +253,7 @@ def _tool_parts(messages: Sequence[ModelMessage]) -> Iterator[ToolCallPart | Too
 
 
 def _free(call_id: str, taken: set[str]) -> str:
-    """Return the id of a call, or one made from it, where another call on the same answer has it."""
+    """Return the id of a call, changed if another call of the same answer has it."""
     own, count = call_id, 1
     while own in taken:
         count += 1
@@ -274,7 +272,7 @@ def _result(part: ToolReturnPart) -> dict[str, Any]:
 
 
 def _about(message: StructuredMessage) -> str:
-    """Return what the metadata of a message says about its matter, such as its priority."""
+    """Return the metadata of a message that is about its task, such as the priority."""
     given = {name: value for name, value in message.metadata.items() if name not in _ENVELOPE}
     lines = [f"- {name}: {_text(value)}" for name, value in given.items()]
     return "\n".join(["Given with it:", *lines]) if lines else ""

@@ -1,11 +1,11 @@
 """Schedule: the order in which a worker does its tasks, and the time that each may take.
 
-A worker does `at_once` tasks side by side. The next one is the waiting task with the highest priority; among equals, the one
-that was given first. Every tenth time it is the task that has waited longest, whatever its priority, so a task with a low
-priority is delayed by more urgent ones and never forgotten. A task that is at work is not interrupted for a more urgent one.
+A worker does `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one
+that was assigned first. Every tenth time it is the task that has waited longest, so a task with a low priority never starves.
+A running task is not interrupted for a more urgent one.
 
-Order and deadline follow from the row of the task (its metadata, and when it was written down), so they are the same after a
-restart: while a system takes up what was left open, nothing begins, and then the most urgent task does.
+Order and deadline follow from the row of the task (its metadata, and when it was recorded), so they are the same after a
+restart: nothing starts while a system recovers open work; after that, the most urgent task starts first.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from antiphon.protocol import ErrorCode
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
 _FAIR: Final = 10
-"""Of how many tasks that begin one is the task that has waited longest."""
+"""Every how many starts the task that has waited longest is chosen."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPAN: Final = re.compile(
     r"(\d+(?:\.\d+)?)\s*(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)(?![a-z])\s*"
 )
 _FIRST_TIME: Final = 1e8
-"""A number from here on is a time in seconds since 1970; a smaller one is so many seconds."""
+"""From this number on, a number is a Unix time; a smaller one is a duration in seconds."""
 
 
 # ---------------------------------------------------------------- what a message says
 
 
 def priority_of(message: StructuredMessage) -> float:
-    """Return the priority of a message: higher is more urgent. Whatever is neither a known word nor a number is normal."""
+    """Return the priority of a message: higher is more urgent. Anything but a known word or a number is normal."""
     given: Any = message.metadata.get("priority")
     if isinstance(given, str):
         return PRIORITIES.get(given.strip().lower(), _NORMAL)
@@ -50,7 +50,7 @@ def due_at(message: StructuredMessage) -> float | None:
     """Return when the work on a message must be done, in seconds since 1970; None if there is no deadline.
 
     Raises:
-        ValueError: nobody can read the deadline.
+        ValueError: the deadline is invalid.
     """
     given: Any = message.metadata.get("deadline")
     match given:
@@ -96,7 +96,7 @@ def time_left(message: StructuredMessage, within: float | None = None) -> float 
     """Return how many seconds of work a message has left, at most `within`; None: there is no deadline.
 
     Raises:
-        ValueError: nobody can read the deadline.
+        ValueError: the deadline is invalid.
     """
     due = due_at(message)
     left = None if due is None else max(0.0, due - current_port().now().timestamp())
@@ -104,16 +104,16 @@ def time_left(message: StructuredMessage, within: float | None = None) -> float 
 
 
 def late() -> RefusedError:
-    """Return the error of work that is not begun because its deadline has passed."""
+    """Return the error of work that is not started because its deadline has passed."""
     return RefusedError("the deadline passed before the work began", ErrorCode.TIMEOUT)
 
 
 @asynccontextmanager
 async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
-    """Work on a message in the block, until its deadline. Work that is late is not begun; work under way is cancelled.
+    """Run the block until the deadline of a message. Late work is not started; running work is cancelled.
 
     Raises:
-        RefusedError: the deadline has passed (TIMEOUT), or nobody can read it.
+        RefusedError: the deadline has passed (TIMEOUT), or is invalid.
     """
     try:
         left = time_left(message)
@@ -138,7 +138,7 @@ async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
 
 
 class Ticket:
-    """A task that waits for a slot, or has one. In its `async with` block the task is at work."""
+    """A task that waits for a slot, or has one. It runs in the `async with` block."""
 
     def __init__(self, slots: Slots, message: StructuredMessage, number: int) -> None:
         self._slots = slots
@@ -146,7 +146,7 @@ class Ticket:
         self.rank = -priority_of(message), *self.given_at
         self._slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lent = 0
-        """How many answers of the team its work waits for."""
+        """The number of answers from the team that its work waits for."""
 
     def give(self) -> None:
         """Give it the slot."""
@@ -163,7 +163,7 @@ class Ticket:
         self._slots.leave(self)
 
     def lend(self, change: int) -> None:
-        """Take note of an answer more that the work waits for, or one less: meanwhile another task has the slot."""
+        """Count an answer that the work starts or stops to wait for: while it waits, another task gets the slot."""
         was_lent, self._lent = self._lent > 0, self._lent + change
         self._slots.change(int(self._lent > 0) - int(was_lent))
 
@@ -173,9 +173,9 @@ _at_work: ContextVar[Ticket | None] = ContextVar("antiphon.patterns.workers.tick
 
 @contextmanager
 def lent_slot() -> Generator[None]:
-    """Give the slot to another task in the block, if this is called at work: a tool may ask its own team, and wait.
+    """Lend the slot of the current task to another in the block: a tool may ask its own team, and wait.
 
-    After the block the work goes on at once, so for a moment there may be more at work than `at_once`.
+    After the block the work continues immediately, so more than `at_once` tasks may run for a moment.
     """
     own = _at_work.get()
     if own is None:
@@ -189,7 +189,7 @@ def lent_slot() -> Generator[None]:
 
 
 class Slots:
-    """Who works now: at most `at_once`, the most urgent first."""
+    """The slots of a worker: at most `at_once` tasks run, the most urgent first."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
@@ -205,7 +205,7 @@ class Slots:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Let nothing begin in the block, so that the most urgent of all that come in begins first."""
+        """Start no task in the block, so that the most urgent of all that arrive starts first."""
         self._is_held = True
         try:
             yield
@@ -215,9 +215,9 @@ class Slots:
 
     @contextmanager
     def ticket(self, message: StructuredMessage) -> Generator[Ticket]:
-        """Return the ticket of a message, which waits from now on. At the end of the block it is given back.
+        """Return the ticket of a message, which waits from now on. The ticket is released when the block ends.
 
-        A handler takes it first, before it writes anything: so the order does not depend on how long writing takes.
+        A handler takes it before it writes anything, so that the order does not depend on the duration of writes.
         """
         self._count += 1
         ticket = Ticket(self, message, self._count)
@@ -229,7 +229,7 @@ class Slots:
             self.leave(ticket)
 
     def leave(self, ticket: Ticket) -> None:
-        """Have a ticket no more; its slot is free, if it had one. A second time it does nothing."""
+        """Release a ticket and its slot. A second call does nothing."""
         if ticket in self._at_work:
             self._at_work.remove(ticket)
             self.change(1)
@@ -237,7 +237,7 @@ class Slots:
             self._waiting.remove(ticket)
 
     def change(self, free: int) -> None:
-        """Have so many more free slots, or fewer."""
+        """Add or remove free slots."""
         self._free += free
         self._give()
 

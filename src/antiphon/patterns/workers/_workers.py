@@ -1,8 +1,8 @@
-"""Workers: the pattern as a whole: a controller and its workers in a system on a ledger."""
+"""Workers: the public class of the pattern."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Unpack
@@ -39,8 +39,8 @@ from antiphon.patterns.workers._assignment import (
     worker_address,
 )
 from antiphon.patterns.workers._conversation import Reporting, check, is_said, is_tool_use, sent
-from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
-from antiphon.patterns.workers._responder import ROUNDS, Responder, error_to
+from antiphon.patterns.workers._protocol import AskAgent, WorkerLimits, from_wire, to_wire
+from antiphon.patterns.workers._responder import Responder, error_to
 from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
 from antiphon.runtime import System
 
@@ -48,53 +48,48 @@ _CLIENT: Final = "client/local"
 
 
 class Workers(Pattern):
-    """A controller that gives tasks to workers, and workers that use tools."""
+    """A controller that assigns tasks to workers, and workers that use tools."""
 
     def __init__(
         self,
         ledger: Ledger | None = None,
-        controller: AgentSpec | ControllerPolicy = CONTROLLER,
-        workers: Sequence[AgentSpec | ToolCapableAgent] = (),
+        workers: Iterable[AgentSpec | ToolCapableAgent] = (),
         *,
-        name: str = CONTROLLER.name,
-        rounds: int = ROUNDS,
-        at_once: int = 1,
+        controller: AgentSpec | ControllerPolicy = CONTROLLER,
+        controller_name: str = CONTROLLER.name,
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
-        **given: Unpack[PatternOptions],
+        limits: WorkerLimits = WorkerLimits(),  # noqa: B008 (frozen)
+        **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and an `Assigner`,
-        which is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller,
-        as in a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most.
-        Each worker does `at_once` tasks side by side; those that wait are done by priority, then in the order in which they
-        were given.
+        The `controller` is an agent, whose model assigns the tasks, or a policy: a function of the message and an `Assigner`,
+        with the name `controller_name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the
+        controller, as in a `Cast`; a `ToolCapableAgent` has its own. Waiting tasks are done by priority, then in the order in
+        which they were assigned. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two have the same name, or there is no such tool.
-            ValueError: `at_once` is less than one.
+            CastError: two agents have the same name, or a tool does not exist.
         """
-        if at_once < 1:
-            raise ValueError(f"at_once: a worker does at least one task at a time, not {at_once}")
-        super().__init__(ledger, **given)
+        super().__init__(ledger, **common)
         self.cast = Cast(self.ledger, **self.cast_options)
-        self._rounds, self._reporting, self._at_once = rounds, reporting, at_once
+        self.limits, self._reporting = limits, reporting
         self._sensitive = SensitiveArguments()
         self._responders: dict[str, Responder] = {}
         self._slots: dict[str, Slots] = {}
         self._own: Responder | None = None
-        """What the controller thinks with, if it is an agent."""
+        """The responder of a controller that is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
         for worker in workers:
             self._add(worker)
-        self.controller = controller.name if isinstance(controller, AgentSpec) else name
+        self.controller = controller.name if isinstance(controller, AgentSpec) else controller_name
         if self.controller in self._responders:
             raise CastError(f"two agents are called {self.controller!r}; give one another name")
         self._policy = self._policy_of(controller)
 
     @property
     def workers(self) -> Mapping[str, str]:
-        """Who can be given tasks, and what each is told to be."""
+        """The workers with their instructions."""
         return {name: responder.cast.spec(name).instructions for name, responder in self._responders.items()}
 
     @property
@@ -108,17 +103,17 @@ class Workers(Pattern):
             raise CastError(f"two agents are called {name!r}; give one another name")
         if isinstance(worker, AgentSpec):
             self.cast.add(worker)
-            self._responders[name] = Responder(self.cast, name, self._rounds, self._reporting)
+            self._responders[name] = Responder(self.cast, name, self.limits.rounds, self._reporting)
         else:
             self._responders[name] = worker.responder(self.ledger)
-        self._slots[name] = Slots(self._at_once)
+        self._slots[name] = Slots(self.limits.at_once)
 
     def _policy_of(self, controller: AgentSpec | ControllerPolicy) -> ControllerPolicy:
         if not isinstance(controller, AgentSpec):
             return controller
         tool = self.cast.have_tool(assign_task, effects="none", allows_untrusted=True)
         self.cast.add(with_workers(controller, dict(self.workers), tool))
-        responder = self._own = Responder(self.cast, controller.name, self._rounds, self._reporting)
+        responder = self._own = Responder(self.cast, controller.name, self.limits.rounds, self._reporting)
         return model_policy(responder)
 
     @override
@@ -141,10 +136,10 @@ class Workers(Pattern):
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Ask the controller. Everybody who is asked for it is told the history.
+        """Ask the controller. All agents that work on the task read the history.
 
         Raises:
-            ParkedError: a person must settle something, or approve it; then ask the same in the same thread again.
+            ParkedError: a person must settle or approve something; then run the same task in the same thread again.
         """
         thread_id = thread_id or current_port().new_id()
         given = TaskInput.of(task, message_history)
@@ -158,15 +153,15 @@ class Workers(Pattern):
         return Outcome(thread_id, "failed", error_code=answer.metadata.get("code"), error_message=answer.content)
 
     async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
-        """Give a message to whom it is for, and return the answer, or an ERROR message.
+        """Send a message to its `target_agent`, and return the answer, or an ERROR message.
 
-        `target_agent` says who that is: the controller, or one of the workers; without one it is the controller. It is
-        written down in the thread that is called like the task; the same message again gives the same answer.
+        The target is the controller (the default) or a worker. The thread has the id of the task. The same message again
+        returns the same answer.
 
         Raises:
-            ParkedError: a person must settle something, or approve it; then send it again.
-            HistoryMismatchError: it was answered by another program before, which did something else.
-            LedgerError: it could not be written down.
+            ParkedError: a person must settle or approve something; then send it again.
+            HistoryMismatchError: another program has answered it differently before.
+            LedgerError: it could not be stored.
         """
         name = message.target_agent or self.controller
         try:
@@ -184,11 +179,11 @@ class Workers(Pattern):
         return from_wire(answered.message, None)
 
     async def _is_known(self, message: StructuredMessage) -> bool:
-        """Whether the ledger has a message: then its answer comes from there, also after its deadline."""
+        """Whether the ledger has a message: then its recorded answer is returned, also after its deadline."""
         return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
 
     async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
-        """Return where an agent lives, and the message as it may be written down on the way.
+        """Return the address of an agent, and the message without sensitive arguments.
 
         Raises:
             UndeliverableError: there is no such agent.
@@ -206,9 +201,9 @@ class Workers(Pattern):
     # ------------------------------------------------------------ watching
 
     def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
-        """Have a function called with the thread and each message that agents say there, right after it was written down.
+        """Call a function with the thread id and each message of agents, right after the message was stored.
 
-        Tool calls and results are among them, each as a message of its own.
+        Tool calls and results are included, as separate messages.
         """
         self._heard.append(listener)
 
@@ -225,9 +220,9 @@ class Workers(Pattern):
         return is_said(message) or (tools and is_tool_use(message, agents, besides=assign_task.__name__))
 
     async def messages(self, thread_id: str, *, tools: bool = True) -> list[StructuredMessage]:
-        """Return what agents have said to each other in a thread, with their reports; see also `conversation`.
+        """Return the messages between agents in a thread, with their reports; see also `conversation`.
 
-        With `tools`, also what they asked tools (`tool_request`) and got from them (`tool_response`).
+        With `tools`, also tool calls (`tool_request`) and results (`tool_response`).
 
         Raises:
             LedgerError: it cannot be read.

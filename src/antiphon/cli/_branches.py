@@ -1,0 +1,256 @@
+"""`antiphon fork`, `antiphon diff` and `antiphon replay`: another way from some place, compared, and played back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from antiphon import service
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
+from antiphon.cli._live import (
+    ConfigOption,
+    LiveView,
+    ModelOption,
+    QuietOption,
+    check_model,
+    interruptible,
+    run_chain,
+    show_report,
+)
+from antiphon.cli._output import deliver, print_json, print_json_line
+from antiphon.cli._screen import fail, note, open_console, rendered, styled
+from antiphon.errors import PlaceError
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Diff, Ledger, Record, ThreadSummary
+    from antiphon.service import ChainRunner, ForkPlace, PhaseAnswer, ReplayedEvent, RerunReport, RunReport, ThreadDiff
+
+
+def fork(
+    thread: ThreadArgument,
+    *,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="PLACE", help="The number of the last shared message, or a phase: share the messages before it."
+        ),
+    ] = None,
+    at_step: Annotated[
+        int | None, typer.Option("--at-step", metavar="STEP", help="Share the messages up to the end of this step.")
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="NAME", help="The id of the branch; default: a new one.")
+    ] = None,
+    model: ModelOption = None,
+    is_quiet: QuietOption = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Branch a thread at a message, and print the id of the branch. With --model, continue it."""
+    place = service.ForkPlace(thread, at, at_step, into)
+    if model is not None:
+        _run_branch(place, model, ledger, for_programs=for_programs, is_quiet=is_quiet)
+        return
+    branch = with_ledger(ledger, partial(_fork, place=place))
+    if for_programs:
+        print_json(service.thread_json(branch))
+        return
+    if not is_quiet:
+        _tell(branch)
+    deliver(f"{branch.thread_id}\n".encode(), None)
+
+
+async def _fork(ledger: Ledger, *, place: ForkPlace) -> ThreadSummary:
+    try:
+        return await service.fork_thread(ledger, place)
+    except PlaceError as exc:
+        _refuse(exc)
+        raise
+
+
+def _refuse(error: PlaceError) -> None:
+    """Print an error about a place in the words of the options."""
+    hint = "; `antiphon show --all` shows the messages" if "has no phase" in str(error) else ""
+    text = str(error).replace("give at or at_step", "give --at or --at-step").replace("a place is", "--at is")
+    fail(f"{text}{hint}", code=2)
+
+
+def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
+    is_shown = not (is_quiet or for_programs)
+
+    async def work(runner: ChainRunner) -> RunReport:
+        tell, hear = (_tell, LiveView().take) if is_shown else (None, None)
+        try:
+            with interruptible() as stop:
+                return await runner.fork(place, tell=tell, hear=hear, stop=stop)
+        except PlaceError as exc:
+            _refuse(exc)
+            raise
+
+    check_model(model)
+    report = run_chain(ledger, work, model=model, thread=place.thread_id)
+    commands = (f"diff {place.thread_id}", "show", "replay")
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
+
+
+def _tell(branch: ThreadSummary) -> None:
+    closed = branch.messages - (branch.forked_at or 0)
+    also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
+    note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
+
+
+# ---------------------------------------------------------------- diff
+
+
+def diff(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="The id of a thread.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The id of another, for example a branch of it.")],
+    *,
+    by_message: Annotated[bool, typer.Option("--messages", help="Compare message by message, not by phase.")] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Compare two threads, by phase if both have six phases. Exit 1 if they differ."""
+    found = with_ledger(ledger, partial(_compare, left=left, right=right))
+    with complaints():
+        if for_programs:
+            _print_diff_json(found.messages)
+        elif found.phases is None or by_message:
+            _print(_message_lines(found.messages, left, right))
+        else:
+            _print(_phase_lines(found, left, right))
+    if not found.is_empty:
+        raise typer.Exit(1)
+
+
+async def _compare(ledger: Ledger, *, left: str, right: str) -> ThreadDiff:
+    return await service.compare_threads(ledger, left, right)
+
+
+def _print_diff_json(found: Diff) -> None:
+    left, right = ([service.record_json(each) for each in side] for side in (found.left, found.right))
+    print_json({"common": found.common, "left": left, "right": right})
+
+
+def _print(lines: Iterator[Text]) -> None:
+    console = open_console()
+    for line in lines:
+        if console.is_terminal:
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+
+
+def _phase_lines(found: ThreadDiff, left: str, right: str) -> Iterator[Text]:
+    """Yield, phase by phase, the answers of both threads and their models."""
+    yield Text(f"messages that are the same: {found.messages.common}", style="dim")
+    yield styled(f"--- {left}", "bold red")
+    yield styled(f"+++ {right}", "bold green")
+    for each in found.phases or ():
+        before, after = _answer(each.left), _answer(each.right)
+        if before == after:
+            yield styled(f"  {each.phase}: the same", "dim")
+            continue
+        yield styled(f"- {each.phase}: {before}", "red")
+        yield styled(f"+ {each.phase}: {after}", "green")
+
+
+def _answer(answer: PhaseAnswer) -> str:
+    if answer.response is None:
+        return "nothing"
+    return " ".join(answer.response.split()) + (f" ({answer.model})" if answer.model else "")
+
+
+def _message_lines(found: Diff, left: str, right: str) -> Iterator[Text]:
+    yield Text(f"messages that are the same: {found.common}", style="dim")
+    yield from _side("-", left, found.left, "red")
+    yield from _side("+", right, found.right, "green")
+
+
+def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iterator[Text]:
+    if records:
+        yield styled(f"{sign * 3} {name}", f"bold {style}")
+    for record in records:
+        said = rendered(service.in_one_line(record.message))
+        said.stylize(style)
+        yield Text.assemble((f"{sign} {record.seq}  ", style), styled(record.message.policy, f"bold {style}"), "  ", said)
+
+
+# ---------------------------------------------------------------- replay
+
+
+def replay(
+    thread: Annotated[
+        str | None,
+        typer.Argument(metavar="THREAD", help="The id of a thread; with --against, default: all that have ended."),
+    ] = None,
+    *,
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
+    ] = None,
+    by_step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each step.")] = False,
+    is_against: Annotated[
+        bool,
+        typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
+    ] = False,
+    config: ConfigOption = None,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Replay a thread: its phases, tools and answers, in their order."""
+    if is_against:
+        _replay_against(ledger, thread, config, for_programs=for_programs)
+        return
+    if thread is None:
+        fail("which thread? `antiphon threads` lists them", code=2)
+    events = with_ledger(ledger, partial(_events, thread=thread))
+    view, before = LiveView(), events[0].at if events else None
+    for each in events:
+        if speed is not None and before is not None:
+            time.sleep(max(0.0, (each.at - before).total_seconds() / speed))
+        before = each.at
+        _put(each, view, for_programs=for_programs)
+        if by_step and not for_programs:
+            typer.prompt("", default="", show_default=False, prompt_suffix="", err=True)
+    if not events:
+        note("the thread has no phases to replay; `antiphon show` prints its messages")
+
+
+async def _events(ledger: Ledger, *, thread: str) -> tuple[ReplayedEvent, ...]:
+    return await service.replay_thread(ledger, thread)
+
+
+def _put(each: ReplayedEvent, view: LiveView, *, for_programs: bool) -> None:
+    if for_programs:
+        print_json_line(each.to_json())
+        return
+    event = each.event
+    view.take(event)
+    if event.kind == "phase_ended":
+        note(f"  {event.text.partition(chr(10))[0]}", style="dim")
+    elif event.kind == "ended":
+        deliver(f"{event.data.get('response') or event.data.get('error_message') or event.text}\n".encode(), None)
+
+
+def _replay_against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
+    """Run stored threads again on the installed code; exit 1 if one of them goes otherwise."""
+    found = with_ledger(ledger, partial(_reruns, thread=thread, config=config))
+    parted = [each for each in found if each.differs]
+    if for_programs:
+        print_json([each.to_json() for each in found])
+    else:
+        for each in parted:
+            note(f"{each.thread_id} parts at message {each.parts_at}, {each.what}: {each.reason}")
+        note(f"threads: {len(found)}; that go otherwise now: {len(parted)}")
+    if parted:
+        raise typer.Exit(1)
+
+
+async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunReport, ...]:
+    return await service.rerun_threads(ledger, thread, config=config)

@@ -1,0 +1,115 @@
+"""The life of a thread: `antiphon status`, `pause`, `resume` and `terminate`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from antiphon import service
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
+from antiphon.cli._live import (
+    ConfigOption,
+    LiveView,
+    ModelOption,
+    QuietOption,
+    check_model,
+    interruptible,
+    run_chain,
+    show_report,
+)
+from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_pairs
+from antiphon.errors import RefusedError
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+    from antiphon.service import ChainRunner, RunReport, ThreadReport
+
+
+def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
+    found = with_ledger(ledger, partial(_status, thread=thread)).to_json()
+    if for_programs:
+        print_json(found)
+    else:
+        print_pairs(open_console(), [(name.replace("_", " "), _text(name, value)) for name, value in found.items()])
+
+
+async def _status(ledger: Ledger, *, thread: str) -> ThreadReport:
+    return await service.thread_status(ledger, thread)
+
+
+def _text(name: str, value: Any) -> str:
+    if name.endswith("_at"):
+        return f"{shown_time(value if isinstance(value, datetime) else datetime.fromisoformat(value))} UTC"
+    return ", ".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value or "")
+
+
+# ---------------------------------------------------------------- moves
+
+
+def pause(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """Pause a thread, also one that another process runs. Running calls finish and are recorded."""
+    _move(ledger, lambda found: service.pause_thread(found, thread), for_programs=for_programs)
+
+
+def terminate(
+    thread: ThreadArgument,
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the thread.")
+    ] = "user_request",
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """End a thread permanently, also one that another process runs. Running calls are cancelled; no new call starts."""
+    _move(ledger, lambda found: service.terminate_thread(found, thread, reason), for_programs=for_programs)
+
+
+def _move(ledger: str | None, work: Callable[[Ledger], Awaitable[Mapping[str, Any]]], *, for_programs: bool) -> None:
+    async def moved(found: Ledger) -> Mapping[str, Any]:
+        try:
+            return await work(found)
+        except RefusedError as exc:
+            if for_programs:
+                print_json(cast("dict[str, Any]", exc.details))
+            fail(exc.reason)
+
+    answer = with_ledger(ledger, moved)
+    if for_programs:
+        print_json(dict(answer))
+    else:
+        note(f"thread {answer['data']['thread_id']} is {answer['data']['status']}")
+
+
+def resume(
+    thread: ThreadArgument,
+    *,
+    model: ModelOption = None,
+    config: ConfigOption = None,
+    is_quiet: QuietOption = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Continue a thread where it stopped. Finished steps do not run again. Started phases keep their model."""
+
+    async def work(runner: ChainRunner) -> RunReport:
+        hear = None if is_quiet or for_programs else LiveView().take
+        with interruptible() as stop:
+            return await runner.resume(thread, hear=hear, stop=stop)
+
+    if model is not None:
+        check_model(model)
+    if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
+        note(f"thread {thread} continues in the program that runs it")
+        return
+    report = run_chain(ledger, work, model=model, config=config, thread=thread)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+async def _resume_elsewhere(ledger: Ledger, *, thread: str) -> bool:
+    return await service.resume_elsewhere(ledger, thread)

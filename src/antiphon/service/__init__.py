@@ -1,0 +1,11 @@
+"""The verbs of every front door (command line, HTTP server) over a ledger. They return frozen values and print nothing.
+
+No module here imports a terminal or a web library. The names are listed in `__init__.pyi`, and imported when first used: the
+verbs that run agents need the extra `agents`, the others do not.
+"""
+
+from antiphon._lazy import lazy_names as _lazy_names
+
+_AGENTS = 'the extra `agents`: pip install "antiphon[agents]"'
+
+__getattr__, __dir__ = _lazy_names(__name__, needs={"pydantic_ai": _AGENTS})

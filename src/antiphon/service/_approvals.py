@@ -1,0 +1,138 @@
+"""What waits for a person: tool calls that need an approval, and parked calls, whose outcome only a person can record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import NotWaitingError
+from antiphon.ledger import Ledger
+from antiphon.messages import Json, OptionCallPayload, thaw
+from antiphon.runtime import Parked, System
+from antiphon.service._threads import find_thread
+
+if TYPE_CHECKING:
+    from antiphon.agents.toolkit import Approval
+
+
+async def list_approvals(ledger: Ledger) -> Sequence[Approval]:
+    """Return the tool calls that wait for an approval.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.agents.toolkit import pending_approvals  # noqa: PLC0415 (needs the extra `agents`)
+
+    return await pending_approvals(ledger)
+
+
+async def answer_approval(
+    ledger: Ledger, approval_id: str, *, principal: str, approved: bool, reason: str | None = None
+) -> Approval:
+    """Approve or deny exactly that call, under a name. The thread continues when its program runs.
+
+    Raises:
+        NotWaitingError: there is no such approval, it was answered or has expired, or this person may not answer it.
+        LedgerError: the answer could not be stored.
+    """
+    from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
+
+    try:
+        return await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason)
+    except ValueError as exc:
+        raise NotWaitingError(str(exc)) from exc
+
+
+def approval_json(approval: Approval) -> dict[str, Any]:
+    """Return an approval as a JSON object."""
+    return {
+        "id": approval.id,
+        "thread_id": approval.thread_id,
+        "agent": approval.agent,
+        "tool": approval.tool,
+        "arguments": dict(approval.arguments),
+        "reason": approval.reason,
+        "digest": approval.digest,
+        "expires_at": approval.expires_at,
+        "approvers": list(approval.approvers),
+    }
+
+
+# ---------------------------------------------------------------- parked calls
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedCall:
+    """A call that started and whose outcome is unknown, or a message that failed too often."""
+
+    thread_id: str
+    invocation_id: str
+    """Give it to `settle_call`."""
+    reason: str
+    option: str
+    """The effect with the unknown outcome, or else the message itself; empty if the ledger does not have it."""
+    arguments: Any
+    began_at: datetime | None
+    evidence: Mapping[str, Json]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "thread_id": self.thread_id,
+            "invocation_id": self.invocation_id,
+            "reason": self.reason,
+            "option": self.option,
+            "arguments": self.arguments,
+            "began_at": self.began_at,
+            "evidence": self.evidence,
+        }
+
+
+async def list_parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
+    """Return the parked calls of all threads, with the evidence.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    async with System(ledger) as system:
+        return tuple([await _about(ledger, each) for each in await system.parked()])
+
+
+async def _about(ledger: Ledger, parked: Parked) -> ParkedCall:
+    option, arguments, began_at = "", None, None
+    started = str(parked.evidence.get("effect") or parked.invocation_id)
+    for record in await ledger.by_invocation(started, thread_id=parked.thread_id):
+        payload = record.message.payload
+        if isinstance(payload, OptionCallPayload):
+            option, arguments, began_at = payload.option_name, thaw(payload.arguments), record.recorded_at
+            break
+    return ParkedCall(
+        parked.thread_id, parked.invocation_id, parked.reason, option, arguments, began_at, dict(parked.evidence)
+    )
+
+
+async def settle_call(
+    ledger: Ledger,
+    thread_id: str,
+    invocation_id: str,
+    *,
+    result: Json = None,
+    error: str | None = None,
+    retry: bool = False,
+) -> str | None:
+    """Record the outcome of a parked call: a result, an error, or that it did not run. Return the pattern of the thread.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        NotWaitingError: the call is not parked.
+        LedgerError: the outcome could not be stored.
+    """
+    found = await find_thread(ledger, thread_id)
+    async with System(ledger) as system:
+        try:
+            await system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
+        except ValueError as exc:
+            raise NotWaitingError(f"{invocation_id!r} is not parked in thread {thread_id!r}", thread_id) from exc
+    return found.pattern

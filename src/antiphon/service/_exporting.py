@@ -1,0 +1,97 @@
+"""Threads as JSON Lines: messages in the house format, one value of a dialect, or decisions for training."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from antiphon.dialects import Loss, encode
+from antiphon.errors import DialectError, EncodeError
+from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.messages import Conversation, Message, dumps
+from antiphon.messages.json_values import write
+
+HearLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
+"""A function that takes a thread and the facts that its export loses."""
+
+_HEADER: Final = dumps(Conversation())
+"""The first line of a conversation in the house format; a ledger has no more to say about a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportForm:
+    """How threads are written."""
+
+    dialect: str = "house"
+    as_policy: str | None = None
+    """Who becomes the assistant, in formats with only one."""
+    trajectories: bool = False
+    """A line for each decision; it needs the extra `agents`."""
+
+
+async def export_lines(
+    ledger: Ledger,
+    thread: ThreadSummary,
+    form: ExportForm = ExportForm(),  # noqa: B008 (frozen)
+    hear: HearLosses | None = None,
+) -> AsyncIterator[bytes]:
+    """Yield the lines of a thread. `hear` is called with each list of losses.
+
+    Raises:
+        EncodeError: the dialect cannot express the thread at all; `where` begins with the thread.
+        LedgerError: the ledger cannot be read.
+    """
+    if form.trajectories:
+        async for value in _decisions(ledger, thread, form, hear):
+            yield write(value) + b"\n"
+    elif form.dialect == "house":
+        async for line in _house(ledger, thread):
+            yield line
+    else:
+        conversation = await ledger.replay(thread.thread_id)
+        yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
+
+
+async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
+    """Yield the bytes as they are stored; those that a branch shares, with the branch as their thread."""
+    yield _HEADER
+    async for record in ledger.read(thread.thread_id):
+        message = record.message  # decoded first: an invalid row is not passed on
+        is_own = message.thread_id == thread.thread_id
+        yield (record.body if is_own else dumps(_within(thread, message))) + b"\n"
+
+
+async def _decisions(
+    ledger: Ledger, thread: ThreadSummary, form: ExportForm, hear: HearLosses | None
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield what `export_transitions` returns; in another dialect, with the messages encoded."""
+    from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
+
+    if form.dialect == "house":
+        async for plain in export_transitions(ledger, thread.thread_id):
+            yield plain
+        return
+    for each in await decisions_of(ledger, thread.thread_id):
+        # Calls and results are encoded together: no provider's format has one without the other.
+        decision = _encoded(thread, [*each.actions, *each.results], form, hear)
+        observations = _encoded(thread, each.observations, form, hear)
+        yield {**each.labels(), "observations": observations, "decision": decision, "reward": each.reward}
+
+
+def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportForm, hear: HearLosses | None) -> Any:
+    try:
+        encoded = encode(Conversation(messages), form.dialect, as_policy=form.as_policy)
+    except DialectError as exc:
+        where = ": ".join(filter(None, (thread.thread_id, exc.where)))
+        raise EncodeError(exc.reason, dialect=exc.dialect, where=where) from exc
+    # Hardly any format names the thread, and the caller knows which one it exports.
+    losses = [loss for loss in encoded.losses if loss.what != "thread_id"]
+    if losses and hear is not None:
+        hear(thread.thread_id, losses)
+    return encoded.value
+
+
+def _within(thread: ThreadSummary, message: Message) -> Message:
+    """Return a message as one of this thread; a shared message of a branch names the origin."""
+    return message if message.thread_id == thread.thread_id else message.model_copy(update={"thread_id": thread.thread_id})

@@ -1,0 +1,156 @@
+"""Following threads: records as they are committed, and beside them the words that agents are saying.
+
+Records come from the ledger's `tail`, whichever process writes them. They are read when the reader asks for the next one, so a
+slow reader costs no memory and misses none. Words are not recorded: the process that runs a thread hands them to those who
+listen. A reader keeps the latest `most` pieces; an older piece is dropped, and the next one says how many were.
+
+A reader that was cut off goes on from its last cursor, without a gap and without a repeat. Words have no cursor of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from antiphon.errors import CursorError
+from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.service._threads import find_thread
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import ChainEvent, PostChain
+
+MOST_WORDS: Final = 256
+"""Pieces of text that are kept for a reader. A model streams about 50 a second."""
+
+HearWords: TypeAlias = Callable[[str, str], None]
+"""A function that takes a speaker and a piece of text."""
+WordSource: TypeAlias = "Callable[[str, HearWords], AbstractContextManager[None]]"
+"""Given a thread and a function, a block in which the function gets the words of the thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWords:
+    """A piece of text that an agent is saying. It is not recorded; the whole message will be."""
+
+    speaker: str
+    text: str
+    missed: int = 0
+    """How many pieces before this one were dropped, because the reader was slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a reader gets next: a record or words, never both."""
+
+    cursor: str | None
+    """Give it as `after` to continue. With words it is the cursor of the last record; None if there was none."""
+    record: Record | None = None
+    words: SpokenWords | None = None
+
+
+async def follow(
+    ledger: Ledger,
+    thread_id: str | None = None,
+    after: str | None = None,
+    *,
+    words: WordSource | None = None,
+    most: int = MOST_WORDS,
+) -> AsyncIterator[Followed]:
+    """Yield the records of all threads, or of one, from a cursor on; then what is added, until the caller stops.
+
+    Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `words` (see
+    `chain_words`) and a thread, words that are being said come between the records; a record always goes first.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        CursorError: `after` is no cursor of this ledger.
+    """
+    if thread_id is not None:
+        await find_thread(ledger, thread_id)
+    heard = _Heard(most)
+    listening = nullcontext() if words is None or thread_id is None else words(thread_id, heard.put)
+    with listening:
+        # The head is read after the listening began: so each word belongs to a message behind this head.
+        stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
+        # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
+        async with aclosing(_merged(ledger, thread_id, after, heard, stored)) as merged:
+            async for each in merged:
+                yield each
+
+
+async def _merged(
+    ledger: Ledger, thread_id: str | None, after: str | None, heard: _Heard, stored: int
+) -> AsyncGenerator[Followed]:
+    cursor = after
+    # An iterator in the contract, a generator in fact: it must be closed before the ledger is.
+    async with aclosing(cast("AsyncGenerator[Tailed, None]", ledger.tail(after, thread_id=thread_id))) as tail:
+        coming = asyncio.ensure_future(anext(tail))
+        try:
+            while True:
+                if stored:
+                    await asyncio.wait((coming,))
+                else:
+                    await heard.or_until(coming)
+                if coming.done():
+                    tailed = _result(coming)
+                    coming = asyncio.ensure_future(anext(tail))
+                    cursor, stored = tailed.cursor, stored if tailed.record.seq < stored else 0
+                    yield Followed(cursor, record=tailed.record)
+                else:
+                    yield Followed(cursor, words=heard.take())
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)  # a generator that runs cannot be closed
+
+
+def _result(coming: asyncio.Future[Tailed]) -> Tailed:
+    try:
+        return coming.result()
+    except ValueError as exc:
+        raise CursorError(str(exc)) from exc
+
+
+class _Heard:
+    """The latest words, for one reader."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: deque[tuple[str, str]] = deque()
+        self._missed = 0
+        self._arrival: asyncio.Future[None] | None = None
+
+    def put(self, speaker: str, text: str) -> None:
+        if len(self._pieces) == self._most:
+            self._pieces.popleft()
+            self._missed += 1
+        self._pieces.append((speaker, text))
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def take(self) -> SpokenWords:
+        speaker, text = self._pieces.popleft()
+        missed, self._missed = self._missed, 0
+        return SpokenWords(speaker, text, missed)
+
+    async def or_until(self, coming: asyncio.Future[Tailed]) -> None:
+        """Wait until there are words, or a record."""
+        if not self._pieces and not coming.done():
+            self._arrival = asyncio.get_running_loop().create_future()
+            await asyncio.wait((coming, self._arrival), return_when=asyncio.FIRST_COMPLETED)
+
+
+def chain_words(chain: PostChain) -> WordSource:
+    """Return the words of threads that a `PostChain` of this process runs."""
+
+    def listening(thread_id: str, hear: HearWords) -> AbstractContextManager[None]:
+        def take(event: ChainEvent) -> None:
+            if event.kind == "text":
+                hear(event.phase or "", event.text)
+
+        return chain.listening(thread_id, take)
+
+    return listening

@@ -1,0 +1,191 @@
+"""The life of a thread: its status, and pausing, resuming and terminating it, also if another process runs it.
+
+Status and comparison work for threads of every pattern, and without the extra `agents`: threads of six phases exist only where
+that is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import OtherPatternError, OwnProgramError, RefusedError
+from antiphon.ledger import Ledger
+from antiphon.service._threads import find_thread
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import ThreadLife
+    from antiphon.protocol import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadReport:
+    """Where a thread is."""
+
+    thread_id: str
+    status: str | None
+    pattern: str | None
+    messages: int
+    open_calls: int
+    created_at: datetime
+    updated_at: datetime
+    is_chain: bool = False
+    """Whether it goes through six phases; only such a thread has the fields below."""
+    current_phase: str | None = None
+    turn: int = 0
+    phases_completed: tuple[str, ...] = ()
+    phases_remaining: tuple[str, ...] = ()
+    waits_for: str | None = None
+    """What a person must do before it continues, with the commands."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object; a thread of six phases has the fields of THREAD_STATUS."""
+        if not self.is_chain:
+            names = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
+            return {name: getattr(self, name) for name in names}
+        return {
+            "thread_id": self.thread_id,
+            "status": self.status,
+            "current_phase": self.current_phase,
+            "turn": self.turn,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+            "phases_completed": self.phases_completed,
+            "phases_remaining": self.phases_remaining,
+            **({} if self.waits_for is None else {"waits_for": self.waits_for}),
+        }
+
+
+async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
+    """Return where a thread is. It writes nothing, so another process may run the thread meanwhile.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+    """
+    summary = await find_thread(ledger, thread_id)
+    shared: dict[str, Any] = {
+        name: getattr(summary, name) for name in ("pattern", "messages", "open_calls", "created_at", "updated_at")
+    }
+    life = await chain_life(ledger, thread_id)
+    if life is None:
+        return ThreadReport(thread_id, summary.status, **shared)
+    from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
+
+    waiting = await waiting_for(ledger, thread_id)
+    shared |= {name: datetime.fromisoformat(at) for name in ("created_at", "updated_at") if (at := getattr(life, name))}
+    return ThreadReport(
+        thread_id,
+        life.status,
+        **shared,
+        is_chain=True,
+        current_phase=life.current_phase,
+        turn=life.turn,
+        phases_completed=life.completed,
+        phases_remaining=life.remaining,
+        waits_for=None if waiting is None else waiting.text,
+    )
+
+
+async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
+    """Return the life of a thread of six phases; None for any other thread."""
+    try:
+        from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (needs the extra `agents`)
+    except ModuleNotFoundError:  # without it, there are no such threads
+        return None
+    life = await ledger.replay(thread_id, LIFE.fold(), upto=upto)
+    return None if life.status == "none" else life
+
+
+async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool = False) -> None:
+    """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, can begin to.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        OtherPatternError: it is of another pattern.
+    """
+    found = await find_thread(ledger, thread_id)
+    if may_be_imported and found.pattern is None:
+        return
+    if await chain_life(ledger, thread_id) is None:
+        raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+
+
+# ---------------------------------------------------------------- moves
+
+
+async def pause_thread(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
+    """Pause a thread: no new model or tool call starts. Running calls finish. Return THREAD_PAUSED, as JSON.
+
+    The process that runs the thread answers; if none does, this one.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        OtherPatternError: it is of another pattern.
+        RefusedError: it cannot be paused; `details` is the ERROR of the protocol.
+    """
+    return await _moved(ledger, "PAUSE_THREAD", thread_id)
+
+
+async def terminate_thread(ledger: Ledger, thread_id: str, reason: str = "user_request") -> Mapping[str, Any]:
+    """End a thread permanently: running calls are cancelled, no new one starts. Return THREAD_TERMINATED, as JSON.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        OtherPatternError: it is of another pattern.
+        RefusedError: it cannot be terminated; `details` is the ERROR of the protocol.
+    """
+    return await _moved(ledger, "TERMINATE_THREAD", thread_id, reason=reason)
+
+
+async def _moved(ledger: Ledger, move: str, thread_id: str, **data: str) -> Mapping[str, Any]:
+    from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (needs the extra `agents`)
+
+    await check_chain(ledger, thread_id)
+    return _checked(await ask_owner(ledger, {"type": move, "data": {"thread_id": thread_id, **data}}))
+
+
+def _checked(response: dict[str, Any]) -> dict[str, Any]:
+    if response["type"] == "ERROR":
+        said = response["data"]
+        raise RefusedError(str(said["error_message"]), said["error_code"], details=response)
+    return response
+
+
+async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
+    """Have the thread's own program resume it, if only that can. Return whether it did; False: resume it here.
+
+    A thread whose current phase uses tools of a program cannot continue without that program. The request stays posted, so
+    the program obeys it when it runs again.
+
+    Raises:
+        OwnProgramError: the program does not run now.
+        RefusedError: it cannot resume; `details` is the ERROR of the protocol.
+    """
+    life = await chain_life(ledger, thread_id)
+    tools = None if life is None or life.is_over else await _own_tools(ledger, thread_id, life.current_phase)
+    if life is None or tools is None:
+        return False
+    from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (needs the extra `agents`)
+
+    response = await ask_owner(ledger, {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}, or_here=False)
+    if response["type"] == "ERROR" and response["data"]["error_code"] == "TIMEOUT":
+        reason = f"its {life.current_phase} phase uses {tools}, which only the thread's own program has"
+        raise OwnProgramError(f"{reason}: start that program, and the thread continues there", thread_id)
+    _checked(response)
+    return True
+
+
+async def _own_tools(ledger: Ledger, thread_id: str, phase: Phase | None) -> str | None:
+    """Return a tool or toolkit of the current phase that only the thread's own program has; None if there is none."""
+    from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
+
+    agent = await prepared_agent(ledger, thread_id, phase)
+    if agent is None:
+        return None
+    if toolkit := agent.model_extra.get("toolkit"):
+        return f"the toolkit {toolkit!r}"
+    own = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
+    return repr(own[0]) if own else None

@@ -1,0 +1,344 @@
+"""Running threads: questions in six phases, and tasks for teams, watched while they run and reported when they stop.
+
+A run stops when the thread has ended, waits for a person, or is paused by another process. `stop` is an event by which the
+caller interrupts it: a thread of six phases is paused, a team is stopped; both continue where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from antiphon.errors import RefusedError, ThreadEndedError
+from antiphon.ledger import Ledger, Record, ThreadSummary
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
+from antiphon.patterns.cast import Outcome
+from antiphon.patterns.postchain import ChainEvent, PostChain
+from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.runtime import Settings
+from antiphon.service._branches import ForkPlace, check_continues, fork_thread
+from antiphon.service._following import WordSource, chain_words
+from antiphon.service._life import check_chain
+from antiphon.service._models import LOCAL
+from antiphon.service._small_model import for_small_model
+from antiphon.service._transcript import brief, call_text
+
+HearEvent: TypeAlias = Callable[[ChainEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The outcome of a run, and what it took."""
+
+    thread_id: str
+    status: str
+    """As in `Outcome`; interrupted, if a team was stopped."""
+    response: str | None = None
+    citations: tuple[Mapping[str, Any], ...] = ()
+    error_code: str | None = None
+    error_message: str | None = None
+    was_interrupted: bool = False
+    """Whether the thread is paused: by `stop`, by another process, or because a person must do something."""
+    models: tuple[str, ...] = ()
+    """The models that answered; the last one wrote the response."""
+    seconds: float = 0.0
+    input_tokens: int = 0
+    """Of the whole thread."""
+    output_tokens: int = 0
+    cost: str = "0"
+    """In US dollars, every digit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "thread_id": self.thread_id,
+            "status": self.status,
+            "response": self.response,
+            "citations": [dict(each) for each in self.citations],
+            "models": list(self.models),
+            "seconds": round(self.seconds, 3),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost": self.cost,
+            "error_message": self.error_message,
+            "error_code": self.error_code,
+        }
+
+
+async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool) -> RunReport:
+    report = RunReport(
+        outcome.thread_id,
+        outcome.status,
+        outcome.response,
+        outcome.citations,
+        outcome.error_code,
+        outcome.error_message,
+        is_paused,
+        tuple(dict.fromkeys(models)),
+        asyncio.get_running_loop().time() - began,
+    )
+    found = await ledger.thread(outcome.thread_id)
+    if found is None:
+        return report
+    return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+
+
+# ---------------------------------------------------------------- six phases
+
+
+@asynccontextmanager
+async def open_chain(
+    ledger: Ledger, *, model: str | None = None, config: Path | None = None, thread_id: str | None = None
+) -> AsyncGenerator[ChainRunner]:
+    """Open a chain on a ledger. `thread_id` is a thread that must exist and go through six phases, or be imported.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        OtherPatternError: it is of another pattern.
+        ChainConfigError: the configuration cannot be read.
+        ModelError: the model cannot be used.
+    """
+    if thread_id is not None:
+        await check_chain(ledger, thread_id, may_be_imported=True)
+    more: dict[str, Any] = {"config": config}
+    if model == LOCAL and config is None:
+        more = for_small_model(ledger)
+    async with PostChain(ledger, model=model, recover=False, listen=True, **more) as chain:
+        yield ChainRunner(chain)
+
+
+def import_model(model: str | None) -> None:
+    """Import what a model needs before the event loop runs: the client of the local model takes a second to import."""
+    if model == LOCAL:
+        with suppress(ModuleNotFoundError):  # the model itself says what is missing
+            import_module("openai.resources.chat")
+
+
+class ChainRunner:
+    """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with what happens until then."""
+
+    def __init__(self, chain: PostChain) -> None:
+        self._chain = chain
+        self.ledger = chain.ledger
+        self.words: WordSource = chain_words(chain)
+        """The words of its threads, for `follow`."""
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        thread_id: str | None = None,
+        user_id: str = "user",
+        hear: HearEvent | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> RunReport:
+        """Answer a question, in a new thread or as the next turn of one.
+
+        Raises:
+            RefusedError: the thread cannot take a turn now, or the question is too large.
+        """
+        own = thread_id or await self._chain.create(question, user_id=user_id)
+        return await self._watch(own, partial(self._chain.start, own, question if thread_id else None), hear, stop)
+
+    async def resume(self, thread_id: str, *, hear: HearEvent | None = None, stop: asyncio.Event | None = None) -> RunReport:
+        """Continue a thread where it stopped. Finished steps do not run again.
+
+        Raises:
+            ThreadEndedError: it has ended.
+            RefusedError, UnguardedToolError: it cannot continue here.
+        """
+        life = await self._chain.life(thread_id)
+        if life.is_over:
+            raise ThreadEndedError(f"thread {thread_id} is {life.status}", thread_id, life.status)
+        begin = self._chain.start if life.status == "created" else self._chain.resume
+        return await self._watch(thread_id, partial(begin, thread_id), hear, stop)
+
+    async def fork(
+        self,
+        place: ForkPlace,
+        *,
+        tell: Callable[[ThreadSummary], None] | None = None,
+        hear: HearEvent | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> RunReport:
+        """Make a branch, and continue it. Without a place, from the first phase of the last turn. `tell` gets the branch.
+
+        Raises:
+            UnknownThreadError: there is no such thread.
+            PlaceError: there is no such place, or the thread does not continue from there.
+        """
+        if place.at is None and place.at_step is None:
+            place = replace(place, at="action")
+        await check_continues(self.ledger, place)
+        branch = await fork_thread(self.ledger, place)
+        if tell is not None:
+            tell(branch)
+        return await self._watch(branch.thread_id, partial(self._chain.resume, branch.thread_id), hear, stop)
+
+    async def _watch(
+        self,
+        thread_id: str,
+        begin: Callable[[], Awaitable[Any]],
+        hear: HearEvent | None,
+        stop: asyncio.Event | None,
+    ) -> RunReport:
+        chain, began = self._chain, asyncio.get_running_loop().time()
+        is_paused = await self._run(thread_id, begin, hear, stop or asyncio.Event())
+        life = await chain.life(thread_id)
+        models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
+        outcome = await chain.result(thread_id)
+        return await _report(self.ledger, outcome, began, models, is_paused=is_paused or life.status == "paused")
+
+    async def _run(
+        self, thread_id: str, begin: Callable[[], Awaitable[Any]], hear: HearEvent | None, stop: asyncio.Event
+    ) -> bool:
+        """Have a thread begin or continue, and wait until it stops. Return whether `stop` has paused it."""
+        following = asyncio.ensure_future(self._follow(thread_id, hear))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.sleep(0)  # the follower listens before anything happens
+            await begin()
+            await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                return False
+            await self._chain.pause(thread_id)
+        except RefusedError:
+            if not stop.is_set():
+                raise
+            return False  # it ended at the moment of the interruption
+        else:
+            return True
+        finally:
+            for task in (following, stopping):
+                task.cancel()
+            await asyncio.gather(following, stopping, return_exceptions=True)
+
+    async def _follow(self, thread_id: str, hear: HearEvent | None) -> None:
+        async with aclosing(cast("AsyncGenerator[ChainEvent, None]", self._chain.events(thread_id))) as events:
+            async for event in events:
+                if hear is not None:
+                    hear(event)
+                if event.is_pause:
+                    return
+
+
+# ---------------------------------------------------------------- teams
+
+TeamStepKind: TypeAlias = Literal["asked", "called", "returned", "failed", "said"]
+
+_UNSHOWN: Final = frozenset({"assign_task", "final_result", "invoke_agent"})
+"""Calls by which agents ask another, or answer: these are shown when they arrive."""
+_LONG: Final = 300
+"""Characters of what an agent says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamStep:
+    """Something that happened in a team."""
+
+    kind: TeamStepKind
+    agent: str
+    """Who is asked, calls a tool, or speaks; for a result, the tool."""
+    text: str = ""
+    """The call, the result, the error or the words, on one line; for `asked`, the agent who asks, if it was one."""
+
+
+async def run_team(
+    ledger: Ledger,
+    team: Path,
+    task: str,
+    *,
+    thread_id: str | None = None,
+    model: str | None = None,
+    files: Path | None = None,
+    hear: Callable[[TeamStep], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> RunReport:
+    """Have the team of a file do a task. The same task in the same thread continues, and is not done again.
+
+    Raises:
+        TeamFileError: the file cannot be read, or is wrong.
+        ParkedError: a person must approve or settle something first; then the same call continues.
+    """
+    own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
+    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
+    settings = Settings(block_limit=None)
+    async with open_team(team, ledger, model=model, files=files, settings=settings) as pattern:
+        if hear is not None:
+            pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
+        running = asyncio.ensure_future(pattern.run(task, thread_id=own))
+        # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
+        await _until_done(running, stop or asyncio.Event())
+        is_interrupted = not running.done()
+    if is_interrupted:
+        running.cancel()
+        await asyncio.wait((running,))
+        return await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
+    return await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+
+
+async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+
+
+async def _models(ledger: Ledger, thread_id: str) -> list[str]:
+    """Return the models that were asked, as the journal has them."""
+    payloads = [record.message.payload async for record in ledger.read(thread_id) if record.message.lane == "effect"]
+    asked: Any = [each.arguments.get("arguments") for each in payloads if isinstance(each, OptionCallPayload)]
+    return [str(each["model"]) for each in asked if each and "model" in each and "prompt" in each]
+
+
+class _TeamWatcher:
+    """Turns the records of a thread into steps; one that says the same as the step before is left out."""
+
+    def __init__(self, thread_id: str, agents: Iterable[str], hear: Callable[[TeamStep], None]) -> None:
+        self._thread_id = thread_id
+        self._agents = frozenset(agents)
+        self._hear = hear
+        self._last: TeamStep | None = None
+
+    def take(self, record: Record) -> None:
+        if record.message.thread_id != self._thread_id:
+            return
+        for step in self._steps(record.message):
+            if step != self._last:
+                self._hear(step)
+                self._last = step
+
+    def _steps(self, message: Message) -> Iterator[TeamStep]:
+        match message.lane, message.payload:
+            case "control", OptionCallPayload() if message.to:
+                caller = _agent_at(message.policy)
+                yield TeamStep("asked", _agent_at(message.to[0]), caller if caller in self._agents else "")
+            case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
+                if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
+                    yield _tool_step(message.policy, payload)
+            case "talk", _ if message.policy in self._agents:
+                for part in message.parts:
+                    if isinstance(part, TextPart):
+                        yield TeamStep("said", message.policy, brief(part.text, _LONG))
+            case _:
+                pass
+
+
+def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
+    if isinstance(payload, OptionCallPayload):
+        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments))
+    if payload.is_error:
+        return TeamStep("failed", payload.option_name, brief(payload.error_message))
+    return TeamStep("returned", payload.option_name, brief(payload.result))
+
+
+def _agent_at(address: str) -> str:
+    return address.partition("/")[2] or address

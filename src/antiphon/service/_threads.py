@@ -1,0 +1,153 @@
+"""Threads: find, list, search, rate and delete them, and write them and their records as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+
+from antiphon.errors import PlaceError, ServiceError, UnknownThreadError
+from antiphon.ledger import Hit, Ledger, Record, ThreadFilter, ThreadOrder, ThreadSummary, record_reward
+from antiphon.messages import Conversation
+
+
+async def find_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
+    """Return the summary of a thread.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+    """
+    found = await ledger.thread(thread_id)
+    if found is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    return found
+
+
+async def list_threads(
+    ledger: Ledger, *, with_system: bool = False, status: str | None = None, order: ThreadOrder = "-updated_at"
+) -> AsyncIterator[ThreadSummary]:
+    """Yield all threads, page by page. `with_system` includes the threads in which actors record their failures."""
+    async for each in _all(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
+        yield each
+
+
+async def _all(ledger: Ledger, wanted: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
+    page = await ledger.threads(wanted, order)
+    while True:
+        for each in page.threads:
+            yield each
+        if page.next is None:
+            return
+        page = await ledger.threads(wanted, order, page.next)
+
+
+async def read_thread(ledger: Ledger, thread_id: str) -> Conversation:
+    """Return the messages of a thread.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+    """
+    await find_thread(ledger, thread_id)
+    return await ledger.replay(thread_id)
+
+
+async def search_threads(ledger: Ledger, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+    """Find messages that contain all the words, in all threads or in one.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+    """
+    if thread_id is not None:
+        await find_thread(ledger, thread_id)
+    return await ledger.search(text, thread_id=thread_id, limit=limit)
+
+
+async def rate_message(
+    ledger: Ledger, thread_id: str, message_id: str, value: float, *, by: str, note: str | None = None
+) -> None:
+    """Record how good a message was, for training data. The last rating of a message counts.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        PlaceError: the thread has no such message, or the value is no finite number.
+    """
+    await find_thread(ledger, thread_id)
+    try:
+        await record_reward(ledger, thread_id, message_id, value, by=by, note=note)
+    except ValueError as exc:
+        raise PlaceError(str(exc), thread_id) from exc
+
+
+# ---------------------------------------------------------------- deleting
+
+
+async def with_branches(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[ThreadSummary, ...]:
+    """Return threads with all their branches, and the branches of those; each thread stands before its branches.
+
+    Raises:
+        UnknownThreadError: one of them does not exist.
+    """
+    found: dict[str, ThreadSummary] = {}
+    waiting = [await find_thread(ledger, each) for each in thread_ids]
+    while waiting:
+        thread = waiting.pop()
+        if thread.thread_id not in found:
+            found[thread.thread_id] = thread
+            waiting += [each async for each in _all(ledger, ThreadFilter(forked_from=thread.thread_id), "-updated_at")]
+    return tuple(found.values())
+
+
+async def delete_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIterator[str]:
+    """Delete threads permanently, and yield the id of each that is gone.
+
+    A thread is deleted after its branches, so give them in the opposite order of `with_branches`. A branch that was made
+    since then stops it: its messages are shared, and nobody has agreed to delete them.
+
+    Raises:
+        ServiceError: a thread has a branch that is not deleted.
+        UnknownThreadError: a thread does not exist.
+    """
+    for thread_id in thread_ids:
+        try:
+            await ledger.delete(thread_id)
+        except ValueError as exc:
+            raise ServiceError(f"{thread_id}: it got a new branch meanwhile; list the branches again", thread_id) from exc
+        yield thread_id
+
+
+# ---------------------------------------------------------------- as JSON
+
+
+def thread_json(thread: ThreadSummary) -> dict[str, Any]:
+    """Return a summary as a JSON object."""
+    return {
+        "thread_id": thread.thread_id,
+        "status": thread.status,
+        "messages": thread.messages,
+        "created_at": thread.created_at,
+        "updated_at": thread.updated_at,
+        "cost": orjson.Fragment(f"{thread.cost:f}"),  # every digit of it
+        "pattern": thread.pattern,
+        "open_calls": thread.open_calls,
+        "input_tokens": thread.input_tokens,
+        "output_tokens": thread.output_tokens,
+        "forked_from": thread.forked_from,
+        "forked_at": thread.forked_at,
+    }
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """Return a record as a JSON object, with the message byte for byte as it is stored."""
+    return {
+        "thread_id": thread_of(record),
+        "seq": record.seq,
+        "recorded_at": record.recorded_at,
+        "hash": record.hash,
+        "message": orjson.Fragment(record.body),
+    }
+
+
+def thread_of(record: Record) -> str:
+    """Return the thread that a record was appended to. For a record that a branch shares, that is the origin."""
+    return record.message.thread_id or ""

@@ -1,0 +1,323 @@
+"""A conversation as lines for people: the words, and what each piece is, for a terminal or a page to style.
+
+A result is placed under the call that it answers, wherever it stands in the conversation. A result that answers no call (an
+orphan, or a second one) stays in its place and says so, and so does a call without a result.
+
+Text of people, models and tools is quoted or follows a label, and never starts a line by itself. So no text can pass for a
+speaker, a call or a result. Control and invisible characters are replaced by their numbers, `⟨U+202E⟩`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from antiphon.messages import (
+    Conversation,
+    DataPart,
+    ForeignPart,
+    Kind,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    ReasoningPart,
+    TextPart,
+    thaw,
+)
+from antiphon.messages._names import HIDDEN
+
+Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
+"""What a piece of text is: who speaks, a remark of ours, something unusual, an error, a heading, media, reasoning."""
+
+_SHORT: Final = 100
+"""Characters of a value that is printed beside its label."""
+_DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
+"""A `data:` URL in a text or a value that is long enough to be in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePiece:
+    """Some text, and what it is."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptLine:
+    """One thing to show; it may take several lines of a terminal."""
+
+    level: int
+    """How far it is indented: headings at 0, messages at 1, results below their calls."""
+    pieces: tuple[LinePiece, ...] = ()
+    quoted: bool = False
+    """Whether it is text of a message."""
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+def transcript(conversation: Conversation) -> Iterator[TranscriptLine]:
+    """Yield a conversation as lines for people."""
+    if conversation.tools:
+        yield _line(0, f"tools: {', '.join(tool.name for tool in conversation.tools)}", "aside")
+    if not conversation:
+        yield _line(0, "(no messages)", "aside")
+    yield from [TranscriptLine(0)] * (bool(conversation.tools) and bool(conversation))
+    yield from _lines(conversation, range(len(conversation)), _answers(conversation))
+
+
+def transcript_by_step(conversation: Conversation) -> Iterator[TranscriptLine]:
+    """Yield a conversation as lines for people, step by step, in the order in which the steps began.
+
+    Messages of no step stay in their place. A call has its result under it, also if the result belongs to another step.
+    """
+    if not conversation:
+        yield _line(0, "(no messages)", "aside")
+    answers = _answers(conversation)
+    for number, (step, positions) in enumerate(steps_in(conversation)):
+        yield from [TranscriptLine(0)] * (number > 0)
+        about = "no step" if step is None else f"step {step}"
+        yield _line(0, f"── {about}: {_counted(conversation, positions)}", "heading")
+        yield from (replace(line, level=line.level + 1) for line in _lines(conversation, positions, answers))
+
+
+def steps_in(conversation: Conversation) -> list[tuple[int | None, list[int]]]:
+    """Return the steps in the order in which they began, each with the positions of its messages.
+
+    Runs of messages without a step stand between them, with None as their step.
+    """
+    found: list[tuple[int | None, list[int]]] = []
+    steps: dict[int, list[int]] = {}
+    for position, message in enumerate(conversation):
+        step = message.step_num
+        if step is None:
+            if not found or found[-1][0] is not None:
+                found.append((None, []))
+            found[-1][1].append(position)
+        elif step in steps:
+            steps[step].append(position)
+        else:
+            steps[step] = [position]
+            found.append((step, steps[step]))
+    return found
+
+
+def in_one_line(message: Message) -> tuple[LinePiece, ...]:
+    """Return a message as one line. Its text follows a bar, so that it cannot pass for a call."""
+    match message.payload:
+        case PartsPayload(parts=parts):
+            said = _joined(_parts(parts, 0))
+            return (LinePiece(said),) if said else (LinePiece("(says nothing)", "aside"),)
+        case OptionCallPayload() as call:
+            return (LinePiece(" ".join(visible_lines(f"calls {call.option_name} {_written(_given(call))}").split())),)
+        case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
+            own = message.model_copy(update={"policy": outcome.option_name})  # the speaker is printed before the line
+            name = f"{outcome.option_name} " if message.policy != outcome.option_name else ""
+            return (
+                LinePiece(visible_lines(name) + _joined(_outcome(own, outcome, 0)), "bad" if outcome.is_error else "plain"),
+            )
+
+
+def brief(value: Any, most: int = _SHORT) -> str:
+    """Return a JSON value on one line: text as it is, anything else as JSON; a long one is cut."""
+    text = " ".join(_written(value).split())
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call on one line, each argument as JSON; a long one is cut."""
+    given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
+    return f"{name}({', '.join(given)})"
+
+
+# ---------------------------------------------------------------- what cannot be seen
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Return text with every control and invisible character as `⟨U+202E⟩`, except those to keep. Spaces of any width stay."""
+    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], keep) else f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def visible_lines(text: str) -> str:
+    """Return lines of text that are safe to show: as `visible` does, with line ends and tabs kept."""
+    return visible(text.replace("\r\n", "\n"), keep="\n\t")
+
+
+def escaped(text: str) -> str:
+    """Return equivalent JSON text, with every control and invisible character in it as a JSON escape."""
+    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], "\n") else _escape(found[0]), text)
+
+
+def _is_seen(character: str, keep: str) -> bool:
+    return character in keep or unicodedata.category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _line(level: int, text: str, tone: Tone = "plain", *, quoted: bool = False) -> TranscriptLine:
+    return TranscriptLine(level, (LinePiece(visible_lines(text), tone),), quoted)
+
+
+def _counted(conversation: Conversation, positions: Sequence[int]) -> str:
+    kinds = Counter(conversation[position].kind for position in positions)
+    words: dict[Kind, str] = {"parts": "said", "option_call": "called", "option_result": "answered"}
+    return ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind])
+
+
+def _answers(conversation: Conversation) -> dict[int, Message | None]:
+    """Return the result of each call, by the position of the call."""
+    return {position: conversation.answer_at(position) for position in range(len(conversation))}
+
+
+def _lines(
+    conversation: Conversation, positions: Sequence[int], answers: Mapping[int, Message | None]
+) -> Iterator[TranscriptLine]:
+    """Yield the messages at some positions, each result under its call."""
+    joined = {id(answer) for answer in answers.values()}
+    last: Message | None = None
+    for position in positions:
+        message = conversation[position]
+        if id(message) in joined:
+            continue
+        if last is None or not _goes_on(last, message):
+            yield from [TranscriptLine(0)] * (last is not None)
+            yield _heading(message)
+        yield from _body(conversation, message, answers[position])
+        last = message
+
+
+def _joined(lines: Iterator[TranscriptLine]) -> str:
+    return " ".join(word for line in lines for word in ("│ " * line.quoted + line.text).split())
+
+
+def _goes_on(last: Message, message: Message) -> bool:
+    """Whether two messages are one utterance, as `Conversation.turns` has it, or calls in a row."""
+    if any(getattr(last, name) != getattr(message, name) for name in ("policy", "to", "lane", "turn_id", "step_num")):
+        return False
+    return message.turn_id is not None or message.step_num is not None or last.kind == message.kind == "option_call"
+
+
+def _heading(message: Message) -> TranscriptLine:
+    about = [
+        f"to {', '.join(message.to)}" if message.to else "",
+        f"step {message.step_num}" if message.step_num is not None else "",
+        message.lane if message.lane != "talk" else "",
+        f"{message.created_at:%Y-%m-%d %H:%M:%S} UTC" if message.created_at is not None else "",
+    ]
+    aside = ", ".join(filter(None, about))
+    speaker = LinePiece(visible_lines(message.policy), "speaker")
+    return TranscriptLine(0, (speaker, LinePiece(visible_lines(f" ({aside})"), "aside")) if aside else (speaker,))
+
+
+def _body(conversation: Conversation, message: Message, answer: Message | None) -> Iterator[TranscriptLine]:
+    match message.payload:
+        case PartsPayload(parts=parts):
+            yield from _parts(parts, 1)
+            if not parts:
+                yield _line(1, "(says nothing)", "aside")
+        case OptionCallPayload() as call:
+            yield from _call(call, answer)
+        case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
+            known = conversation.call_of(message) is not None
+            oddity = "one more result of" if known else "no call is here for this result of"
+            yield _line(1, f"{oddity} {outcome.option_name} (invocation {outcome.invocation_id})", "odd")
+            yield from _outcome(message, outcome, 2)
+
+
+def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[TranscriptLine]:
+    yield from _labelled((LinePiece("calls "), LinePiece(visible_lines(call.option_name), "heading")), _given(call), 1)
+    if answer is not None and isinstance(answer.payload, OptionResultPayload):
+        yield from _outcome(answer, answer.payload, 2)
+    else:
+        yield _line(2, "no result", "odd")
+
+
+def _given(call: OptionCallPayload) -> Any:
+    """Return the arguments of a call; if they are no JSON, as they were written."""
+    return call.arguments_text if call.arguments_text is not None and not call.arguments else call.arguments
+
+
+def _outcome(message: Message, outcome: OptionResultPayload, level: int) -> Iterator[TranscriptLine]:
+    by = f" (said by {message.policy})" if message.policy != outcome.option_name else ""
+    if outcome.is_error:
+        again = " (may be tried again)" if outcome.retryable else ""
+        yield _line(level, f"fails{by}: {outcome.error_type}: {outcome.error_message}{again}", "bad")
+        if outcome.result is not None:
+            yield from _labelled((LinePiece("details", "bad"),), outcome.result, level)
+    elif outcome.result is not None:
+        yield from _labelled((LinePiece(visible_lines(f"gives{by}")),), outcome.result, level)
+    else:
+        yield _line(level, f"gives{by}" if outcome.parts else f"gives{by} nothing")
+    yield from _parts(outcome.parts, level + 1)
+
+
+def _parts(parts: tuple[Part, ...], level: int) -> Iterator[TranscriptLine]:
+    for part in parts:
+        match part:
+            case TextPart():
+                yield from _text(part, level)
+            case MediaPart():
+                hint = f": {part.prompt_hint}" if part.prompt_hint else ""
+                yield _line(level, f"[{part.modality} {_short_url(part.url)}{hint}]", "media")
+            case ReasoningPart():
+                yield _line(level, f"[reasoning] {part.text or '(not shown by its provider)'}", "reasoning")
+            case DataPart():
+                yield from _labelled((LinePiece("[data]", "media"),), part.data, level)
+            case ForeignPart():  # pragma: no branch (there is no other)
+                yield from _labelled((LinePiece(visible_lines(f"[only in {part.dialect}]"), "media"),), part.value, level)
+
+
+def _text(part: TextPart, level: int) -> Iterator[TranscriptLine]:
+    yield _line(level, part.text, quoted=True)
+    for citation in part.citations:
+        named = (citation.title, citation.url, citation.source, citation.quote)
+        yield _line(level, f"[source: {', '.join(filter(None, named))}]", "aside")
+
+
+def _labelled(label: tuple[LinePiece, ...], value: Any, level: int) -> Iterator[TranscriptLine]:
+    """Yield a value beside its label; a long one, below it."""
+    short = _written(value)
+    if len(short) <= _SHORT and "\n" not in short:
+        yield TranscriptLine(level, (*label, LinePiece(" "), LinePiece(visible_lines(short))))
+        return
+    yield TranscriptLine(level, label)
+    yield _line(level + 1, _written(value, indent=2), quoted=True)
+
+
+def _written(value: Any, indent: int | None = None) -> str:
+    """Return a JSON value as text, and text as it is."""
+    text = value if isinstance(value, str) else json.dumps(thaw(value), ensure_ascii=False, indent=indent)
+    return _DATA_URL.sub(lambda found: _short_url(found[0]), text)
+
+
+def _short_url(url: str) -> str:
+    """Return a URL as it is; of a `data:` URL, its size instead of its content."""
+    if url[:5].lower() != "data:":
+        return url
+    kind, _, content = url.partition(",")
+    is_base64 = kind.lower().endswith(";base64")
+    return f"{kind},… {file_size(len(content.rstrip('=')) * 3 // 4 if is_base64 else len(content))}"
+
+
+def file_size(size: int) -> str:
+    """Return a number of bytes as people write it: `1.2 kB`."""
+    if size < 1000:  # noqa: PLR2004 (decimal units)
+        return "1 byte" if size == 1 else f"{size} bytes"
+    power = min(len(str(size)) - 1, 14) // 3
+    return f"{size / 1000**power:,.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"

@@ -1,0 +1,105 @@
+"""How SQLite finds threads, open calls and due threads: by an index, in the order that is asked for.
+
+A plan says so without a clock: `SCAN threads` alone reads every thread, and a temporary B-tree sorts what was found.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ledger.histories import called, said, with_ledger
+
+from antiphon.ledger import Host, Ledger, ThreadFilter
+from antiphon.ledger.sqlite import _hosts, _queries
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
+
+ORDERS: tuple[Any, ...] = ("-updated_at", "updated_at", "-created_at", "created_at")
+HOST = Host("h", "1", ("agent",), 600.0)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "ledger.db"
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.beat(HOST)
+        for number in range(20):
+            await ledger.append(f"t{number}", [said(), called("APPROVE")])
+            await ledger.post(f"p{number}", said(to=("agent/1",)))
+            await ledger.claim(f"o{number}", by=HOST)
+
+    with_ledger(path, work)
+    return path
+
+
+def plan_of(path: Path, sql: str, values: Any) -> list[str]:
+    connection = connect(LedgerFile(str(path), 5.0))
+    try:
+        return [row[3] for row in connection.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
+    finally:
+        connection.close()
+
+
+def is_by_index(plan: list[str]) -> bool:
+    """Whether no table is read as a whole. An index may be, in its order, for then the page's end stops it."""
+    return all("USING" in step for step in plan if step.startswith("SCAN"))
+
+
+def sorts(plan: list[str]) -> bool:
+    return any("TEMP B-TREE" in step for step in plan)
+
+
+@pytest.mark.parametrize("page", [None, "1000.5"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_page_of_threads_is_read_in_the_order_of_an_index(path: Path, order: Any, page: str | None) -> None:
+    index = f"threads_by_{'update' if 'updated' in order else 'creation'}"
+    for wanted in (ThreadFilter(), ThreadFilter(status="x"), ThreadFilter(min_tokens=5), ThreadFilter(open_calls=True)):
+        plan = plan_of(path, *_queries.threads_statement(wanted, order, page, 50))
+        assert is_by_index(plan), plan
+        assert not sorts(plan), plan
+        assert any(index in step for step in plan), plan
+        assert page is None or any(step.startswith("SEARCH threads") for step in plan), plan
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_of_a_host_and_few_with_open_calls_are_looked_up(path: Path, order: Any) -> None:
+    """Only what was found is sorted."""
+    plan = plan_of(path, *_queries.threads_statement(ThreadFilter(owner="h"), order, None, 50))
+    assert any(step.startswith("SEARCH threads USING INDEX threads_owned") for step in plan), plan
+    few = plan_of(path, *_queries.threads_statement(ThreadFilter(open_calls=True), order, None, 50, has_few_open=True))
+    assert is_by_index(few), few
+    assert any(step.startswith("SEARCH threads USING INTEGER PRIMARY KEY") for step in few), few
+
+
+@pytest.mark.parametrize("sql", [_queries._CALLS, _queries._CALLS_BACK])
+def test_open_calls_of_an_option_are_looked_up_in_order(path: Path, sql: str) -> None:
+    plan = plan_of(path, sql, ("APPROVE", 5, 50))
+    assert all(step.startswith("SEARCH") for step in plan), plan
+    assert any("open_calls_by_option" in step for step in plan), plan
+
+
+def test_due_threads_and_woken_ones_are_looked_up(path: Path) -> None:
+    asked = {"now": 1, "build": "1", "limit": 10, "kind": "agent", "owner": 1}
+    due = plan_of(path, _hosts.DUE, asked)
+    assert any("threads_due (kind=? AND due_at>? AND due_at<?)" in step for step in due), due
+    assert not sorts(due), due
+    for sql, values in ((_hosts.ABANDONED, asked), (_hosts.POSTED, (1,))):
+        plan = plan_of(path, sql, values)
+        assert any(step.startswith("SEARCH threads USING INDEX threads_owned (owner=?") for step in plan), plan
+    assert any("posted>?" in step for step in plan_of(path, _hosts.POSTED, (1,)))
+
+
+def test_a_look_that_finds_nothing_writes_nothing(tmp_path: Path) -> None:
+    """`take` and `woken` may be repeated every second by every host."""
+    path = tmp_path / "ledger.db"
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.beat(HOST)
+        await ledger.claim("t", by=HOST)
+        before = path.with_name("ledger.db-wal").read_bytes()
+        for _ in range(3):
+            assert await ledger.take(HOST) == ()
+            assert await ledger.woken(HOST) == ()
+        assert path.with_name("ledger.db-wal").read_bytes() == before
+
+    with_ledger(path, work)
