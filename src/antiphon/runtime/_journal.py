@@ -178,7 +178,8 @@ class Journal:
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread, after the rows that wait, and return their records.
 
-        `expected_version` counts those rows: it is the length of the thread right before `messages`.
+        `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
+        the status of the thread, unless it is paused or terminated.
 
         Raises:
             FencedError: another system owns the thread.
@@ -187,6 +188,9 @@ class Journal:
         """
         if self._lost:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        status: str | None = more.pop("status_unless_held", None)
+        if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
+            more["status"] = status
         # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):

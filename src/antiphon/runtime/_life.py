@@ -20,7 +20,7 @@ forwarded to that actor, and its state decides about the gate.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -269,13 +269,12 @@ class LifeActor(Actor):
             return None
         state = await self._checked(context, request)
         summary = await context.ledger.thread(request.thread_id)
-        listed = None if summary is None or summary.pattern is None else summary.status
+        listed = None if summary is None else summary.status
         before = state.status_before if state.held == "paused" else listed
         more: dict[str, Any] = {} if before is None else {"status_before": before}
         try:
             await self._gates.close(request.thread_id)
-            if before is not None:
-                context.mark(status="paused")
+            context.mark(status="paused")
             # Answered with a closed gate, and not before: who reads the answer may rely on it.
             paused = protocol.ThreadPaused(thread_id=request.thread_id, paused_at=current_port().now(), **more)
             await context.reply(paused)
@@ -292,9 +291,8 @@ class LifeActor(Actor):
             return None
         state = await self._checked(context, request)
         rows = await context.ledger.open_calls(thread_id)
-        if state.held == "paused" and state.status_before is not None:
-            at_work = any(row.message.to != (LIFE_ACTOR,) and row.message.lane == "control" for row in rows)
-            context.mark(status="processing" if at_work else state.status_before)
+        if state.held == "paused":
+            context.mark(status=_resumed_status([row.message for row in rows], state.status_before))
         await context.reply(protocol.ThreadResumed(thread_id=thread_id, resumed_at=current_port().now()))
         self._gates.open(thread_id)  # after the answer is stored: a start that a crash leaves without it would break G12
         await self._continue(context, thread_id)
@@ -398,6 +396,14 @@ def _waits_for_person(call: Message) -> bool:
         return False  # it has no time, or none with a zone: it is another question, or forged
 
 
+def _resumed_status(open_calls: Sequence[Message], before: str | None) -> str:
+    """Return the status in lists of a thread that goes on."""
+    if any(_waits_for_person(call) for call in open_calls):
+        return "waiting"
+    at_work = any(call.to and call.to != (LIFE_ACTOR,) for call in open_calls if call.lane == "control")
+    return "processing" if at_work else before or "completed"
+
+
 async def is_parked(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
     """Whether a message or an effect is parked.
 
@@ -427,7 +433,7 @@ async def read_status(ledger: Ledger, thread_id: str) -> protocol.ThreadStatus:
         raise not_found(thread_id)
     state = await ledger.replay(thread_id, LIFE.fold())
     reason, status = state.reason, str(state.held)
-    if state.held == "open" and summary.status in _STATUS:
+    if state.held == "open" and summary.status in _STATUS and (summary.pattern is not None or summary.status == "stopped"):
         status = _STATUS[summary.status]
         reason = summary.unfit[-1].reason if status == "stopped" and summary.unfit else None
     elif state.held == "open":

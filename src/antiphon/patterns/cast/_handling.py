@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from antiphon.agents import LedgerRun, ledger_run
-from antiphon.errors import DeliveryError, ParkedError, UnguardedToolError, WithdrawnError
+from antiphon.errors import DeliveryError, ParkedError, UnguardedToolError
 from antiphon.ledger import Tailed
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import Context
@@ -104,18 +104,17 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
         gates = context.journal.gates
         assert gates is not None  # noqa: S101 (a system's journal has them)
         await gates.passed(run.thread_id)  # before the mark: a thread that is paused or terminated stays so in lists
-        context.mark(status="processing", pattern=pattern)
+        context.mark(status="processing", pattern=pattern, unless_held=True)
         try:
             yield here
         except RESTS:
-            await run.journal.write(run.thread_id, (), status="waiting", pattern=pattern)
+            await run.journal.write(run.thread_id, (), status_unless_held="waiting", pattern=pattern)
             raise
-        except DeliveryError as exc:
-            if not (isinstance(exc, WithdrawnError) and await gates.is_over(run.thread_id)):
-                context.mark(status="failed", pattern=pattern)
+        except DeliveryError:
+            context.mark(status="failed", pattern=pattern, unless_held=True)
             raise
         await gates.passed(run.thread_id)  # a paused thread does not end
-        context.mark(status=here.status, pattern=pattern)
+        context.mark(status=here.status, pattern=pattern, unless_held=True)
 
 
 async def _is_own(context: Context, pattern: str) -> bool:
