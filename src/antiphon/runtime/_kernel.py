@@ -157,7 +157,7 @@ class Kernel:
             timers=self.timers,
             states=self.states,
         )
-        self.eviction.watchers.append(self.lives.evict)
+        self.eviction.watchers.append(self.lives.gates.evict)
         self.journal.on_lost = self.eviction.evict
         self.termination = self.recovery.ended = Termination(self.journal, self.in_flight, self.timers, self.lives)
         self.hosting = Hosting(

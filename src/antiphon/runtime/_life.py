@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from antiphon import protocol
 from antiphon.errors import LedgerError, RefusedError, WithdrawnError
@@ -39,7 +39,7 @@ from antiphon.runtime._rows import PARK, Standing, option_of
 from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Ledger
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
     from antiphon.runtime._recovery import Timers
@@ -136,15 +136,6 @@ LIFE: Final = ActorState("life", LifeState(), LifeState.after, _dump, _load)
 LookOwn: TypeAlias = Callable[[str], Awaitable[GateState | None]]
 """Reads the gate of a thread that has a life of its own; None if the thread has none."""
 
-_MOST: Final = 10_000
-"""Threads whose state is kept while they are new."""
-
-
-class _Known(NamedTuple):
-    epoch: int
-    seq: int
-    state: LifeState
-
 
 class Lives:
     """The states of threads in this system, and their gates."""
@@ -152,19 +143,11 @@ class Lives:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._own: list[tuple[LookOwn, Callable[[str], str]]] = []
-        self._known: dict[str, _Known] = {}
-        """The threads that began here, as long as every row was written here: their first effect need not read them."""
         self.gates = Gates(self._look, journal.epoch)
-        journal.watchers.append(self._seen)
 
     def add(self, look: LookOwn, address: Callable[[str], str]) -> None:
         """Have threads that `look` knows obey the actor at the `address` of the thread."""
         self._own.append((look, address))
-
-    def evict(self, thread_id: str) -> None:
-        """Drop what is known of a thread that another host has."""
-        self._known.pop(thread_id, None)
-        self.gates.evict(thread_id)
 
     async def actor_of(self, thread_id: str) -> str | None:
         """Return the actor of a pattern that a thread obeys; None if that is the life actor."""
@@ -175,9 +158,6 @@ class Lives:
 
     async def state(self, thread_id: str) -> LifeState:
         """Return the state of a thread."""
-        known = self._known.get(thread_id)
-        if known is not None and known.epoch == self._journal.epoch(thread_id):
-            return known.state
         return await self._journal.ledger.replay(thread_id, LIFE.fold())
 
     async def _look(self, thread_id: str) -> GateState:
@@ -187,22 +167,6 @@ class Lives:
             if (state := await look(thread_id)) is not None:
                 return state
         return (await self.state(thread_id)).gate
-
-    def _seen(self, record: Record) -> None:
-        """Take a record that was written just now. After a gap, the ledger knows better: somebody else has written."""
-        thread_id, seq = record.message.thread_id or "", record.seq
-        known = self._known.get(thread_id)
-        epoch = self._journal.epoch(thread_id)
-        if known is None:
-            if seq > 1:
-                return
-            known = _Known(epoch, 0, LIFE.initial)
-        if epoch != known.epoch or seq > known.seq + 1:
-            self._known.pop(thread_id, None)
-        elif seq == known.seq + 1:
-            self._known[thread_id] = _Known(epoch, seq, known.state.after(record.message))
-            if len(self._known) > _MOST:
-                del self._known[next(iter(self._known))]
 
 
 # ---------------------------------------------------------------- the end of a thread
