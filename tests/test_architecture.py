@@ -154,6 +154,20 @@ def _names_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
 
 
+def test_no_code_of_ours_claims_a_thread_without_a_host() -> None:
+    """A claim without `by` takes the thread from an owner that lives. It is for a person, and for the check of ledgers."""
+    forced = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if path.name != "_ledger.py" or path.parent.name != "testing"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "claim"
+        if not any(keyword.arg in ("by", None) for keyword in node.keywords)  # `**more` passes on what it was given
+    ]
+
+    assert forced == []
+
+
 FIGURES = {
     "files": (None, 343),
     "median lines of a file": (140, None),

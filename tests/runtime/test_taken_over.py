@@ -244,8 +244,11 @@ async def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(
         asked = system.ask("probe/2", Do(what="wait", seconds=2), thread_id="t", id="m", within=within)
         asking = asyncio.ensure_future(asked)
         await asyncio.sleep(1)
-        ledger.goes_on.set()
+        recovering = asyncio.ensure_future(system.recover())
         await asking
+        await asyncio.sleep(5)
+        ledger.goes_on.set()
+        assert await recovering == Recovered(threads=1, delivered=1)
         await asyncio.sleep(5)
         rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
         assert len(rows_of_m) == 2

@@ -15,7 +15,7 @@ import apsw
 import pytest
 from tests.runtime.actors import Note, Ping, Probe, Via
 
-from antiphon.errors import FencedError, SecretNameError
+from antiphon.errors import FencedError, OwnedError, SecretNameError
 from antiphon.ledger import Ledger, ThreadFilter, open_ledger
 from antiphon.messages import DataPart, Message, MessageBuilder, OptionCallPayload, OptionResultPayload, PartsPayload
 from antiphon.runtime import Subscription, System, Topic, subscribe, type_of
@@ -428,3 +428,15 @@ def _handled(process: "subprocess.Popen[str]", least: int | None, last: str) -> 
             process.stdin.flush()
         if line.strip() == last or number == least:
             return
+
+
+async def test_a_cursor_that_a_subscriber_of_another_process_has_is_refused_until_it_ends(tmp_path: Path) -> None:
+    """Two ledgers on one file are two hosts, as two processes are."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with open_ledger(url) as one, open_ledger(url) as other:
+        async with subscribe(one, cursor="books"):
+            with pytest.raises(OwnedError, match="end that subscriber first, or give this one another cursor"):
+                async with subscribe(other, cursor="books"):
+                    pass
+        async with subscribe(other, cursor="books") as events:
+            await events.commit()

@@ -30,6 +30,7 @@ from antiphon.errors import (
     AppendRefusedError,
     FencedError,
     HistoryMismatchError,
+    LedgerError,
     OwnedError,
     ParkedError,
     RefusedError,
@@ -42,16 +43,20 @@ from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
     AGAIN,
+    GOES_ON,
     LIFE,
     PARK,
+    STOPPED,
     Course,
     Journal,
     Park,
     Standing,
     begun,
     ended,
+    has_other_build,
     observe,
     process_host,
+    unfit_reason,
     unused,
 )
 
@@ -181,6 +186,8 @@ class Opened:
     """That of the thread, if it was claimed for this run."""
     again: tuple[str, ...] = ()
     """The rows that record further attempts."""
+    was_stopped: bool = False
+    """Whether the thread was stopped before, because a program could not continue it."""
     root: str = ""
     """The invocation id of the whole run."""
     began: datetime | None = None
@@ -213,6 +220,11 @@ class Opened:
             self.shared[cls] = cls()
         return cast("SharedT", self.shared[cls])
 
+    async def give_up(self, error: HistoryMismatchError) -> None:
+        """Leave the thread to other code, if it was claimed for this run: this program does not repeat what it did."""
+        if self.tenure is not None and not self.is_finished:
+            await self.tenure.give_up(error)
+
     async def close(self) -> None:
         """Write the end of the run, if this process owns it."""
         if self.tenure is None or self.is_finished:
@@ -221,7 +233,7 @@ class Opened:
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         rows += [ended(RUN, invocation_id, thread_id=thread_id)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
-        await self.journal.write(thread_id, rows)
+        await self.journal.write(thread_id, rows, **({"status": "completed"} if self.was_stopped else {}))
 
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
         """Return effects that began and did not end, here or in a process that died, and that this attempt did not reach."""
@@ -292,6 +304,17 @@ class Tenure:
         """Remove a run. After the last one, the thread is free for other hosts."""
         del self._at_work[invocation_id]
         await self._host.leave(self._release if self.is_over else None, kind=kind)
+
+    async def give_up(self, error: HistoryMismatchError) -> None:
+        """Release the thread for other code, unless other runs here need it: this program cannot continue it."""
+        thread_id, journal = self._thread_id, self.journal
+        if len(self._at_work) > 1 or not journal.epoch(thread_id):
+            return
+        with suppress(LedgerError, HistoryMismatchError):  # the program gets the error, and the thread is released at the end
+            await journal.settle(thread_id)
+            if not await has_other_build(journal.ledger, thread_id, self._host.build):
+                await journal.write(thread_id, (), status=STOPPED)
+            await journal.release(thread_id, unfit=self._host.build, reason=unfit_reason(error))
 
     async def _release(self) -> None:
         await self.journal.release(self._thread_id)
@@ -441,10 +464,13 @@ class _Opening:
         row = again_id(self._id, attempt)
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
-        await self._journal.write(self._thread_id, [again])
+        summary = await self._journal.ledger.thread(self._thread_id)
+        was_stopped = summary is not None and summary.status == STOPPED
+        await self._journal.write(self._thread_id, [again], **({"status": GOES_ON} if was_stopped else {}))
         forgiven, agents = await self._history(run.seq)
         rows = (*standing.again, row)
-        return self._opened(attempt, again=rows, forgiven=forgiven, agents=agents, began=run.recorded_at)
+        more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "was_stopped": was_stopped}
+        return self._opened(attempt, again=rows, **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
         """Return the failed effects that were the last of the run: they are retried, where that is safe.

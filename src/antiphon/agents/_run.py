@@ -356,6 +356,15 @@ class LedgerRun:
             self._check_agents("ends")
             await self._opened.close()
 
+    async def give_up(self, error: HistoryMismatchError) -> None:
+        """Leave the thread to other code: this program does not repeat what the thread says.
+
+        The thread is marked: this build cannot continue it. It gets the status `stopped`, unless a living host of another
+        build has its kind. A program that continues the run takes both back.
+        """
+        if self._opened is not None:
+            await self._opened.give_up(error)
+
     async def leave(self) -> None:
         """Release the thread. A run that was not closed stays open, and can be continued."""
         try:
@@ -440,6 +449,9 @@ async def ledger_run(
         with run_scope(run):
             yield run
         await run.close()
+    except HistoryMismatchError as exc:
+        await run.give_up(exc)
+        raise
     finally:
         await run.leave()
 

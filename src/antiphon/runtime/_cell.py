@@ -39,6 +39,7 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     FencedError,
+    HistoryMismatchError,
     LedgerUnavailableError,
     MailboxFullError,
     OwnedError,
@@ -84,6 +85,7 @@ class Outcomes(Protocol):
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
     async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
@@ -310,7 +312,7 @@ class Cell:
 
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
-        if delivery.evicted is not None:
+        if _is_evicted(delivery):
             return  # another host handles it; a caller here gets the answer from the ledger
         if delivery.withdrawn is not None or self._is_too_late(delivery, began):
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
@@ -322,7 +324,7 @@ class Cell:
             # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
             # and the ledger with different answers.
             delivery.task = None
-            if delivery.evicted is not None:
+            if _is_evicted(delivery):
                 return
             if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
@@ -439,6 +441,9 @@ class Cell:
             await self._fail(delivery, error)
 
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
+        if isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
+            await self.parts.outcomes.give_up(delivery, error)  # no answer: other code may be able to continue the thread
+            return
         try:
             await self.parts.outcomes.end_with_error(delivery, error)
         except ValueError as exc:  # the text or the details of the error cannot be stored
@@ -479,6 +484,11 @@ def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
         return handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
+
+
+def _is_evicted(delivery: DeliveryState) -> bool:
+    """Whether another host has its thread; it may be evicted while its handler runs."""
+    return delivery.evicted is not None
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:

@@ -18,6 +18,7 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     FencedError,
+    HistoryMismatchError,
     HopLimitError,
     WithdrawnError,
 )
@@ -51,6 +52,12 @@ class OtherSystems(Protocol):
     async def ask(self, delivery: DeliveryState, until: float) -> Message: ...
 
 
+class Evicting(Protocol):
+    """Drops threads that this system cannot continue."""
+
+    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
+
+
 class Dispatcher:
     """Carries messages to cells, and outcomes back."""
 
@@ -78,6 +85,8 @@ class Dispatcher:
         self._hooks = journal.hooks
         self._recent = Recent()
         self._deadlines = Deadlines(self._loop)
+        self.evicting: Evicting
+        """Set when the system is put together."""
         self.remote: OtherSystems | None = None
         """Set when the system joins a bus."""
 
@@ -140,8 +149,9 @@ class Dispatcher:
                 await self.answer(delivery, outcome)
             is_done = True
         except DeliveryError as exc:
-            await self.end_with_error(delivery, exc)
-            is_done = True
+            if not _is_mismatch(delivery, exc):
+                await self.end_with_error(delivery, exc)
+                is_done = True
             raise
         finally:
             if not is_done and delivery.parent is not None:
@@ -167,7 +177,8 @@ class Dispatcher:
         try:
             outcome = await handle(delivery)
         except DeliveryError as exc:
-            await self._defer_result(delivery, call, error_result(delivery, exc, delivery.to))
+            if not _is_mismatch(delivery, exc):
+                await self._defer_result(delivery, call, error_result(delivery, exc, delivery.to))
             raise
         if delivery.unnamed_count or delivery.keys:
             raise RuntimeError(f"{delivery.to}: what works out {delivery.type} must neither say nor do anything")
@@ -303,6 +314,10 @@ class Dispatcher:
         else:
             self._in_flight.abandon(delivery, error)
 
+    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None:
+        """Give up the thread of a message that the code here cannot continue. The message stays open for other code."""
+        await self.evicting.give_up(delivery, error)
+
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
         """Redeliver a message whose handler has failed, after the restart; outside of a thread, answer with the error."""
         if delivery.is_settled:
@@ -364,6 +379,11 @@ class Dispatcher:
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
+
+
+def _is_mismatch(delivery: DeliveryState, error: DeliveryError) -> bool:
+    """Whether an error says that the code here cannot continue a thread: that is no answer to the message."""
+    return isinstance(error, HistoryMismatchError) and delivery.thread_id is not None
 
 
 def _check_evicted(parent: DeliveryState | None) -> None:

@@ -28,10 +28,10 @@ from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
-from antiphon.runtime._settings import SYSTEM
+from antiphon.runtime._settings import GOES_ON, STOPPED, SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
@@ -71,13 +71,12 @@ class Durable:
         *,
         elsewhere: Elsewhere,
         run_command: Callable[[Cell, DeliveryState], None],
-        recover: Callable[[str], Awaitable[object]],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover` delivers what
-        is open in a thread; `recover_later` does so after an append that was not confirmed.
+        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later` reads
+        a thread again after an append that was not confirmed.
         """
         self._elsewhere = elsewhere
         self._lifetime = lifetime
@@ -86,7 +85,6 @@ class Durable:
         self._redelivery = redelivery
         self._dead = dead
         self._run_command = run_command
-        self._recover = recover
         self._recover_later = recover_later
 
     # ------------------------------------------------------------ to the actor
@@ -108,14 +106,15 @@ class Durable:
         thread_id = _thread(delivery)
         try:
             if not self._journal.epoch(thread_id):
-                await self._claim(delivery, thread_id)
+                kind = kind_of(delivery.to)
+                await self._journal.own(thread_id, None if kind == SYSTEM else kind)  # every host has the built-in actors
         except (errors.OwnedError, errors.FencedError):
             await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return
         try:
             await self._append_and_deliver(cell, delivery, until)
-        except errors.FencedError:
-            await self._post(delivery)  # lost since the last write: the new owner gets it
+        except (errors.FencedError, errors.OwnedError):
+            await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
     async def _post(self, delivery: DeliveryState) -> None:
         """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
@@ -129,17 +128,6 @@ class Durable:
                     delivery.settle(result)
                 return
         await self._elsewhere.post(delivery)
-
-    async def _claim(self, delivery: DeliveryState, thread_id: str) -> None:
-        """Claim a thread for a message, and first deliver what an earlier owner has left open in it.
-
-        `take` gives out only threads without a living owner, so what was left open there would wait for ever. A built-in actor
-        says nothing about the kind of a thread, and recovers it itself: to pause a thread, nothing need be started before.
-        """
-        kind = kind_of(delivery.to)
-        epoch = await self._journal.own(thread_id, None if kind == SYSTEM else kind)
-        if epoch > 1 and kind != SYSTEM:
-            await self._recover(thread_id)
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):
@@ -158,7 +146,7 @@ class Durable:
         has the thread, it is posted there, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
-        if isinstance(error, errors.FencedError) and delivery.parent is None:
+        if isinstance(error, errors.FencedError | errors.OwnedError) and delivery.parent is None:
             return
         delivery.fail_duplicates(error)
         if isinstance(error, errors.LedgerUnavailableError):
@@ -343,10 +331,17 @@ class Durable:
             delivery.standing = Standing.of(rows, delivery.invocation_id)
             if delivery.standing.parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
+            await self._go_on(_thread(delivery))
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
             cell.held -= 1
+
+    async def _go_on(self, thread_id: str) -> None:
+        """Take back that a thread is stopped: the code here may be able to continue it."""
+        summary = await self._journal.ledger.thread(thread_id)
+        if summary is not None and summary.status == STOPPED:
+            await self._journal.write(thread_id, (), status=GOES_ON)
 
     # ------------------------------------------------------------ back to the caller
 
@@ -371,6 +366,8 @@ class Durable:
         except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            if delivery.evicted is not None:
+                return  # another host has the thread: the caller gets the outcome that it writes
             self._in_flight.abandon(delivery, exc)
             self._recover_later(_thread(delivery))
         else:

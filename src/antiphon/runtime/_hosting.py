@@ -7,6 +7,14 @@ threads. The first claim of a thread waits for the first beat; a system that nev
 states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller
 that waits here gets its answer from the ledger, where the new owner writes it.
 
+**Code that cannot continue a thread.** A handler that raises `HistoryMismatchError` does something else than the thread says.
+That is no answer: the message stays open, and the thread is evicted and released with the mark that this build is unfit.
+`take` gives it to hosts of other builds only. Callers here wait for such a host, at most `Settings.mismatch_patience` seconds.
+If no living host has the kind of the thread and another build, or none has taken the thread in that time, the thread gets the
+status `stopped`, its reason is in `ThreadSummary.unfit`, and callers get the error. Only an owner writes the status: before it
+releases the thread, or after it has claimed it once more for that. Nothing is parked. A host that continues the thread takes
+the status back.
+
 **Threads of other hosts.** A message for a thread that another living host owns is posted to the thread. The owner is woken,
 delivers it and writes the result; `RemoteAnswers` follows the ledger, and gives the result to the caller. If the owner dies,
 the first of the systems that wait and have the actor takes the thread over.
@@ -27,20 +35,20 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import orjson
 
 from antiphon import errors
-from antiphon.ledger import Host
-from antiphon.messages import Message, dumps, loads, thaw
+from antiphon.ledger import Host, ThreadFilter
+from antiphon.messages import Message, current_port, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._context import Context
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._settings import SYSTEM, Address
+from antiphon.runtime._settings import STOPPED, SYSTEM, Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -214,6 +222,12 @@ class RemoteAnswers:
         else:
             self._lifetime.start(self._look(key))
 
+    def fail(self, thread_id: str, error: errors.DeliveryError) -> None:
+        """Give the callers that wait for answers of a thread an error."""
+        for key in [key for key in self._waiting if key[0] == thread_id]:
+            for delivery in tuple(self._waiting.get(key, ())):
+                delivery.fail(error)
+
     def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
         """Stop to wait: there is an answer, or the caller has gone."""
         waiting = self._waiting.get(key, [])
@@ -263,10 +277,14 @@ class Eviction:
         journal: Journal,
         in_flight: InFlight,
         *,
+        lease: Lease,
+        settings: Settings,
         answers: RemoteAnswers,
         timers: Timers,
         states: States,
     ) -> None:
+        self._lease = lease
+        self._mismatch_patience = settings.mismatch_patience
         self._lifetime = lifetime
         self._journal = journal
         self._in_flight = in_flight
@@ -278,6 +296,10 @@ class Eviction:
 
     def evict(self, thread_id: str, error: errors.FencedError) -> None:
         """Drop a thread at once; its handlers are cancelled, and may not write or start anything from now on."""
+        self._lifetime.start(self._end(thread_id, self._dropped(thread_id, error)))
+        LOG.info("thread %s is evicted: another host has it", thread_id, extra=log_fields(thread_id=thread_id, error=error))
+
+    def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
             delivery.evicted = error
@@ -289,18 +311,109 @@ class Eviction:
         self._states.forget(thread_id)
         for watcher in self.watchers:
             watcher(thread_id)
-        LOG.info("thread %s is evicted: another host has it", thread_id, extra=log_fields(thread_id=thread_id, error=error))
-        self._lifetime.start(self._end(thread_id, evicted))
+        return evicted
 
     async def _end(self, thread_id: str, evicted: Sequence[DeliveryState]) -> None:
+        await self._handlers_end(evicted)
+        self._journal.evicted(thread_id)
+
+    async def _handlers_end(self, evicted: Sequence[DeliveryState]) -> None:
         """Wait until no handler of the thread runs. One that ignores its cancellation is barred by `DeliveryState.evicted`."""
         patience = _PATIENCE
         while patience > 0 and any(delivery.task is not None for delivery in evicted):
             await asyncio.sleep(_STEP)
             patience -= _STEP
-        self._journal.evicted(thread_id)
+
+    # ------------------------------------------------------------ code that cannot continue a thread
+
+    async def give_up(self, delivery: DeliveryState, error: errors.HistoryMismatchError) -> None:
+        """Leave the thread of a message to a host of another build: the code here does something else than the thread says."""
+        thread_id = delivery.thread_id or ""
+        for _ in range(_FLUSHES):  # what other handlers have done so far is stored, so that no host does it again
+            if self._journal.waiting(thread_id):
+                with suppress(errors.LedgerError, errors.HistoryMismatchError):
+                    await self._journal.settle(thread_id)
+        epoch = self._journal.epoch(thread_id)
+        if not epoch:
+            return  # lost, or given up for another message
+        fenced = errors.FencedError(thread_id, epoch, epoch)
+        self._journal.give_up(thread_id, fenced)
+        evicted = self._dropped(thread_id, fenced)
+        text = "thread %s is given up: this build cannot continue it: %s"
+        LOG.warning(text, thread_id, log_text(error), extra=log_fields(delivery, error=error))
+        self._lifetime.start(self._leave_to_others(_Mismatch(thread_id, delivery.invocation_id, error), epoch, evicted))
+
+    async def _leave_to_others(self, mismatch: _Mismatch, epoch: int, evicted: Sequence[DeliveryState]) -> None:
+        await self._handlers_end(evicted)
+        can_wait = False
+        try:
+            can_wait = await has_other_build(self._journal.ledger, mismatch.thread_id, self._lease.build)
+            await _release_unfit(self._journal.ledger, mismatch, epoch, self._lease.build, is_stopped=not can_wait)
+        except errors.LedgerError as exc:
+            fields = log_fields(thread_id=mismatch.thread_id, error=exc)
+            LOG.warning("thread %s cannot be released: %s", mismatch.thread_id, log_text(exc), extra=fields)
+        finally:
+            self._journal.evicted(mismatch.thread_id)
+        if can_wait:
+            await self._wait_for_others(mismatch)
+        else:
+            self._answers.fail(mismatch.thread_id, mismatch.error)
+
+    async def _wait_for_others(self, mismatch: _Mismatch) -> None:
+        """Stop the thread if no host has continued it in time. While another has it, callers wait as for every thread."""
+        thread_id, ledger = mismatch.thread_id, self._journal.ledger
+        while True:
+            await asyncio.sleep(self._mismatch_patience)
+            try:
+                if not any(row.message.invocation_id == mismatch.invocation_id for row in await ledger.open_calls(thread_id)):
+                    return  # it was answered
+                epoch = await ledger.claim(thread_id, by=await self._lease.host(renew=True))
+                await _release_unfit(ledger, mismatch, epoch, self._lease.build, is_stopped=True)
+            except errors.OwnedError:
+                continue
+            except errors.LedgerError as exc:
+                LOG.warning("thread %s: %s", thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
+                continue
+            self._answers.fail(thread_id, mismatch.error)
+            return
 
 
+class _Mismatch(NamedTuple):
+    """A message that the code here cannot continue."""
+
+    thread_id: str
+    invocation_id: str
+    error: errors.HistoryMismatchError
+
+
+async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
+    """Whether a living host of another build has the kind of a thread."""
+    found = await ledger.thread(thread_id)
+    kind = None if found is None else found.kind
+    return any(
+        each.is_alive and each.host.build != build and (kind is None or kind in each.host.kinds)
+        for each in await ledger.hosts()
+    )
+
+
+async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
+    """Release a thread that this build cannot continue.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+    """
+    if is_stopped:
+        await ledger.append(mismatch.thread_id, (), epoch=epoch, status=STOPPED)
+    await ledger.release(mismatch.thread_id, epoch=epoch, unfit=build, reason=unfit_reason(mismatch.error))
+
+
+def unfit_reason(error: errors.HistoryMismatchError) -> str:
+    """Return why a build cannot continue a thread, as the ledger keeps it."""
+    return f"{error.code}: {error.reason}"
+
+
+_FLUSHES = 3
+"""How often waiting rows are written before a thread is given up: others may come meanwhile."""
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
@@ -373,7 +486,7 @@ class Hosting:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.is_taking or self._answers.threads or self._journal.has_threads)
+        return bool(self.is_taking or self._answers.threads or self._journal.has_threads or self._journal.is_unsure)
 
     async def _deliver_posted(self) -> None:
         """Deliver what was posted to threads of this host.
@@ -384,10 +497,11 @@ class Hosting:
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
                 with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
-                    await self._recovery.thread(woken.thread_id, with_timers=False)
+                    await self._recovery.thread(woken.thread_id, is_running=True)
                     self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
+        await self._continue_unconfirmed()
         await self._release_idle()
         for thread_id in self._answers.threads:
             await self._take_over_if_dead(thread_id)
@@ -402,7 +516,9 @@ class Hosting:
 
     async def _has_actors(self, thread_id: str) -> bool:
         found = await self._ledger.thread(thread_id)
-        return found is not None and found.kind in self._tree.kinds()
+        if found is None or any(unfit.build == self._lease.build for unfit in found.unfit):
+            return False
+        return found.kind in self._tree.kinds()
 
     async def take_on(self) -> None:
         """Take threads whenever they are due, until this is cancelled.
@@ -425,38 +541,92 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         found = Recovered()
-        while taken := await self._ledger.take(
-            host := await self._lease.host(), kinds=(*self._tree.kinds(), None), limit=_AT_ONCE
-        ):
+        for thread_id in tuple(self._journal.unrecovered):
+            found += await self._recovery.thread(thread_id)
+        while taken := await self._take_some():
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
-            found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
+            found = sum(await asyncio.gather(*(self._continue(each.thread_id) for each in taken)), found)
         return found
 
-    async def _continue(self, taken: TakenThread, host: Host) -> Recovered:
+    async def _take_some(self) -> tuple[TakenThread, ...]:
+        kinds = (*self._tree.kinds(), None)
         try:
-            found = await self._recovery.thread(taken.thread_id)
+            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
+        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
+
+    async def _continue(self, thread_id: str) -> Recovered:
+        """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
+        try:
+            found = await self._recovery.thread(thread_id)
         except errors.FencedError:
             return Recovered()  # the host slept past its lease meanwhile
-        if found.homeless and not found.delivered:
+        if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            await self._journal.release(taken.thread_id, unfit=host.build, reason=reason)
+            self._timers.forget(thread_id)
+            await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
+
+    async def _continue_unconfirmed(self) -> None:
+        """Continue the threads that the ledger has given to this host without its knowledge.
+
+        A claim, a take or a release that was not confirmed may have been written. No other host takes a thread of one that
+        lives, so it would wait for as long as this host lives.
+        """
+        if not self._journal.is_unsure:
+            return
+        self._journal.is_unsure = False  # before the look: what fails from here on needs another one
+        mine = ThreadFilter(owner=(await self._lease.host()).name)
+        try:
+            page = await self._ledger.threads(mine)
+            while True:
+                for thread in page.threads:
+                    if not self._journal.epoch(thread.thread_id):
+                        with suppress(errors.OwnedError):
+                            await self._continue(thread.thread_id)
+                if page.next is None:
+                    return
+                page = await self._ledger.threads(mine, page=page.next)
+        except errors.LedgerUnavailableError:
+            self._journal.is_unsure = True
+            raise
+
+    def _is_busy(self, thread_id: str) -> bool:
+        return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
 
     async def _release_idle(self) -> None:
         """Release the threads that nothing has happened in for a while."""
-        now, idle = self._lifetime.loop.time(), []
+        now, idle = self._lifetime.loop.time(), list[str]()
         for thread_id in self._journal.owned:
-            due = self._timers.next_due(thread_id)
-            is_busy = self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
-            if is_busy or (due is not None and not self.is_taking):
+            waits_here = self._timers.next_due(thread_id) is not None and not self.is_taking
+            if self._is_busy(thread_id) or waits_here:
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
-                idle.append((thread_id, due))
-        for thread_id, _ in idle:
-            del self._idle_since[thread_id]
+                idle.append(thread_id)
+        await asyncio.gather(*map(self._release_if_idle, idle))
+
+    async def _release_if_idle(self, thread_id: str) -> None:
+        """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
+
+        A released thread is taken only when it is due, so what is open in it would wait for ever.
+        """
+        self._idle_since.pop(thread_id, None)
+        if thread_id in self._journal.unrecovered:
+            # What an earlier owner left open is for a program that can run the thread.
+            is_done = not await self._ledger.open_calls(thread_id)
+            due = self._timers.next_due(thread_id) if is_done else current_port().now()
+        else:
+            found = await self._continue(thread_id)
+            due, is_done = self._timers.next_due(thread_id), not found.delivered
+        # Looked at again after the awaits: a message may have come meanwhile.
+        is_left = is_done or thread_id in self._journal.unrecovered
+        if is_left and not self._is_busy(thread_id) and self._journal.epoch(thread_id):
             self._timers.forget(thread_id)
-        await asyncio.gather(*(self._journal.release(thread_id, wake_at=due) for thread_id, due in idle))
+            await self._journal.release(thread_id, wake_at=due)
 
 
 _AT_ONCE = 16

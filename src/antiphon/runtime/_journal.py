@@ -164,8 +164,13 @@ class Journal:
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
+        self.is_unsure = False
+        """Whether a change of owner was not confirmed: this host may own threads that this journal does not know."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
         """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
+        self.unrecovered: dict[str, int] = {}
+        """By owned thread that had another owner before, its length when it was claimed. What is open up to there was not
+        delivered: the claim was for one message, and the program need not be one that can run the thread."""
         self.on_claimed: Callable[[], None] | None = None
         """Called after a thread was claimed."""
         self.watchers: list[Callable[[Record], None]] = []
@@ -367,7 +372,8 @@ class Journal:
     def give(self, thread_id: str, epoch: int) -> None:
         """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
         self._lost.pop(thread_id, None)
-        self._epochs[thread_id] = epoch
+        self.unrecovered.pop(thread_id, None)
+        self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # it may have been claimed here meanwhile
         if self.on_claimed is not None:
             self.on_claimed()
 
@@ -384,8 +390,14 @@ class Journal:
         epoch = self._epochs.get(thread_id)
         if epoch is not None:
             self._disown(thread_id)  # first: a write that begins meanwhile claims the thread again, with a new epoch
-            with suppress(errors.FencedError):  # another host has it already
+            with suppress(errors.FencedError), self._sure():  # fenced: another host has it already
                 await self.ledger.release(thread_id, epoch=epoch, **more)
+
+    def give_up(self, thread_id: str, error: errors.FencedError) -> None:
+        """Write nothing more to a thread, as if it were lost. It is still owned in the ledger: release it with its epoch."""
+        self._disown(thread_id)
+        self._write_behind.forget(thread_id)
+        self._lost[thread_id] = error
 
     def evicted(self, thread_id: str) -> None:
         """Allow a new claim of a thread that was lost: nothing here is at work in it any more."""
@@ -407,10 +419,13 @@ class Journal:
     async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            try:
-                epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
-            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
-                epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+            with self._sure():
+                try:
+                    epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+                except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+                    epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+                if epoch > 1:
+                    self.unrecovered[thread_id] = (await self.ledger.head(thread_id)).seq
             self._epochs[thread_id] = epoch
         finally:
             del self._claims[thread_id]
@@ -418,9 +433,21 @@ class Journal:
             self.on_claimed()
         return epoch
 
+    @contextmanager
+    def _sure(self) -> Generator[None, None, None]:
+        """Note that a change of owner in this block was not confirmed: the ledger may say something else than this journal."""
+        try:
+            yield
+        except errors.LedgerUnavailableError:
+            self.is_unsure = True
+            if self.on_claimed is not None:
+                self.on_claimed()
+            raise
+
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
+        self.unrecovered.pop(thread_id, None)
         self._redactions.pop(thread_id, None)
 
     async def close(self) -> None:

@@ -100,7 +100,6 @@ class Kernel:
             self.dead,
             elsewhere=self.answers,
             run_command=self._run_command,
-            recover=self._recover,
             recover_later=self._recover_later,
         )
         self.dispatcher = Dispatcher(
@@ -153,11 +152,14 @@ class Kernel:
             self.lifetime,
             self.journal,
             self.in_flight,
+            lease=self.lease,
+            settings=self.settings,
             answers=self.answers,
             timers=self.timers,
             states=self.states,
         )
         self.eviction.watchers.append(self.lives.gates.evict)
+        self.dispatcher.evicting = self.eviction
         self.journal.on_lost = self.eviction.evict
         self.termination = self.recovery.ended = Termination(self.journal, self.in_flight, self.timers, self.lives)
         self.hosting = Hosting(
@@ -208,9 +210,6 @@ class Kernel:
 
     def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
-
-    async def _recover(self, thread_id: str) -> None:
-        await self.recovery.thread(thread_id)
 
     def _recover_later(self, thread_id: str) -> None:
         self.recovery.recover_later(thread_id)

@@ -245,7 +245,6 @@ class LifeActor(Actor):
         except BaseException:
             await self._gates.look_again(request.thread_id)
             raise
-        await self._continue(context, request.thread_id)  # up to the gate
         return None
 
     @handles
@@ -288,7 +287,6 @@ class LifeActor(Actor):
     async def status(self, request: protocol.GetThreadStatus, context: Context) -> protocol.ThreadStatus | None:
         if await self._is_forwarded(context, request.thread_id):
             return None
-        await self._continue(context, request.thread_id)
         return await read_status(context.ledger, request.thread_id)
 
     @handles
@@ -302,7 +300,6 @@ class LifeActor(Actor):
             reason = f"{invocation_id!r} is not parked in thread {thread_id!r}"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)
         await context.recover_message(thread_id, invocation_id)
-        await self._continue(context, thread_id)
         return Settled(thread_id=thread_id, invocation_id=invocation_id)
 
     async def _continue(self, context: Context, thread_id: str) -> None:

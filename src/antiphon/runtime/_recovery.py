@@ -243,20 +243,28 @@ class Recovery:
         self.ended: EndedThreads | None = None
         """Ends what is open in terminated threads; set when it is made."""
 
-    async def thread(self, thread_id: str, *, with_timers: bool = True) -> Recovered:
-        """Recover one thread; its timers too, unless they run here already.
+    async def thread(self, thread_id: str, *, is_running: bool = False) -> Recovered:
+        """Deliver what is open in a thread, and set its timers.
+
+        One that `is_running` here has its timers already. If it was claimed for one message, what an earlier owner left open
+        in it stays so: this program need not be one that can run the thread.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
         # Claim first, then read: what an earlier owner appends after the read would be missed, and its epoch is refused now.
         await self._journal.own(thread_id)
+        unrecovered = self._journal.unrecovered
+        after = unrecovered.get(thread_id, 0) if is_running else 0
+        if not is_running:
+            unrecovered.pop(thread_id, None)
         rows = await self._rows(thread_id)
         found = Recovered(threads=1)
         for row in rows:
-            if with_timers or option_of(row.message) != TIMER:
+            if row.seq > after and not (is_running and option_of(row.message) == TIMER):
                 found += await self._take_up(thread_id, row, rows)
-        await self._end_leftovers(thread_id, rows)
+        if not after:
+            await self._end_leftovers(thread_id, rows)
         return found
 
     async def _rows(self, thread_id: str) -> tuple[Record, ...]:
@@ -292,7 +300,7 @@ class Recovery:
             doubts = self._doubts[thread_id]  # before the pause: an append that fails from here on needs another round
             await asyncio.sleep(A_WHILE)
             try:
-                await self.thread(thread_id, with_timers=False)
+                await self.thread(thread_id, is_running=True)
             except (errors.FencedError, errors.OwnedError):
                 break  # the other host delivers it
             except errors.LedgerError as exc:

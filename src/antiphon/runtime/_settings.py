@@ -41,6 +41,12 @@ SYSTEM = "system"
 """The kind of the runtime's own addresses, and the prefix of its threads."""
 
 
+STOPPED = "stopped"
+"""The status of a thread that no living host can continue; `ThreadSummary.unfit` says why."""
+GOES_ON = "processing"
+"""The status of a thread that was stopped and is continued."""
+
+
 class Address(str):
     """`kind/key`, or a kind alone if there is only one of it. It is a `str`: it can be a policy, a receiver or a key."""
 
@@ -139,6 +145,8 @@ class Settings:
     """Seconds between two beats of a host. Its lease is three times as long."""
     poll: float = 0.2
     """Seconds between two looks for messages that other processes have posted to threads of this host."""
+    mismatch_patience: float = 30.0
+    """Seconds that callers wait for a host of another build, after the code here could not continue a thread."""
     release_after: float = 5.0
     """Seconds without work after which a thread is released, so that another host may take it."""
 

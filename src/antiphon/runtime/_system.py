@@ -384,6 +384,14 @@ class System:
         """Call a function with each record of a thread, right after this system has written it."""
         self._kernel.journal.watchers.append(watcher)
 
+    def on_evicted(self, forget: Callable[[str], None]) -> None:
+        """Call a function with each thread that this system has lost or given up: forget what is remembered of it.
+
+        Another host may change the thread from then on. The function is called before any handler of the thread runs here
+        again.
+        """
+        self._kernel.eviction.watchers.append(forget)
+
     def watch_flow(self, flow: Flow, report: Callable[[str, Verdict], None], **roles: str) -> None:
         """Call a function with the thread and the verdict when a message breaks a flow.
 

@@ -9,7 +9,7 @@ from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._gates import Gates, GateState
-from antiphon.runtime._hosting import Lease
+from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
 from antiphon.runtime._process import process_host
@@ -25,13 +25,16 @@ from antiphon.runtime._rows import (
     text_of,
     unused,
 )
+from antiphon.runtime._settings import GOES_ON, STOPPED
 from antiphon.runtime._supervision import Directive, concerned, decide
 
 __all__ = [
     "AGAIN",
+    "GOES_ON",
     "LIFE",
     "LIFE_ACTOR",
     "PARK",
+    "STOPPED",
     "Course",
     "Directive",
     "Effect",
@@ -51,6 +54,7 @@ __all__ = [
     "error_of",
     "error_response",
     "from_wire",
+    "has_other_build",
     "is_too_large",
     "observe",
     "process_host",
@@ -58,5 +62,6 @@ __all__ = [
     "response_type",
     "says_the_same_value",
     "text_of",
+    "unfit_reason",
     "unused",
 ]

@@ -16,19 +16,21 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeAlias, TypeVar, cast
 
-from antiphon.errors import DeliveryError, LedgerUnavailableError
-from antiphon.ledger import Ledger, Record
+from antiphon.errors import DeliveryError, FencedError, LedgerError, LedgerUnavailableError, OwnedError
+from antiphon.ledger import Host as LedgerHost
+from antiphon.ledger import Ledger, Record, TakenThread, Woken
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
 from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Parcel, Settings, System, Take
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
+from antiphon.testing._witness import Event, What, content_of
 
 # ---------------------------------------------------------------- faults
 
@@ -52,7 +54,13 @@ class Faults:
     ledger_delay: float = 0.05
     """How long the ledger takes at most: the half of the time before it writes, the other half after."""
     ledger_failure: float = 0.02
-    """The chance that an append fails, written or not."""
+    """The chance that an append fails, written or not. With several systems, every other write of the ledger too."""
+    sleeps: int = 3
+    """With several systems, how often each sleeps, closes or is closed in each of its lives, at most."""
+    sleep: float = 15.0
+    """How long it sleeps at most: longer than its lease."""
+    lost_wake_up: float = 0.2
+    """With several systems, the chance that a look for posted messages finds nothing."""
 
 
 class FaultyBus:
@@ -151,6 +159,7 @@ Host: TypeAlias = Callable[[System], Awaitable[None] | None]
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 _PATIENT = 24 * 3600.0
+_TICK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,8 @@ class Simulated:
     landed: Counter[str]
     """Which faults happened, and how often."""
     ledger: Ledger
+    events: tuple[Event, ...] = ()
+    """With several systems, what was written and claimed, for `check_witness`."""
 
 
 class World:
@@ -173,6 +184,8 @@ class World:
     def __init__(self, seed: int, loop: VirtualLoop, faults: Faults) -> None:
         self.seed = seed
         self.landed: Counter[str] = Counter()
+        self.events: list[Event] = []
+        """With several systems, what was written and claimed; a test adds what it sees with `say`."""
         self.ledger = MemoryLedger()
         """As it is on disk: no fault touches it."""
         random = Random(seed)  # noqa: S311 (not for secrets)
@@ -216,6 +229,12 @@ class World:
             DeliveryError: it cannot be delivered.
         """
         await self._system.tell(to, notice, thread_id=thread_id, id=current_port().new_id(), within=_PATIENT)
+
+    def say(self, what: What, **details: Any) -> None:
+        """Write an event down. Two at the same moment keep their order."""
+        self.events.append(
+            Event(what=what, at=self._loop.time() + len(self.events) * _TICK, who=current_node().name, **details)
+        )
 
     @property
     def _system(self) -> System:
@@ -298,6 +317,257 @@ def _is_parked(row: Any, parked: set[str | None]) -> bool:
     return row.invocation_id in parked or row.parent_id in parked
 
 
+# ---------------------------------------------------------------- several systems on one ledger
+
+
+TAKEN_FROM_THE_LIVING = "taken from a host that lives"
+RELEASED_BY_ANOTHER = "released by a host that does not own it"
+
+
+class SharedLedger(FaultyLedger):
+    """A ledger of several hosts: every verb takes its time and may fail, and what is written and claimed is an event."""
+
+    def __init__(self, world: HostsWorld, ledger: Ledger, random: Random, faults: Faults) -> None:
+        super().__init__(ledger, random, faults, world.landed)
+        self._world = world
+        self._leases: dict[str, tuple[Node, float]] = {}
+        """By host, its process and when its lease ends: kept here, to compare with what the ledger decides."""
+        self._owners: dict[str, str] = {}
+        """By thread, its host."""
+
+    async def append(self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **more: Any) -> tuple[Record, ...]:
+        messages = tuple(messages)
+        await self._before("append")
+        records = await self._ledger.append(thread_id, messages, epoch=epoch, **more)
+        self._written(records, epoch)
+        await self._after("append")
+        return records
+
+    async def post(self, thread_id: str, message: Message, **more: Any) -> Record:
+        await self._before("post")
+        record = await self._ledger.post(thread_id, message, **more)
+        self._written((record,), 0)
+        await self._after("post")
+        return record
+
+    def _written(self, records: Iterable[Record], epoch: int) -> None:
+        """Write down what is in the ledger now. The host may never learn of it; the next owner relies on it all the same."""
+        for record in records:
+            message = record.message
+            said = {"thread": message.thread_id or "", "id": message.id}
+            self._world.say("inv", **said, content=content_of(message), epoch=epoch)
+            self._world.say("ok", **said)
+
+    async def claim(self, thread_id: str, **more: Any) -> int:
+        await self._before("claim")
+        epoch = await self._ledger.claim(thread_id, **more)
+        self._claimed(thread_id, epoch, more["by"])
+        await self._after("claim")
+        return epoch
+
+    async def take(self, by: LedgerHost, **more: Any) -> tuple[TakenThread, ...]:
+        await self._before("take")
+        found = await self._ledger.take(by, **more)
+        for taken in found:
+            self._claimed(taken.thread_id, taken.epoch, by)
+            self._landed[f"taken over: {taken.why}"] += 1
+        await self._after("take")
+        return found
+
+    async def release(self, thread_id: str, **more: Any) -> None:
+        await self._before("release")
+        await self._ledger.release(thread_id, **more)
+        owner = self._owners.pop(thread_id, None)
+        if owner is None or self._leases[owner][0] is not current_node():
+            self._landed[RELEASED_BY_ANOTHER] += 1
+        await self._after("release")
+
+    async def beat(self, host: LedgerHost) -> Any:
+        await self._before("beat")
+        until = await self._ledger.beat(host)
+        self._leases[host.name] = current_node(), asyncio.get_running_loop().time() + host.lease
+        return until
+
+    async def leave(self, host: LedgerHost) -> None:
+        await self._ledger.leave(host)
+        self._leases[host.name] = current_node(), 0.0
+
+    def _claimed(self, thread_id: str, epoch: int, by: LedgerHost) -> None:
+        self._world.say("claim", thread=thread_id, epoch=epoch)
+        owner = self._owners.get(thread_id, by.name)
+        node, ends = self._leases[owner]
+        if owner != by.name and asyncio.get_running_loop().time() < ends and (node.is_alive or node.is_far):
+            self._landed[TAKEN_FROM_THE_LIVING] += 1
+        self._owners[thread_id] = by.name
+
+    async def woken(self, by: LedgerHost, **more: Any) -> tuple[Woken, ...]:
+        await self._before("woken")
+        if not self.is_calm and self._random.random() < self._faults.lost_wake_up:
+            self._landed["wake-up lost"] += 1
+            return ()
+        return await self._ledger.woken(by, **more)
+
+    async def _before(self, verb: str) -> None:
+        await self._wait()
+        self._fail(verb, "not written")
+
+    async def _after(self, verb: str) -> None:
+        await self._wait()
+        self._fail(verb, "but written")
+
+    def _fail(self, verb: str, how: str) -> None:
+        if not self.is_calm and self._random.random() < self._faults.ledger_failure / 2:
+            self._landed[f"{verb} failed, {how}"] += 1
+            raise LedgerUnavailableError("simulated")
+
+
+class HostsWorld(World):
+    """Several systems that host the threads of one ledger. Each is killed, sleeps or closes, at its own times."""
+
+    def __init__(self, seed: int, loop: VirtualLoop, faults: Faults, systems: int) -> None:
+        super().__init__(seed, loop, faults)
+        self._count = systems
+        self._shared = SharedLedger(self, self.ledger, self._random, faults)
+        self._living: dict[int, tuple[Node, System]] = {}
+        self._asked: list[tuple[Node, asyncio.Task[Any]]] = []
+
+    async def ask(
+        self,
+        to: str,
+        request: Request[ReplyT],
+        *,
+        thread_id: str | None = None,
+        id: str | None = None,
+        sender: str = "client",
+    ) -> ReplyT:
+        """Ask over any system. Without an answer for a while, ask another one for the same as well."""
+        own_id = current_port().new_id() if id is None else id
+        waiting: set[asyncio.Task[Any]] = set()
+        while True:
+            node, system = await self._any_system()
+            asking = system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
+            task = self._loop.start_in(node, asking)
+            waiting.add(task)
+            self._asked.append((node, task))
+            timeout = 1.0 + self._random.random() * 2 * self._faults.sleep
+            done, waiting = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                error = None if ended.cancelled() else ended.exception()
+                if isinstance(error, FencedError | OwnedError):
+                    raise error  # a caller outside of the thread is never told who has it
+                if not ended.cancelled() and not _passes(error):
+                    return cast("ReplyT", ended.result())
+                await asyncio.sleep(self._random.random())
+
+    async def tell(self, to: str, notice: Notice, *, thread_id: str | None = None) -> None:
+        """Tell over any system, again and again, until one says that it is in the thread."""
+        own_id = current_port().new_id()
+        while True:
+            node, system = await self._any_system()
+            telling = self._loop.start_in(node, system.tell(to, notice, thread_id=thread_id, id=own_id, within=_PATIENT))
+            await asyncio.wait((telling,), timeout=1.0 + self._random.random() * 2 * self._faults.sleep)
+            if telling.done() and not telling.cancelled():
+                error = telling.exception()
+                if error is None:
+                    return
+                if not _passes(error):
+                    raise error
+
+    async def _any_system(self) -> tuple[Node, System]:
+        while not (up := [found for found in self._living.values() if found[0].is_alive]):  # noqa: ASYNC110 (none is told)
+            await asyncio.sleep(0.5)
+        return up[int(self._random.random() * len(up))]
+
+    async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
+        """Live through it all."""
+        chaos = asyncio.gather(*(self._slot(slot, host, settings) for slot in range(self._count)))
+        driving = asyncio.create_task(self._drive_all(drive, chaos))
+        try:
+            await asyncio.wait((driving, self._failed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+            if not driving.done():
+                raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
+            await driving
+        finally:
+            for task in (chaos, driving):
+                task.cancel()
+            await asyncio.gather(chaos, driving, return_exceptions=True)
+
+    async def _drive_all(self, drive: Drive, chaos: asyncio.Future[Any]) -> None:
+        await drive(self)
+        await chaos
+        while await self._open():  # noqa: ASYNC110 (no event says when a ledger is at rest)
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(2 * self._faults.sleep)
+        left = [node.name for node, task in self._asked if node.is_alive and not task.done()]
+        if left:
+            raise StuckError(f"everything is answered in the ledger, and callers still wait in {left}")
+
+    async def _slot(self, slot: int, host: Host, settings: Settings) -> None:
+        """Let one of the systems live and end as often as it must, and then live; when all do, nothing goes wrong any more."""
+        random, faults = self._random, self._faults
+        for number in range(faults.crashes):
+            node, life = self._start(f"{slot}.{number}", slot, host, settings)
+            await self._trouble(node)
+            if random.random() < _CLOSES:
+                life.cancel()
+                await asyncio.wait((life,))
+                self.landed["closed"] += 1
+            else:
+                self.landed["crash, unseen" if node.is_far else "crash"] += 1
+            node.is_alive = False
+            self._living.pop(slot, None)
+            await asyncio.sleep(random.random() * faults.downtime)
+        node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
+        await self._trouble(node)  # in the last life too: what goes wrong there, no end of a process puts right
+        self._calm_slots += 1
+        self._shared.is_calm = self._calm_slots == self._count
+
+    _calm_slots = 0
+
+    async def _trouble(self, node: Node) -> None:
+        """Let a system live for a while; it sleeps now and then."""
+        for _ in range(int(self._random.random() * (self._faults.sleeps + 1))):
+            await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
+            node.is_asleep = True
+            self.landed["sleep"] += 1
+            await asyncio.sleep(self._random.random() * self._faults.sleep)
+            self._loop.wake(node)
+        await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
+
+    def _start(self, name: str, slot: int, host: Host, settings: Settings) -> tuple[Node, asyncio.Task[None]]:
+        node = Node(name, is_far=self._random.random() < _FAR)
+        return node, self._loop.start_in(node, self._host_life(node, slot, host, replace(settings, host=f"host-{name}")))
+
+    async def _host_life(self, node: Node, slot: int, host: Host, settings: Settings) -> None:
+        try:
+            async with System(cast("Ledger", self._shared), settings=settings) as system:
+                hosted = host(system)
+                if inspect.isawaitable(hosted):
+                    await hosted
+                self._living[slot] = node, system
+                while True:
+                    try:
+                        await system.host()
+                    except LedgerUnavailableError:
+                        await asyncio.sleep(1.0)
+        except Exception as exc:  # noqa: BLE001 (it is raised where the world is run)
+            if not self._failed.done():
+                self._failed.set_exception(exc)
+
+
+_CLOSES = 0.3
+"""The chance that a system closes where it would be killed."""
+_FAR = 0.5
+"""The chance that nobody sees that a system was killed: its threads wait for the end of the lease."""
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether an error passes: asking for the same again may have another outcome."""
+    return isinstance(error, LedgerError) or (isinstance(error, DeliveryError) and error.retryable)
+
+
 def simulate(
     seed: int,
     *,
@@ -306,19 +576,22 @@ def simulate(
     faults: Faults = Faults(),  # noqa: B008 (frozen)
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     limit: float = 3600.0,
+    systems: int = 1,
 ) -> Simulated:
     """Run a system with its faults, and return the outcome.
+
+    With several `systems`, all of them host the threads of one ledger, and the client asks over any of them.
 
     Raises:
         AssertionError: the client found something wrong, or the world did not come to rest; the text has the seed.
     """
     loop = VirtualLoop(seed)  # type: ignore[abstract]
-    world = World(seed, loop, faults)
+    world = World(seed, loop, faults) if systems == 1 else HostsWorld(seed, loop, faults, systems)
     try:
         with use_port(VirtualPort(loop, seed)):
             loop.run_until_complete(world.run(host, drive, settings, limit))
             digest = loop.run_until_complete(_digest(world.ledger))
-        return Simulated(seed, digest, loop.time(), world.landed, world.ledger)
+        return Simulated(seed, digest, loop.time(), world.landed, world.ledger, tuple(world.events))
     except Exception as exc:
         raise AssertionError(f"seed {seed}: {exc}") from exc
     finally:

@@ -5,7 +5,8 @@ from the seed; callbacks that are not steps of tasks keep their order, as asynci
 machine for anything, so a run is a function of the seed and the program.
 
 Tasks belong to the *node* that they were started in. When a node is cut off, nothing of it runs ever again: no step, no
-callback, no `finally`; as if its process had been killed.
+callback, no `finally`; as if its process had been killed. Nothing of a node that sleeps runs before it is woken; as if its
+process had been stopped by a signal.
 
 `VirtualPort` gives ids and times of the loop; `CountingPort` gives ids and times that count up.
 """
@@ -42,12 +43,17 @@ _numbers = count(1)
 
 
 class Node:
-    """Something that can be cut off as a whole, as a process can be killed."""
+    """Something that can be cut off as a whole, as a process can be killed; or that sleeps, as a process can be stopped."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_far: bool = False) -> None:
+        """Make it; `is_far`: it is on another machine, so nobody sees that it was cut off."""
         self.name = name
         self.number = next(_numbers)
+        self.is_far = is_far
         self.is_alive = True
+        self.is_asleep = False
+        self.held: list[tuple[asyncio.Handle, bool]] = []
+        """What could have run while it slept, in its order."""
 
 
 _OUTSIDE = Node("outside")
@@ -92,7 +98,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """The name of the simulated process that runs now (see `antiphon.ledger.LeaseClock`)."""
         node = current_node()
         self._nodes[node.number] = node
-        return f"node-{node.number}"
+        return f"{'far' if node.is_far else 'node'}-{node.number}"
 
     def has_ended(self, process: str) -> bool:
         """Whether a simulated process was cut off. One of another loop has ended with that."""
@@ -101,6 +107,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return False
         node = self._nodes.get(int(number))
         return node is None or not node.is_alive
+
+    def wake(self, node: Node) -> None:
+        """Let a node that sleeps go on: first with what it could have done meanwhile."""
+        node.is_asleep = False
+        self._ready.extend(node.held)
+        node.held.clear()
 
     # ------------------------------------------------------------ time and turns
 
@@ -142,18 +154,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Nothing to do: cancelled timers are skipped when they are due."""
 
-    def _next(self) -> asyncio.Handle:
+    def _next(self) -> tuple[asyncio.Handle, bool]:
         """Take what can run: the first, or any task's step if the first is one. If nothing can, let time pass."""
         ready = self._ready
         if not ready:
             self._wait()
         if len(ready) == 1 or self._random is None or not ready[0][1]:
-            return ready.popleft()[0]
+            return ready.popleft()
         steps = [place for place, (_, is_step) in enumerate(ready) if is_step]
         place = steps[int(self._random.random() * len(steps))]
-        handle, _ = ready[place]
+        found = ready[place]
         del ready[place]
-        return handle
+        return found
 
     def _wait(self) -> None:
         timers = self._timers
@@ -198,9 +210,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_running = True
         try:
             while not main.done():
-                handle = self._next()
+                handle, is_step = self._next()
                 node: Node | None = cast("Any", handle)._context.get(_node)
-                if not handle.cancelled() and (node is None or node.is_alive):
+                if handle.cancelled() or (node is not None and not node.is_alive):
+                    continue
+                if node is not None and node.is_asleep:
+                    node.held.append((handle, is_step))
+                else:
                     handle._run()
             return main.result()
         finally:

@@ -53,6 +53,7 @@ async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_n
             for key in ("look", "pay"):
                 with pytest.raises(FencedError):
                     await run.effect(key, {}, pay_again)
+                assert isinstance(run.course.evicted, FencedError)
             with pytest.raises(FencedError):
                 async with ledger_run("t", id="second", ledger=ledger):
                     pass

@@ -45,6 +45,8 @@ class _Standing:
     failed_at: datetime | None = None
     tried_by: str | None = None
     """The call that probes the peer after its failures, if any."""
+    length: int = 0
+    """That of the peer's record when it was read: another host may add to it."""
 
 
 class Breaker:
@@ -111,10 +113,12 @@ class Breaker:
         standing.failures, standing.failed_at = read.failures, read.failed_at
 
     async def _standing(self, name: str) -> _Standing:
-        if name not in self._standings:
+        length = (await self._ledger.head(system_thread(address_of(name)))).seq
+        standing = self._standings.setdefault(name, _Standing(length=-1))
+        if standing.length != length:
             read = await self._read(name)
-            self._standings.setdefault(name, read)  # another task may have read it meanwhile
-        return self._standings[name]
+            standing.failures, standing.failed_at, standing.length = read.failures, read.failed_at, length
+        return standing
 
     async def _read(self, name: str) -> _Standing:
         standing = _Standing()

@@ -71,7 +71,8 @@ class ChainCast(Cast):
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
         self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
         self._config = config
-        self._configs: dict[Phase, AgentConfig] = {}
+        self._configs: dict[Phase, tuple[int, AgentConfig]] = {}
+        """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, **own)
@@ -111,10 +112,12 @@ class ChainCast(Cast):
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
         """Return the current configuration of a phase's agent."""
-        if phase not in self._configs:
+        length = (await self.ledger.head(config_thread(phase))).seq
+        known = self._configs.get(phase)
+        if known is None or known[0] != length:
             config = await current_agent(self.ledger, phase, self._config.agent(phase))
-            self._configs[phase] = self.tools.marked(config)
-        return self._configs[phase]
+            known = self._configs[phase] = (length, self.tools.marked(config))
+        return known[1]
 
     def seen(self, record: Record) -> None:
         """Read a new record: it may change the configuration of an agent."""

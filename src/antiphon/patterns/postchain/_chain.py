@@ -59,6 +59,10 @@ class TalkCache:
         """Keep the talk of a successful run for the next one."""
         self._known[run.thread_id] = ThreadTalk.of(run)
 
+    def forget(self, thread_id: str) -> None:
+        """Drop a thread."""
+        self._known.pop(thread_id, None)
+
     def rest(self, thread_id: str) -> None:
         """Keep a thread cached after its turn only if it is long."""
         talk = self._known.pop(thread_id, None)
@@ -100,6 +104,11 @@ class Chain:
         self.talks.seen(record)
         self.events.seen(record)
         log_flow(record)
+
+    def forget(self, thread_id: str) -> None:
+        """Drop what is known of a thread that another host may have now."""
+        self.lives.forget(thread_id)
+        self.talks.forget(thread_id)
 
     async def look(self, thread_id: str) -> GateState | None:
         """Return the state of the gate of a thread; None if it is not one of this pattern."""

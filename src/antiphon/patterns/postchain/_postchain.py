@@ -143,6 +143,7 @@ class PostChain(Pattern):
         chain.gates = system.gates
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
+        system.on_evicted(chain.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
         system.spawn(POSTED, PostedMessageActor)
         system.spawn(DELEGATE, partial(DelegateActor, chain))

@@ -1,0 +1,499 @@
+"""Several systems on one ledger, each a host of threads: whom a message reaches, and what a host does that lost a thread."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, left_by_the_dead, rows, taken_by_another
+
+from antiphon.errors import (
+    HistoryMismatchError,
+    HostNameTakenError,
+    LedgerUnavailableError,
+    RefusedError,
+    ReplyTimeoutError,
+    WithdrawnError,
+)
+from antiphon.ledger import Host, Record, TakenThread
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload
+from antiphon.runtime import Actor, Context, Settings, System, handles
+
+pytestmark = pytest.mark.virtual_time
+
+LEASE = 6.0
+"""Seconds: three beats."""
+
+
+class Counted(MemoryLedger):
+    """A ledger that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"append", "claim", "take", "woken", "release", "beat", "open_calls", "thread", "threads", "post"}:
+            object.__getattribute__(self, "calls")[name] += 1
+        return object.__getattribute__(self, name)
+
+
+def _system(ledger: MemoryLedger, name: str, **more: Any) -> System:
+    return System(ledger, settings=Settings(host=name, build="1", **more))
+
+
+@asynccontextmanager
+async def _two(ledger: MemoryLedger) -> AsyncGenerator[tuple[System, System], None]:
+    """Yield the owner of thread `t`, and another system, with the same actors."""
+    async with _system(ledger, "owner") as owner, _system(ledger, "other") as other:
+        for system in (owner, other):
+            system.register("probe", Probe)
+        await owner.ask("probe/1", Ping(text="first"), thread_id="t", id="first")
+        yield owner, other
+
+
+async def _owner(ledger: MemoryLedger, thread_id: str = "t") -> str | None:
+    found = await ledger.thread(thread_id)
+    return None if found is None else found.owner
+
+
+@asynccontextmanager
+async def _hosted(system: System) -> AsyncGenerator[None, None]:
+    hosting = asyncio.ensure_future(system.host())
+    try:
+        await asyncio.sleep(0.01)  # the first take raises what is wrong; later ones are tried again
+        yield
+    finally:
+        hosting.cancel()
+        with suppress(asyncio.CancelledError):
+            await hosting
+
+
+# ---------------------------------------------------------------- messages for another host
+
+
+async def test_a_question_into_a_thread_of_another_host_is_answered_there() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (_, other):
+        epoch = (await ledger.head("t")).epoch
+        assert await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="x!")
+        heard = await other.ask("probe/1", Do(what="list"), thread_id="t", id="l")
+
+        assert heard == Done(said=("first", "x"))  # by the actor of the owner
+        assert ((await ledger.head("t")).epoch, await _owner(ledger)) == (epoch, "owner")
+        assert await ledger.open_calls("t") == ()
+
+
+async def test_the_same_id_gets_the_same_answer_over_every_host_and_is_handled_once() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, other):
+        at_once = await asyncio.gather(
+            *(system.ask("probe/1", Ping(text="x"), thread_id="t", id="m") for system in (other, owner, other, other))
+        )
+        later = await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m")
+
+        assert {*at_once, later} == {Pong(text="x!")}
+        assert (await owner.ask("probe/1", Do(what="list"), thread_id="t")).said == ("first", "x")
+
+
+async def test_the_same_id_with_something_else_is_refused() -> None:
+    async with _two(MemoryLedger()) as (_, other):
+        await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m")
+        with pytest.raises(HistoryMismatchError):
+            await other.ask("probe/1", Ping(text="y"), thread_id="t", id="m")
+
+
+async def test_what_is_told_into_a_thread_of_another_host_arrives_there_once() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, other):
+        for _ in range(2):
+            await other.tell("probe/1", Note(text="hello"), thread_id="t", id="n")
+            await asyncio.sleep(1)
+
+        assert (await owner.ask("probe/1", Do(what="list"), thread_id="t")).said == ("first", "hello")
+        assert await ledger.open_calls("t") == ()
+
+
+async def test_an_error_answer_of_another_host_is_the_same_error_as_here() -> None:
+    async with _two(MemoryLedger()) as (owner, other):
+        found = []
+        for system in (owner, other):
+            with pytest.raises(RefusedError) as caught:
+                await system.ask("probe/1", Do(what="refuse"), thread_id="t")
+            found.append((caught.value.reason, caught.value.code, caught.value.retryable, caught.value.details))
+
+        assert found[0] == found[1]
+
+
+async def test_a_deadline_passes_for_a_caller_of_another_host_too() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (_, other):
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ReplyTimeoutError):
+            await other.ask("probe/1", Do(what="wait", seconds=100), thread_id="t", id="m", within=3)
+
+        assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=0.3)
+        await asyncio.sleep(200)
+        assert await ledger.open_calls("t") == ()  # the owner has ended it, whatever the caller does
+
+
+async def test_a_caller_of_another_host_that_is_cancelled_leaves_the_message_to_the_owner() -> None:
+    """It asks again under the same id, and gets the answer."""
+    ledger = MemoryLedger()
+    async with _two(ledger) as (_, other):
+        asking = asyncio.ensure_future(other.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m"))
+        await asyncio.sleep(2)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        again = other.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m")
+        with suppress(WithdrawnError):
+            assert await again == Done(said=("first",))
+        await asyncio.sleep(10)
+        assert await ledger.open_calls("t") == ()
+
+
+# ---------------------------------------------------------------- the owner goes
+
+
+@pytest.mark.parametrize("how", ["closes", "dies"])
+async def test_a_caller_of_another_system_gets_the_answer_when_the_owner_has_gone(how: str) -> None:
+    """G15, G16: the system that waits takes the thread over, without `host()`."""
+    ledger = MemoryLedger()
+    async with _system(ledger, "other") as other:
+        other.register("probe", Probe)
+        owner = _system(ledger, "owner")
+        owner.register("probe", Probe, grace=0)
+        await owner.ask("probe/1", Ping(text="first"), thread_id="t")
+        asking = asyncio.ensure_future(other.ask("probe/1", Do(what="wait", seconds=3), thread_id="t", id="m", within=100))
+        await asyncio.sleep(1)
+        if how == "dies":  # its lease is not renewed, and its rows are refused
+            await ledger.leave(await owner._kernel.lease.host())
+        else:
+            await owner.close()
+        assert await asking == Done()
+        assert await _owner(ledger) == "other"
+        await owner.close()
+    assert await ledger.open_calls("t") == ()
+
+
+# ---------------------------------------------------------------- eviction
+
+
+class Slow(Actor):
+    """Works for a long time: a handler that can be cancelled, or one that ignores it."""
+
+    log: list[str]
+
+    def __init__(self, name: str, log: list[str], *, is_stubborn: bool = False) -> None:
+        self._name, self.log, self._is_stubborn = name, log, is_stubborn
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        self.log.append(f"{self._name} begins")
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            self.log.append(f"{self._name} is cancelled")
+            if not self._is_stubborn:
+                raise
+            await asyncio.sleep(20)
+
+        async def pay(key: str) -> str:
+            self.log.append(f"{self._name} pays")
+            return "paid"
+
+        for wrong in (lambda: context.tell("slow/2", Note(text="late")), lambda: context.remind(1, Note(text="late"))):
+            with suppress(Exception):
+                await wrong()
+        return Pong(text=await context.effect("pay", {}, pay, effects="once"))
+
+    @handles
+    async def note(self, note: Note, context: Context) -> None:
+        self.log.append(f"{self._name} hears {note.text}")
+
+
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_a_host_that_lost_a_thread_writes_nothing_and_starts_nothing_there(is_stubborn: bool) -> None:
+    """G8: the handler is cancelled when a row is refused; one that goes on all the same can write and start nothing."""
+    log: list[str] = []
+    ledger = MemoryLedger()
+    async with _system(ledger, "old") as old:
+        old.register("slow", lambda: Slow("old", log, is_stubborn=is_stubborn), concurrency=4)
+        asking = asyncio.ensure_future(old.ask("slow/1", Ping(text="x"), thread_id="t", id="m", within=1e6))
+        await asyncio.sleep(2)
+        await taken_by_another(ledger, "t")
+        with suppress(ReplyTimeoutError):
+            await old.tell("slow/1", Note(text="in the thread"), thread_id="t", within=5)  # the first row that is refused
+        before = await rows(ledger, "t")
+        await asyncio.sleep(100)
+
+        assert await rows(ledger, "t") == before
+        assert log == ["old begins", "old is cancelled"]
+        assert not asking.done()  # the other host has not answered
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        assert await rows(ledger, "t") == before
+
+
+async def test_the_timers_and_the_state_of_a_thread_that_was_lost_are_dropped() -> None:
+    ledger, log = MemoryLedger(), list[str]()
+
+    class Clock(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            await context.remind(10, Note(text="rings"))
+            return Pong(text="set")
+
+        @handles
+        async def note(self, note: Note, context: Context) -> None:
+            log.append(note.text)
+
+    async with _system(ledger, "old") as old:
+        old.register("clock", Clock)
+        await old.ask("clock/1", Ping(text="x"), thread_id="t")
+        await taken_by_another(ledger, "t")
+        await old.tell("clock/1", Note(text="refused here"), thread_id="t")
+        assert old._kernel.timers.next_due("t") is None
+        before = await rows(ledger, "t")
+        await asyncio.sleep(60)
+        assert await rows(ledger, "t") == before
+    assert log == []
+
+
+async def test_a_thread_that_was_lost_can_be_claimed_again_when_its_new_owner_has_gone() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _):
+        await taken_by_another(ledger, "t")
+        with suppress(ReplyTimeoutError):
+            await owner.ask("probe/1", Ping(text="posted"), thread_id="t", id="p", within=3)
+        await ledger.leave(Host("another", "build", instance="another/1"))
+        assert await owner.ask("probe/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="x!")
+        with pytest.raises(ReplyTimeoutError, match="its deadline passed while it was open"):  # as in one process
+            await owner.ask("probe/1", Ping(text="posted"), thread_id="t", id="p")
+        assert await ledger.open_calls("t") == ()
+
+
+# ---------------------------------------------------------------- released, due, taken
+
+
+async def test_an_idle_thread_is_released_and_the_next_message_claims_it() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (_, other):
+        assert await _owner(ledger) == "owner"
+        await asyncio.sleep(15)
+        assert await _owner(ledger) is None
+        await other.ask("probe/1", Ping(text="x"), thread_id="t")
+        assert await _owner(ledger) == "other"
+
+
+async def test_a_timer_of_a_released_thread_rings_on_another_host() -> None:
+    ledger, log = MemoryLedger(), list[str]()
+
+    class Clock(Actor):
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            await context.remind(60, Note(text="rings"))
+            return Pong(text="set")
+
+        @handles
+        async def note(self, note: Note, context: Context) -> None:
+            log.append(f"{self._name} at {asyncio.get_running_loop().time():.0f}")
+
+    async with _system(ledger, "first") as first:
+        first.register("clock", lambda: Clock("first"))
+        async with _hosted(first):
+            await first.ask("clock/1", Ping(text="x"), thread_id="t")
+            await asyncio.sleep(20)
+            assert await _owner(ledger) is None  # it only waits for the timer
+    async with _system(ledger, "second") as second:
+        second.register("clock", lambda: Clock("second"))
+        async with _hosted(second):
+            await asyncio.sleep(100)
+    ((word),) = log
+    assert word.startswith("second at 6")
+    assert await ledger.open_calls("t") == ()
+
+
+async def test_a_host_takes_what_was_posted_and_what_a_dead_host_left() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _):
+        message = Message(
+            policy="client", payload=_call("posted", Ping(text="p")), to=("probe/1",), lane="control", id="posted"
+        )
+        await left_by_the_dead(ledger, "u", "probe", [message])
+        async with _hosted(owner):
+            await asyncio.sleep(5)
+            assert await ledger.open_calls("u") == ()
+            assert await _owner(ledger, "u") == "owner"
+
+
+async def test_recover_takes_nothing_that_another_living_host_has() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, other):
+        asking = asyncio.ensure_future(owner.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m"))
+        await asyncio.sleep(1)
+        assert (await other.recover()).threads == 0
+        assert await asking == Done(said=("first",))
+        assert await _owner(ledger) == "owner"
+
+
+async def test_a_thread_that_nobody_can_run_is_listed_with_the_reason_and_not_tried_again_and_again() -> None:
+    ledger = Counted()
+    message = Message(policy="client", payload=_call("m", Ping(text="p")), to=("missing/1",), lane="control", id="m")
+    await left_by_the_dead(ledger, "t", "probe", [message])
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        async with _hosted(system):
+            await asyncio.sleep(10)
+            ledger.calls.clear()
+            await asyncio.sleep(600)
+            calls = Counter(ledger.calls)
+        thread = await ledger.thread("t")
+    assert thread is not None
+    ((unfit),) = thread.unfit
+    assert (unfit.build, thread.owner, thread.open_calls) == ("1", None, 1)
+    assert "no actor for 1 message" in unfit.reason
+    assert calls["claim"] == calls["release"] == calls["open_calls"] == calls["append"] == 0, calls
+    assert calls["take"] <= 600 / 2 + 2  # once a beat
+
+
+# ---------------------------------------------------------------- bad hosts
+
+
+async def test_two_hosts_of_one_name_are_refused_while_the_first_lives() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger), _system(ledger, "owner") as second:
+        second.register("probe", Probe)
+        with pytest.raises(HostNameTakenError, match="choose another name"):
+            await second.ask("probe/1", Ping(text="x"), thread_id="u")
+        with pytest.raises(HostNameTakenError):
+            await second.recover()
+
+
+async def test_a_name_is_free_again_when_its_host_has_left() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger):
+        pass
+    async with _system(ledger, "owner") as second:
+        second.register("probe", Probe)
+        assert await second.ask("probe/1", Ping(text="x"), thread_id="u") == Pong(text="x!")
+
+
+@pytest.mark.parametrize("heartbeat", [0, -1, float("nan"), float("inf"), 1e9])
+async def test_a_lease_of_no_length_is_refused(heartbeat: float) -> None:
+    async with _system(MemoryLedger(), "host", heartbeat=heartbeat) as system:
+        system.register("probe", Probe)
+        with pytest.raises(ValueError, match="the lease of a host is more than 0"):
+            await system.ask("probe/1", Ping(text="x"), thread_id="t")
+
+
+async def test_a_host_that_is_expired_renews_its_lease_when_it_claims_and_takes() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _):
+        await asyncio.sleep(60)  # it has no threads, so it does not beat
+        assert not [each for each in await ledger.hosts() if each.host.name == "owner" and each.is_alive]
+        assert (await owner.recover()).threads == 0
+        await asyncio.sleep(60)
+        assert await owner.ask("probe/1", Ping(text="x"), thread_id="u") == Pong(text="x!")
+
+
+class Sleepy(MemoryLedger):
+    """A ledger whose caller is stopped past its lease in the first take."""
+
+    has_slept = False
+
+    async def take(self, by: Host, **more: Any) -> tuple[TakenThread, ...]:
+        if not self.has_slept:
+            self.has_slept = True
+            await asyncio.sleep(2 * LEASE)
+        return await super().take(by, **more)
+
+
+async def test_a_host_that_sleeps_between_its_beat_and_its_take_takes_all_the_same() -> None:
+    ledger = Sleepy()
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        assert (await system.recover()).threads == 0
+        assert ledger.has_slept
+
+
+class Forgetful(MemoryLedger):
+    """A ledger that says it is unavailable after it has done what it was asked."""
+
+    def __init__(self, *verbs: str) -> None:
+        super().__init__()
+        self.verbs = set(verbs)
+
+    def _fail(self, verb: str) -> None:
+        if verb in self.verbs:
+            self.verbs.remove(verb)
+            raise LedgerUnavailableError("as told")
+
+    async def take(self, by: Host, **more: Any) -> tuple[TakenThread, ...]:
+        taken = await super().take(by, **more)
+        if taken:
+            self._fail("take")
+        return taken
+
+    async def claim(self, thread_id: str, **more: Any) -> int:
+        epoch = await super().claim(thread_id, **more)
+        self._fail("claim")
+        return epoch
+
+    async def release(self, thread_id: str, **more: Any) -> None:
+        self._fail("release")
+        await super().release(thread_id, **more)
+
+    async def open_calls(self, thread_id: str, **more: Any) -> tuple[Record, ...]:
+        self._fail("open_calls")
+        return await super().open_calls(thread_id, **more)
+
+
+@pytest.mark.parametrize("verb", ["take", "open_calls"])
+async def test_a_thread_that_the_ledger_gave_to_a_host_without_its_knowledge_goes_on(verb: str) -> None:
+    """G16: no other host takes it, because this one lives."""
+    ledger = Forgetful()
+    message = Message(policy="client", payload=_call("m", Ping(text="p")), to=("probe/1",), lane="control", id="m")
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        async with _hosted(system):
+            await left_by_the_dead(ledger, "t", "probe", [message])
+            ledger.verbs = {verb}
+            await asyncio.sleep(30)
+        assert not ledger.verbs
+    assert await ledger.open_calls("t") == ()
+
+
+async def test_a_release_that_was_not_written_is_written_later() -> None:
+    ledger = Forgetful("release")
+    async with _two(ledger):
+        await asyncio.sleep(40)
+        assert not ledger.verbs
+        assert await _owner(ledger) is None
+
+
+async def test_a_claim_that_was_not_confirmed_is_found_again() -> None:
+    """What a dead host left open in the thread is done, though the caller got an error."""
+    ledger = Forgetful("claim")
+    message = Message(policy="client", payload=_call("m", Ping(text="p")), to=("probe/1",), lane="control", id="m")
+    verbs, ledger.verbs = ledger.verbs, set()
+    await left_by_the_dead(ledger, "t", "probe", [message])
+    ledger.verbs = verbs
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        with pytest.raises(LedgerUnavailableError):
+            await system.ask("probe/1", Ping(text="x"), thread_id="t")
+        await asyncio.sleep(30)
+    assert await ledger.open_calls("t") == ()
+
+
+def _call(invocation_id: str, ping: Ping) -> OptionCallPayload:
+    return OptionCallPayload(invocation_id=invocation_id, option_name=Ping.message_type, arguments=ping.to_data())

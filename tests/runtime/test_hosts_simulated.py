@@ -1,0 +1,234 @@
+"""Three systems on one ledger, in virtual time: killed, stopped past their lease, closed, told late (G6-G9, G15, G16)."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from tests.runtime.actors import Note, Ping, Pong
+from tests.runtime.counts import count
+
+from antiphon.errors import DeliveryError, FencedError, RefusedError
+from antiphon.ledger import _ownership, memory
+from antiphon.ledger._admission import State
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime._journal import Journal
+from antiphon.testing import Breach, Event, Evidence, Faults, Simulated, World, check_witness, gather_evidence, simulate
+from antiphon.testing._simulate import RELEASED_BY_ANOTHER, TAKEN_FROM_THE_LIVING
+from antiphon.testing._virtual_time import VirtualLoop
+
+SEEDS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("hosts")
+GROUPS = 10
+SYSTEMS = 3
+THREADS = 3
+FAULTS = Faults(crashes=2, uptime=5.0, downtime=4.0)
+
+
+class Story:
+    """What the actors of a world did."""
+
+    world: World
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.heard: Counter[str] = Counter()
+
+    def effect(self, system: System, context: Context, *, is_once: bool) -> Callable[[str], Awaitable[str]]:
+        """Return an effect that the witness sees begin and end."""
+        thread = context.thread_id or ""
+
+        async def effect(key: str) -> str:
+            epoch = system._kernel.journal.epoch(thread)
+            self.world.say("fx", thread=thread, id=key, key=key, epoch=epoch, is_once=is_once)
+            await asyncio.sleep(0.5)
+            self.world.say("fxend", thread=thread, id=key)
+            return "done"
+
+        return effect
+
+    def host(self, system: System) -> None:
+        system.register("clerk", lambda: Clerk(self, system), grace=2)
+        system.register("bank", lambda: Bank(self, system), grace=2)
+
+
+class Clerk(Actor):
+    """Has the bank pay, looks something up, and sets a timer; or fails."""
+
+    concurrency = 8
+
+    def __init__(self, story: Story, system: System) -> None:
+        self._story, self._system = story, system
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        if ping.text == "fail":
+            raise RefusedError("as told", "NOT_TODAY")
+        paid = await context.ask("bank/1", Ping(text=ping.text))
+        look = self._story.effect(self._system, context, is_once=False)
+        await context.effect("look", {}, look, effects="idempotent")
+        await context.remind(3.0, Note(text=f"{context.thread_id} rings"))
+        return Pong(text=f"{paid.text}!")
+
+    @handles
+    async def note(self, note: Note, context: Context) -> None:
+        self._story.heard[note.text] += 1
+
+
+class Bank(Actor):
+    """Pays, which must not happen twice."""
+
+    concurrency = 8
+
+    def __init__(self, story: Story, system: System) -> None:
+        self._story, self._system = story, system
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        pay = self._story.effect(self._system, context, is_once=True)
+        return Pong(text=f"{ping.text} {await context.effect('pay', {'to': ping.text}, pay, effects='once')}")
+
+
+async def _drive(story: Story, world: World) -> None:
+    story.world = world
+
+    async def thread(number: int) -> None:
+        name = f"t{number}"
+        await world.tell("clerk/1", Note(text=f"{name} begins"), thread_id=name)
+        for text in ("a", "b", "fail"):
+            asking = asyncio.ensure_future(world.ask("clerk/1", Ping(text=text), thread_id=name, id=f"{name}-{text}"))
+            await asyncio.wait((asking,), timeout=300)
+            if not asking.done():  # it is parked, or the end of the world says that it is open
+                asking.cancel()
+                story.outcomes["no answer"] += 1
+                continue
+            error = asking.exception()
+            if error is not None and not isinstance(error, DeliveryError):
+                raise error
+            story.outcomes[type(error).__name__ if error else "answered"] += 1
+            assert error is not None or asking.result().text == f"{text} done!"
+
+    await asyncio.gather(*(thread(number) for number in range(THREADS)))
+
+
+def _simulate(seed: int, story: Story) -> Simulated:
+    faults = replace(FAULTS, crashes=seed % 4)
+    return simulate(seed, host=story.host, drive=lambda world: _drive(story, world), faults=faults, systems=SYSTEMS)
+
+
+def _evidence(simulated: Simulated) -> tuple[Evidence, list[Event]]:
+    """Return what is in the ledger, where the runtime's own rows are no effects; and what is parked, as events."""
+
+    async def gather() -> tuple[Evidence, list[Event]]:
+        assert (await simulated.ledger.verify()).is_whole
+        evidence, parked = await gather_evidence(simulated.ledger), list[Event]()
+        rows = [row if row.invocation.endswith(("/pay", "/look")) else replace(row, lane="runtime") for row in evidence.rows]
+        for head in await simulated.ledger.heads():
+            for record in await simulated.ledger.open_calls(head.thread_id):  # parked: the world is at rest
+                parked += [Event(what="park", at=0, thread=head.thread_id, id=record.message.invocation_id or "")]
+        return Evidence(rows, evidence.statuses), parked
+
+    loop = VirtualLoop()
+    try:
+        return cast("tuple[Evidence, list[Event]]", loop.run_until_complete(gather()))
+    finally:
+        loop.close()
+
+
+def _breaches(simulated: Simulated) -> tuple[list[Breach], int]:
+    """Return what breaks a rule, and how many effects began in the window between the compare of the epoch and the call."""
+    evidence, parked = _evidence(simulated)
+    found = check_witness([*simulated.events, *parked], evidence).breaches
+    window = [each for each in found if "after it had lost the thread" in each.what]
+    compared = {(event.thread, event.id.partition("@")[0], event.epoch) for event in simulated.events if event.what == "inv"}
+    began = {(event.thread, event.id): event.epoch for event in simulated.events if event.what == "fx"}
+    late = [each for each in window if (each.thread, each.id, began[each.thread, each.id]) not in compared]
+    return [each for each in found if each not in window] + late, len(window) - len(late)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_three_systems_on_one_ledger_lose_nothing_and_do_nothing_twice(group: int) -> None:
+    """Each seed is a world of its own; the one that fails is printed, and can be run alone."""
+    landed: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    for seed in range(group, SEEDS, GROUPS):
+        _check(seed, landed, outcomes)
+    faults = ("crash", "crash, unseen", "sleep", "closed", "wake-up lost", "taken over: abandoned", "taken over: posted")
+    assert min(landed[fault] for fault in faults) > 0, landed  # R0: the faults were there
+    assert outcomes["answered"] > SEEDS // GROUPS, outcomes
+
+
+def _check(seed: int, landed: Counter[str], outcomes: Counter[str]) -> None:
+    story = Story()
+    simulated = _simulate(seed, story)
+    breaches, window = _breaches(simulated)
+    assert not breaches, (seed, breaches)
+    wrong = {what: simulated.landed[what] for what in (TAKEN_FROM_THE_LIVING, RELEASED_BY_ANOTHER)}
+    assert not any(wrong.values()), (seed, wrong)  # G15
+    answered = THREADS * 3 - story.outcomes["no answer"]
+    assert story.outcomes["answered"] + story.outcomes["RefusedError"] <= answered
+    landed += simulated.landed + Counter(window=window)
+    outcomes += story.outcomes
+    for number in range(THREADS):
+        assert story.heard[f"t{number} begins"] >= 1, seed
+
+
+@pytest.mark.parametrize("seed", range(0, min(SEEDS, 2_000), 250))
+def test_the_same_seed_gives_the_same_ledger_of_three_systems(seed: int) -> None:
+    first, second = _simulate(seed, Story()), _simulate(seed, Story())
+
+    assert (first.hash, first.seconds, first.landed) == (second.hash, second.seconds, second.landed)
+    assert first.hash != _simulate(seed + 1, Story()).hash
+
+
+# ---------------------------------------------------------------- broken builds
+
+
+def _without_lease_check(patch: pytest.MonkeyPatch) -> None:
+    """A claim is granted, whether the owner lives or not."""
+    patch.setattr(MemoryLedger, "_owner_of", lambda self, state: None)
+
+
+def _with_claim_back(patch: pytest.MonkeyPatch) -> None:
+    """A host that lost a thread claims it again, and its handlers go on."""
+
+    def lose(journal: Journal, thread_id: str, epoch: int, error: FencedError) -> None:
+        if journal.epoch(thread_id) == epoch:
+            journal._disown(thread_id)
+
+    patch.setattr(Journal, "_lose", lose)
+
+
+def _with_release_by_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A release is not compared with the epoch of the owner."""
+
+    def released(state: State, release: _ownership.Release) -> State:
+        return _ownership.released(state, release._replace(epoch=abs(state.epoch)))
+
+    patch.setattr(memory, "released", released)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "least"),
+    [(_without_lease_check, 15), (_with_claim_back, 2), (_with_release_by_anybody, 1)],
+    ids=["no lease check", "claim back", "release by anybody"],
+)
+def test_a_broken_build_is_caught(
+    broken: Callable[[pytest.MonkeyPatch], None], least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many of twenty or more worlds fail as are said, or more. A build that is not broken fails in none of them."""
+    broken(monkeypatch)
+    caught = 0
+    for seed in range(20 if least > 1 else 60):
+        try:
+            _check(seed, Counter(), Counter())
+        except AssertionError:
+            caught += 1
+        if caught == least:
+            return
+    raise AssertionError(f"{caught} worlds have failed, and {least} should have")

@@ -1,0 +1,124 @@
+"""Code that cannot continue a thread gives it back: the message stays open, and a host of another build answers it. G25."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from tests.runtime.actors import Ping, Pong
+
+from antiphon.errors import HistoryMismatchError
+from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import Actor, Context, Settings, System, handles
+
+
+class Clerk(Actor):
+    """Asks a model twice with the prompt of its build; after the first time it may wait."""
+
+    def __init__(self, prompt: str, waits: asyncio.Event | None) -> None:
+        self._prompt = prompt
+        self._waits = waits
+
+    @handles
+    async def ping(self, request: Ping, context: Context) -> Pong:
+        first = await context.effect("model", {"prompt": self._prompt}, self._model)
+        if self._waits is not None:
+            self._waits.set()
+            await asyncio.Event().wait()
+        second = await context.effect("model", {"prompt": f"{self._prompt} {first}"}, self._model)
+        return Pong(text=f"{self._prompt}: {second}")
+
+    async def _model(self, key: str) -> str:
+        return "yes"
+
+
+@asynccontextmanager
+async def _system(
+    ledger: Ledger, build: str, *, waits: asyncio.Event | None = None, patience: float = 30, hosts: bool = False
+) -> AsyncGenerator[System]:
+    settings = Settings(build=build, poll=0.02, heartbeat=0.05, mismatch_patience=patience, block_limit=None)
+    async with System(ledger, settings=settings) as system:
+        system.register("clerk", lambda: Clerk(build, waits), grace=0.01)
+        task = asyncio.create_task(system.host()) if hosts else None
+        try:
+            yield system
+        finally:
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _begun(ledger: Ledger, build: str, thread_id: str) -> None:
+    """Leave a message open after the first request to the model, as a process that ends."""
+    waits = asyncio.Event()
+    async with _system(ledger, build, waits=waits) as system:
+        asking = asyncio.create_task(_ask(system, thread_id))
+        await waits.wait()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def _ask(system: System, thread_id: str) -> str:
+    return (await system.ask(f"clerk/{thread_id}", Ping(text="x"), thread_id=thread_id, id=f"m {thread_id}", within=20)).text
+
+
+async def _thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
+    found = await ledger.thread(thread_id)
+    assert found is not None
+    return found
+
+
+async def test_every_thread_ends_on_code_that_can_replay_it_and_none_fails() -> None:
+    """A host of a new build with a changed prompt beside one of the old build, as during a deploy."""
+    ledger, threads = MemoryLedger(), {f"{build} {number}": build for build in ("old", "new") for number in range(5)}
+    for thread_id, build in threads.items():
+        await _begun(ledger, build, thread_id)
+    async with _system(ledger, "new", hosts=True) as new, _system(ledger, "old", hosts=True) as old:
+        answers = [_ask(new if number % 2 else old, thread_id) for number, thread_id in enumerate(threads)]
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*answers) == [f"{build}: yes" for build in threads.values()]
+        assert not await old.parked()
+    assert [(await _thread(ledger, each)).status for each in threads] == [None] * len(threads)
+
+
+async def test_alone_a_caller_gets_the_error_at_once_and_the_thread_is_stopped() -> None:
+    """The message stays open. The old code, brought back, answers it, and takes the status back."""
+    ledger = MemoryLedger()
+    await _begun(ledger, "old", "t")
+    async with _system(ledger, "new") as new:
+        for _ in range(2):
+            with pytest.raises(HistoryMismatchError, match="the handler does 'model' otherwise than thread 't' says"):
+                async with asyncio.timeout(5):
+                    await _ask(new, "t")
+        summary = await _thread(ledger, "t")
+        assert (summary.status, [unfit.build for unfit in summary.unfit]) == ("stopped", ["new"])
+        assert (await new.recover()).threads == 0  # it is not given to this build again
+        assert not await new.parked()
+    async with _system(ledger, "old") as old:
+        assert await _ask(old, "t") == "old: yes"
+    assert (await _thread(ledger, "t")).status == "processing"
+
+
+async def test_if_no_other_host_continues_the_thread_in_time_it_is_stopped() -> None:
+    """The other host lives and has the actor, but takes no threads."""
+    ledger = MemoryLedger()
+    await _begun(ledger, "old", "t")
+    async with _system(ledger, "old") as old, _system(ledger, "new", patience=0.4) as new:
+        await _ask(old, "u")  # so that it is a host
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(HistoryMismatchError):
+            await _ask(new, "t")
+        assert asyncio.get_running_loop().time() - began >= 0.4
+        assert (await _thread(ledger, "t")).status == "stopped"
+
+
+async def test_what_is_remembered_of_a_thread_is_forgotten_when_it_is_given_up() -> None:
+    ledger, forgotten = MemoryLedger(), list[str]()
+    await _begun(ledger, "old", "t")
+    forget: Callable[[str], None] = forgotten.append
+    async with _system(ledger, "new") as new:
+        new.on_evicted(forget)
+        with pytest.raises(HistoryMismatchError):
+            await _ask(new, "t")
+    assert forgotten == ["t"]
