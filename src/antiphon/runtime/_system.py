@@ -183,6 +183,11 @@ class System:
         return self._kernel.journal.ledger
 
     @property
+    def host_name(self) -> str:
+        """The name of this system as a host of threads. `Ledger.hosts` lists it once the system has claimed a thread."""
+        return self._kernel.lease.name
+
+    @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """The latest messages that no actor will handle."""
         return self._kernel.dead.kept
