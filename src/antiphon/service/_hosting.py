@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from antiphon import __version__
 from antiphon.errors import LedgerError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
 from antiphon.service._threads import all_threads, unfit_json
@@ -60,23 +57,6 @@ def host_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
-def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
-    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
-
-    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
-    """
-    if named := os.environ.get("ANTIPHON_BUILD"):
-        return named
-    digest = sha256(repr(model).encode())
-    for path in files:
-        text = b""
-        if path is not None:
-            with suppress(OSError):  # who reads it next says what is wrong
-                text = path.read_bytes()
-        digest.update(sha256(text).digest())
-    return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
-
-
 # ---------------------------------------------------------------- running threads
 
 
@@ -104,7 +84,7 @@ async def run_host(
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.runtime import Settings  # noqa: PLC0415
-    from antiphon.service._running import new_chain  # noqa: PLC0415
+    from antiphon.service._running import build_of, new_chain  # noqa: PLC0415
 
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((config, *teams), f"{model} {team_model}"))
