@@ -211,7 +211,8 @@ class Durable:
             raise
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        await self._journal.check_budget(_thread(delivery), delivery.to)
+        if self._journal.has_budget:
+            await self._journal.check_budget(_thread(delivery), delivery.to)
         # Room is reserved before the append: once it is written, the message must be delivered.
         if not cell.box.reserve():
             await cell.wait_for_room(delivery, until)

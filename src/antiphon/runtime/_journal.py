@@ -63,6 +63,11 @@ class WriteBehind:
         """Return the future that says whether the rows on their way were all written; None if there are none."""
         return self._landings.get(thread_id)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row of any thread waits or is on its way."""
+        return not (self._rows or self._landings)
+
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
         """Add rows, after those that wait."""
         self._rows.setdefault(thread_id, []).extend(rows)
@@ -148,6 +153,8 @@ class Journal:
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self._budget = budget
+        self.has_budget = budget != Budget()
+        """Whether threads have a limit at all: without one, nothing is read for `check_budget`."""
         self._epochs: dict[str, int] = {}
         """By owned thread."""
         self._lengths: dict[str, int] = {}
@@ -189,6 +196,8 @@ class Journal:
         """
         if self._lost:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        if self._write_behind.is_empty:  # the fast path: most writes
+            return await self._write(thread_id, messages, more)
         # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
@@ -293,8 +302,8 @@ class Journal:
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
         records = await self._append(thread_id, messages, more)
-        if records:
-            self._lengths[thread_id] = max(self.length(thread_id), records[-1].seq)
+        if records and records[-1].seq > self._lengths.get(thread_id, 0):
+            self._lengths[thread_id] = records[-1].seq
         for watcher in self.watchers:
             for record in records:
                 watcher(record)
@@ -462,7 +471,7 @@ class Journal:
         Raises:
             BudgetExceededError: it is used up.
         """
-        if self._budget == Budget() or (thread := await self.ledger.thread(thread_id)) is None:
+        if not self.has_budget or (thread := await self.ledger.thread(thread_id)) is None:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise errors.BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)

@@ -68,7 +68,7 @@ WHERE owner = :owner AND (open_calls > 0 OR due_at <= :now)
 POSTED = "SELECT key, thread_id, posted FROM threads INDEXED BY threads_owned WHERE owner = ? AND posted > 0"
 
 
-class Lease(NamedTuple):
+class HostRow(NamedTuple):
     """A row of `hosts`."""
 
     key: int
@@ -102,7 +102,7 @@ class Lease(NamedTuple):
         return *named, self.boot, self.ends, self.since, self.beaten_at, self.left_at
 
 
-def leases(connection: Connection) -> list[Lease]:
+def leases(connection: Connection) -> list[HostRow]:
     """Return all hosts, by name.
 
     Raises:
@@ -111,27 +111,27 @@ def leases(connection: Connection) -> list[Lease]:
     return [_lease(row) for row in connection.rows(_HOSTS)]
 
 
-def _lease(row: Sequence[Any]) -> Lease:
+def _lease(row: Sequence[Any]) -> HostRow:
     *columns, checksum = row
     key, name, instance, build, kinds, lease, *rest = columns
     if host_checksum(columns) != checksum:
         raise LedgerCorruptError(f"host {name!r} is not what was written; go back to a backup, and run verify on it")
-    return Lease(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
+    return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
-def _write(connection: Connection, lease: Lease) -> None:
+def _write(connection: Connection, lease: HostRow) -> None:
     connection.run(_HOST, (*lease.columns, host_checksum((lease.key, *lease.columns)), lease.key))
     check_written(connection.changes(), 1)
 
 
-def _find(connection: Connection, host: Host) -> Lease | None:
+def _find(connection: Connection, host: Host) -> HostRow | None:
     """Return a host that was registered and has not left, whether its lease is over or not."""
     wanted = (host.name, host.instance)
     found = [each for each in leases(connection) if (each.host.name, each.host.instance) == wanted and each.left_at is None]
     return found[0] if found else None
 
 
-def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> Lease:
+def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> HostRow:
     """Return a host that lives.
 
     Raises:
@@ -156,7 +156,7 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -
         if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(clock):
             raise HostNameTakenError(host.name, each.until(now, clock))
     known, micros = _find(connection, host), to_micros(now)
-    lease = Lease(0, host, clock.boot, clock.now() + host.lease, micros, micros, None)
+    lease = HostRow(0, host, clock.boot, clock.now() + host.lease, micros, micros, None)
     if known is not None:
         lease = lease._replace(key=known.key, since=known.since)
     else:
