@@ -8,7 +8,7 @@ from importlib import import_module
 from benchmarks._harness import Outcome, keep_freed_memory, run
 from benchmarks._report import machine, render, summary, versions, write_json
 
-BENCHMARKS = ("agents", "codec", "convert", "imports", "ledger", "postchain", "providers", "runtime", "telemetry")
+BENCHMARKS = ("agents", "codec", "convert", "hosts", "imports", "ledger", "postchain", "providers", "runtime", "telemetry")
 """Modules here, imported when asked for: some peers take seconds."""
 
 

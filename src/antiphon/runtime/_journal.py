@@ -32,6 +32,7 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._observer import Observer
 
 _FLUSH_AFTER = 0.005
@@ -62,6 +63,11 @@ class WriteBehind:
     def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
         """Return the future that says whether the rows on their way were all written; None if there are none."""
         return self._landings.get(thread_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row of any thread waits or is on its way."""
+        return not (self._rows or self._landings)
 
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
         """Add rows, after those that wait."""
@@ -147,7 +153,11 @@ class Journal:
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
+        self.gates: Gates | None = None
+        """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
+        self.has_budget = budget != Budget()
+        """Whether threads have a limit at all: without one, nothing is read for `check_budget`."""
         self._epochs: dict[str, int] = {}
         """By owned thread."""
         self._lengths: dict[str, int] = {}
@@ -180,7 +190,8 @@ class Journal:
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread, after the rows that wait, and return their records.
 
-        `expected_version` counts those rows: it is the length of the thread right before `messages`.
+        `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
+        the status of the thread, unless it is paused or terminated.
 
         Raises:
             FencedError: another system owns the thread.
@@ -189,6 +200,11 @@ class Journal:
         """
         if self._lost:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        status: str | None = more.pop("status_unless_held", None) if more else None
+        if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
+            more["status"] = status
+        if self._write_behind.is_empty:  # the fast path: most writes
+            return await self._write(thread_id, messages, more)
         # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
@@ -293,8 +309,8 @@ class Journal:
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
         records = await self._append(thread_id, messages, more)
-        if records:
-            self._lengths[thread_id] = max(self.length(thread_id), records[-1].seq)
+        if records and records[-1].seq > self._lengths.get(thread_id, 0):
+            self._lengths[thread_id] = records[-1].seq
         for watcher in self.watchers:
             for record in records:
                 watcher(record)
@@ -462,7 +478,7 @@ class Journal:
         Raises:
             BudgetExceededError: it is used up.
         """
-        if self._budget == Budget() or (thread := await self.ledger.thread(thread_id)) is None:
+        if not self.has_budget or (thread := await self.ledger.thread(thread_id)) is None:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise errors.BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)

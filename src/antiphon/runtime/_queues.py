@@ -273,23 +273,27 @@ class InFlight:
 
     def get(self, delivery: DeliveryState) -> DeliveryState | None:
         """Return the delivery of the same message that is in flight."""
-        return self._threads.get(_thread(delivery), _NONE).get(delivery.invocation_id)
+        return self._threads.get(delivery.envelope.thread_id or "", _NONE).get(delivery.invocation_id)
 
     def has(self, delivery: DeliveryState) -> bool:
         """Whether a message is in flight."""
-        return delivery.invocation_id in self._threads.get(_thread(delivery), _NONE)
+        return delivery.invocation_id in self._threads.get(delivery.envelope.thread_id or "", _NONE)
 
     def has_thread(self, thread_id: str) -> bool:
         """Whether any message of a thread is in flight."""
         return thread_id in self._threads
 
+    def of_thread(self, thread_id: str) -> tuple[DeliveryState, ...]:
+        """Return the deliveries of a thread."""
+        return tuple(self._threads.get(thread_id, _NONE).values())
+
     def take_over(self, delivery: DeliveryState) -> None:
         """Add a message, or make this delivery the one of its message."""
-        self._threads.setdefault(_thread(delivery), {})[delivery.invocation_id] = delivery
+        self._threads.setdefault(delivery.envelope.thread_id or "", {})[delivery.invocation_id] = delivery
 
     def drop(self, delivery: DeliveryState) -> None:
         """Remove a message."""
-        thread_id = _thread(delivery)
+        thread_id = delivery.envelope.thread_id or ""
         if (found := self._threads.get(thread_id)) is not None:
             found.pop(delivery.invocation_id, None)
             if not found:
@@ -306,12 +310,6 @@ class InFlight:
 
 
 _NONE: dict[str, DeliveryState] = {}
-
-
-def _thread(delivery: DeliveryState) -> str:
-    thread_id = delivery.envelope.thread_id
-    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
-    return thread_id
 
 
 class Recent:
