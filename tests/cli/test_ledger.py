@@ -64,6 +64,9 @@ def test_threads_for_programs_are_objects(url: str) -> None:
             "input_tokens": 20,
             "output_tokens": 10,
             "forked_from": None,
+            "owner": None,
+            "kind": None,
+            "unfit": [],
         }
     )
     assert (chat["thread_id"], chat["status"], chat["messages"], chat["cost"]) == ("chat", None, 5, 0)

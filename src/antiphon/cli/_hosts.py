@@ -100,7 +100,7 @@ def _print_line(text: str) -> None:
 
 
 def hosts(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List the hosts that live, and those that do not and still own threads."""
+    """List the hosts that live, and those that ended and left work open."""
     found = with_ledger(ledger, _hosts)
     if for_programs:
         print_json([service.host_json(each) for each in found])

@@ -36,12 +36,16 @@ class HostedThread:
 
 
 async def list_hosts(ledger: Ledger) -> tuple[HostStatus, ...]:
-    """Return the hosts of a ledger by name: those that live, and those that do not and still own threads.
+    """Return the hosts of a ledger by name: those that live, and those that ended and left open calls in their threads.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return await ledger.hosts()
+    return tuple([each for each in await ledger.hosts() if each.is_alive or await _left_work(ledger, each.host.name)])
+
+
+async def _left_work(ledger: Ledger, host: str) -> bool:
+    return bool((await ledger.threads(ThreadFilter(owner=host, open_calls=True), limit=1)).threads)
 
 
 def host_json(status: HostStatus) -> dict[str, Any]:

@@ -321,7 +321,9 @@ class ChainRunner:
             owner = await self._other_owner(thread_id)
             for each in await self.ledger.hosts():
                 if each.host.name == owner:
-                    raise OwnedError(thread_id, owner, each.until, "it does not answer: end it, or wait for it") from exc
+                    raise OwnedError(
+                        thread_id, each.host.name, each.until, "it does not answer: end it, or wait for it"
+                    ) from exc
             raise
 
     async def _other_owner(self, thread_id: str) -> str | None:
