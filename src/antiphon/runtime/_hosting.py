@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
-    from antiphon.runtime._recovery import Recovery, Timers
+    from antiphon.runtime._recovery import Recovery
     from antiphon.runtime._services import Lifetime
     from antiphon.runtime._settings import Settings
+    from antiphon.runtime._timers import Timers
     from antiphon.runtime._tree import Tree
 
 _numbers = count(1)

@@ -47,12 +47,13 @@ from antiphon.runtime._hosting import Eviction, Hosting, Lease, RemoteAnswers
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import Lives, Termination
 from antiphon.runtime._queues import InFlight
-from antiphon.runtime._recovery import Recovery, Timers
+from antiphon.runtime._recovery import Recovery
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._reporting import LOG, DeadLetters, log_fields
 from antiphon.runtime._services import OPEN, ActorSystem, Lifetime, Services
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._supervision import Commands, Escalation, Supervisor, SupervisorParts
+from antiphon.runtime._timers import Timers
 from antiphon.runtime._tree import IdleActors, Lifecycle, Links, Tree
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._queues import InFlight
-    from antiphon.runtime._recovery import Timers
+    from antiphon.runtime._timers import Timers
 
 LIFE_ACTOR: Final = Address(SYSTEM, "life")
 """Who pauses, resumes, terminates and settles, in every system."""

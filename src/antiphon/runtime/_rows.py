@@ -48,7 +48,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.json_values import fits
 from antiphon.messages.keys import attempt_id, begun_id, ended_id
-from antiphon.messages.truncation import cut, cut_text
+from antiphon.messages.long_values import cut, cut_text
 from antiphon.messages.trusted import quick_call, quick_message, quick_result
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port
-from antiphon.messages.truncation import cut, cut_text
+from antiphon.messages.long_values import cut, cut_text
 from antiphon.runtime import ModelOperation, describe
 from antiphon.runtime.extending import Effect, is_too_large, says_the_same_value
 

@@ -27,7 +27,7 @@ from antiphon.agents.toolkit._outcome import RESULT_INVALID, RESULT_TOO_LARGE, T
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
-from antiphon.messages.truncation import cut
+from antiphon.messages.long_values import cut
 from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import Effect, Run, text_of
 

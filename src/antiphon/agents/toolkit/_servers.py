@@ -45,7 +45,7 @@ from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSettings, check_by, own_settings
 from antiphon.errors import HistoryMismatchError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
-from antiphon.messages.truncation import cut_text
+from antiphon.messages.long_values import cut_text
 from antiphon.runtime.extending import is_too_large, text_of
 
 # ---------------------------------------------------------------- warnings
