@@ -70,6 +70,7 @@ class Kernel:
         self.tree = Tree(self._make_cell)
         self.lease = Lease(ledger, settings, self.tree.kinds)
         self.journal = Journal(ledger, settings.budget, admit, host=self.lease.host)
+        self.journal.has_lapsed = self.lease.has_lapsed
         self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
         self.answers = RemoteAnswers(self.lifetime, ledger)
