@@ -44,6 +44,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
 │   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── ThreadBusyError           .status .owner: it has not finished; wait for that, then ask again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
@@ -129,6 +130,7 @@ __all__ = [
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
+    "ThreadBusyError",
     "ThreadEndedError",
     "ToolOffError",
     "ToolServerError",
@@ -557,6 +559,16 @@ class ThreadEndedError(ServiceError):
     def __init__(self, reason: str, thread_id: str, status: str) -> None:
         super().__init__(reason, thread_id, status)
         self.status = status
+
+
+class ThreadBusyError(ServiceError):
+    """The thread has not finished what it was asked before. Wait for that, or resume it; then ask again."""
+
+    def __init__(self, reason: str, thread_id: str, status: str, owner: str | None = None) -> None:
+        super().__init__(reason, thread_id, status, owner)
+        self.status = status
+        self.owner = owner
+        """The name of the host that runs it; None if none does."""
 
 
 class OwnProgramError(ServiceError):

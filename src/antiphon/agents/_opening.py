@@ -33,15 +33,18 @@ from antiphon.errors import (
     LedgerError,
     OwnedError,
     ParkedError,
+    RefusedError,
     WithdrawnError,
 )
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
 from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
+from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
     AGAIN,
     GOES_ON,
+    LIFE,
     PARK,
     STOPPED,
     Course,
@@ -353,6 +356,8 @@ async def open_run(
         ParkedError: it was continued too often, and a person must look at it.
         OwnedError: another living process has the thread.
         FencedError: another process has taken the thread over while other runs of it are running in this one.
+        RefusedError: the thread is paused.
+        WithdrawnError: the thread is terminated.
         RuntimeError: it is running in this process.
         LedgerError: the ledger cannot be used.
     """
@@ -415,7 +420,8 @@ class _Opening:
     async def open(self) -> Opened:
         rows = await self._rows()
         if not rows or rows[-1].message.kind != "option_result":
-            await self._journal.own(self._thread_id, self._kind)
+            if await self._journal.own(self._thread_id, self._kind) > 1:
+                await self._check_held()  # as the owner: nobody else can pause it from here on
             rows = await self._rows()  # again, as the owner: another host may have begun or ended it since
         if not rows:
             await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
@@ -425,6 +431,15 @@ class _Opening:
         finished = _Finished(self._journal.ledger, Budget())
         observe(finished, self._observer)
         return replace(self._opened(2, began=rows[0].recorded_at), journal=finished)
+
+    async def _check_held(self) -> None:
+        """Refuse a thread that was paused or terminated: nobody in this process could resume it."""
+        held = (await self._journal.ledger.replay(self._thread_id, LIFE.fold())).held
+        if held == "terminated":
+            raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
+        if held == "paused":
+            reason = f"thread {self._thread_id!r} is paused: resume it first, with `antiphon resume {self._thread_id}`"
+            raise RefusedError(reason, ErrorCode.INVALID_STATE)
 
     async def _rows(self) -> list[Record]:
         """Return the rows that say that the run has begun, and that it has ended."""

@@ -17,6 +17,7 @@ from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert, dialects, repair
 from antiphon.cli._export import export
+from antiphon.cli._hosts import host, hosts
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._life import pause, resume, status, terminate
@@ -35,6 +36,8 @@ OVERVIEW: Final = {
         "pause": "Pause a thread: no new model or tool call starts",
         "terminate": "End a thread permanently",
         "status": "Show the state of a thread",
+        "host": "Run threads until a signal, beside other hosts",
+        "hosts": "List the hosts of a ledger",
         "knowledge": "Manage the documents that agents search",
         "local": "Install a small language model on this machine",
     },
@@ -128,6 +131,8 @@ for _command in (
     export,
     fork,
     heads,
+    host,
+    hosts,
     parked,
     pause,
     repair,

@@ -119,14 +119,14 @@ def settle(
     retry: Annotated[bool, typer.Option("--retry", help="The call did not run: it may start again.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Record the outcome of a parked call. The thread continues when its program runs again."""
+    """Record the outcome of a parked call. The thread continues in its program, now or when that runs again."""
     if sum((result is not None, error is not None, retry)) != 1:
         fail("give one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)
     work = partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry)
     pattern = with_ledger(ledger, work)
     also = f"; a paused thread continues with `antiphon resume {thread}`" if pattern == "postchain" else ""
-    note(f"{invocation} is settled; the thread continues when its program runs again{also}")
+    note(f"{invocation} is settled; the thread continues in its program, now or when that runs again{also}")
 
 
 def _read(result: str) -> Any:

@@ -25,9 +25,11 @@ from antiphon.errors import (
     LedgerFormatError,
     LedgerUnavailableError,
     OtherPatternError,
+    OwnedError,
     OwnProgramError,
     PlaceError,
     SecretNameError,
+    ThreadBusyError,
     ThreadEndedError,
     UnknownThreadError,
 )
@@ -80,14 +82,8 @@ def complaints() -> Generator[None]:
     """
     try:
         yield
-    except UnknownThreadError as exc:
-        fail(f"no thread is called {exc.thread_id!r}; `antiphon threads` lists them, with --all those of the system too", 2)
-    except OtherPatternError as exc:
-        fail(f"{exc}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK`", 2)
-    except ThreadEndedError as exc:
-        fail(f"{exc}; `antiphon run --thread {exc.thread_id} QUESTION` asks something more")
-    except FencedError as exc:
-        fail(f"thread {exc.thread_id!r} has an owner, and nobody else may append to it; choose another with --thread")
+    except _ABOUT_THREADS as exc:
+        fail(*_about_thread(exc))
     except SecretNameError as exc:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
@@ -98,6 +94,32 @@ def complaints() -> Generator[None]:
         fail(str(exc))
     except ModuleNotFoundError as exc:
         fail(str(exc) if "pip install" in str(exc) else f'{exc}; pip install "antiphon[agents]"', code=2)
+
+
+_ABOUT_THREADS = (UnknownThreadError, OtherPatternError, ThreadEndedError, ThreadBusyError, OwnedError, FencedError)
+
+
+def _about_thread(error: AntiphonError) -> tuple[str, int]:
+    """Return why a thread cannot be used so, with what to type instead, and the exit code."""
+    match error:
+        case UnknownThreadError(thread_id=name):
+            return f"no thread is called {name!r}; `antiphon threads` lists them, with --all those of the system too", 2
+        case OtherPatternError():
+            return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK`", 2
+        case ThreadEndedError(thread_id=name):
+            return f"{error}; `antiphon run --thread {name} QUESTION` asks something more", 1
+        case ThreadBusyError(thread_id=name, status=status):
+            word = "continues it" if status == "paused" else "waits for its answer"
+            return f"{error}; `antiphon resume {name}` {word}, then ask again", 1
+        case OwnedError(thread_id=name, owner=owner, until=until):
+            return (
+                f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
+                "`antiphon hosts` lists the hosts, try again when that one is done"
+            ), 1
+        case FencedError(thread_id=name):
+            return f"thread {name!r} has an owner, and nobody else may append to it; choose another with --thread", 1
+        case _:
+            return str(error), 1
 
 
 def _place(url: str, *, is_named: bool, create: bool) -> str:

@@ -99,8 +99,9 @@ def resume(
 
     async def work(runner: ChainRunner) -> RunReport:
         hear = None if is_quiet or for_programs else LiveView().take
+        tell = None if is_quiet or for_programs else _tell_host
         with interruptible() as stop:
-            return await runner.resume(thread, hear=hear, stop=stop)
+            return await runner.resume(thread, tell=tell, hear=hear, stop=stop)
 
     if model is not None:
         check_model(model)
@@ -109,6 +110,10 @@ def resume(
         return
     report = run_chain(ledger, work, model=model, config=config, thread=thread)
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+def _tell_host(host: str) -> None:
+    note(f"host {host} runs the thread; this command waits for the same answer")
 
 
 async def _resume_elsewhere(ledger: Ledger, *, thread: str) -> bool:

@@ -210,6 +210,9 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
         note(f"it waits for a person: {report.error_message}", style="yellow")
     if report.error_code == "UNGUARDED_TOOL":
         note(f"it waits for its own program: {report.error_message}", style="yellow")
+    if report.host is not None:
+        note(f"it goes on in host {report.host}; wait for it with: {program_name()} resume {report.thread_id}{place}")
+        return
     if report.was_interrupted:
         note(f"paused; go on with: {program_name()} resume {report.thread_id}{place}")
         return

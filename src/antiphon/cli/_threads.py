@@ -41,6 +41,9 @@ def threads(
         print_json([service.thread_json(each) for each in found])
     elif found:
         print_table(open_console(), ("thread", "status", "messages", "updated (UTC)", "cost"), [_row(each) for each in found])
+        for each in found:
+            for unfit in service.unfit_json(each):
+                note(f"{each.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="yellow")
     else:
         note("no threads" if with_system else "no threads; --all lists those of the system too")
 

@@ -67,8 +67,8 @@ class ThreadPaused(Reply, frozen=True, type="THREAD_PAUSED"):
     thread_id: Text
     status: Literal["paused"] = "paused"
     paused_at: Timestamp
-    current_phase: Phase
-    """The phase that goes on later."""
+    current_phase: Phase | None = None
+    """The phase that goes on later; None for a thread without phases."""
 
 
 class PauseThread(Request[ThreadPaused], frozen=True, type="PAUSE_THREAD", family="thread"):
@@ -83,7 +83,8 @@ class ThreadResumed(Reply, frozen=True, type="THREAD_RESUMED"):
     thread_id: Text
     status: Literal["processing"] = "processing"
     resumed_at: Timestamp
-    current_phase: Phase
+    current_phase: Phase | None = None
+    """None for a thread without phases."""
 
 
 class ResumeThread(Request[ThreadResumed], frozen=True, type="RESUME_THREAD", family="thread"):
@@ -109,10 +110,14 @@ class TerminateThread(Request[ThreadTerminated], frozen=True, type="TERMINATE_TH
 
 
 class ThreadStatus(Reply, frozen=True, type="THREAD_STATUS"):
-    """Where the thread is. The phases completed and remaining are all six, and the current one is the first that remains."""
+    """Where the thread is. The phases completed and remaining are all six, and the current one is the first that remains.
+
+    A thread without phases has none of either.
+    """
 
     thread_id: Text
-    status: ThreadState
+    status: ThreadState | Literal["stopped"]
+    """`stopped`: no program that runs can continue it; `reason` says why."""
     current_phase: Phase | None
     """None when none remains."""
     created_at: Timestamp

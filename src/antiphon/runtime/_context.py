@@ -246,10 +246,13 @@ class Context:
             "ReplyT", answer_to(said, delivery, await self._services.messenger.work_out(delivery, self._cell.run_at_once))
         )
 
-    def mark(self, *, status: str, pattern: str | None = None) -> None:
-        """Set the status of the thread in lists of threads; it is written with the next row of this handler."""
+    def mark(self, *, status: str, pattern: str | None = None, unless_held: bool = False) -> None:
+        """Set the status of the thread in lists of threads; it is written with the next row of this handler.
+
+        With `unless_held`, the status is not written if the thread is paused or terminated by then.
+        """
         more = {} if pattern is None else {"pattern": pattern}
-        self._handled.marks = {"status": status, **more}
+        self._handled.marks = {"status_unless_held" if unless_held else "status": status, **more}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None

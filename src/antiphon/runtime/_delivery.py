@@ -453,6 +453,13 @@ class DeliveryState:
             if self.cell is not None:
                 self.cell.withdraw(self)
 
+    def terminate(self, reason: DeliveryError) -> None:
+        """Stop the handling, even if duplicates wait for the answer: its thread is terminated."""
+        if self.withdrawn is None and not self.is_settled:
+            self.withdrawn = reason
+            if self.cell is not None:
+                self.cell.withdraw(self)
+
     def expire(self) -> None:
         """Withdraw it and fail its caller: the deadline has passed."""
         error = ReplyTimeoutError(f"no answer to {self.type} in time", self.to)

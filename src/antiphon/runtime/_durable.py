@@ -28,7 +28,7 @@ from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
-from antiphon.runtime._settings import GOES_ON, STOPPED
+from antiphon.runtime._settings import GOES_ON, STOPPED, SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,8 @@ class Durable:
         thread_id = _thread(delivery)
         try:
             if not self._journal.epoch(thread_id):
-                await self._journal.own(thread_id, kind_of(delivery.to))
+                kind = kind_of(delivery.to)
+                await self._journal.own(thread_id, None if kind == SYSTEM else kind)  # every host has the built-in actors
         except (errors.OwnedError, errors.FencedError):
             await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return

@@ -74,9 +74,17 @@ class Lease:
         self._ledger = ledger
         self._settings = settings
         self._kinds = kinds
+        self._name: str | None = settings.host
         self._host: Host | None = None
         self._first_beat: asyncio.Task[Host] | None = None
         self._beaten_at = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of this host in the ledger."""
+        if self._name is None:
+            self._name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
+        return self._name
 
     @property
     def build(self) -> str:
@@ -101,9 +109,7 @@ class Lease:
         return self._host
 
     async def _register(self) -> Host:
-        settings = self._settings
-        name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        host = Host(name, self.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
         await self._beat(host)
         return host
 

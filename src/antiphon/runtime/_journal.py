@@ -32,6 +32,7 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._observer import Observer
 
 _FLUSH_AFTER = 0.005
@@ -152,6 +153,8 @@ class Journal:
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
+        self.gates: Gates | None = None
+        """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
         self.has_budget = budget != Budget()
         """Whether threads have a limit at all: without one, nothing is read for `check_budget`."""
@@ -189,7 +192,8 @@ class Journal:
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread, after the rows that wait, and return their records.
 
-        `expected_version` counts those rows: it is the length of the thread right before `messages`.
+        `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
+        the status of the thread, unless it is paused or terminated.
 
         Raises:
             FencedError: another system owns the thread.
@@ -198,6 +202,9 @@ class Journal:
         """
         if self._lost:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        status: str | None = more.pop("status_unless_held", None) if more else None
+        if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
+            more["status"] = status
         if self._write_behind.is_empty:  # the fast path: most writes
             return await self._write(thread_id, messages, more)
         # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.

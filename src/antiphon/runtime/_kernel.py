@@ -13,6 +13,7 @@ it needs as a protocol or a function; only this file knows both.
 | `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
 | `timers`, `recovery` | deliver notices later, and continue what another process left open |
 | `lease`, `hosting` | tell the ledger that this host lives; deliver what was posted, take and release threads |
+| `lives`, `termination` | know which threads are paused or terminated, hold their effects, and end their work |
 | `answers`, `eviction` | wait for answers of other hosts; drop threads that another host has |
 
 `run` is the process around systems: it shuts them down gracefully on SIGTERM and SIGINT.
@@ -30,8 +31,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.runtime._actor import Actor, Props
@@ -43,6 +45,7 @@ from antiphon.runtime._effects import States
 from antiphon.runtime._exchange import StoredIds
 from antiphon.runtime._hosting import Eviction, Hosting, Lease, RemoteAnswers
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._life import Lives, Termination
 from antiphon.runtime._queues import InFlight
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
@@ -55,6 +58,7 @@ from antiphon.runtime._tree import IdleActors, Lifecycle, Links, Tree
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.runtime._bus import Remote
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._observer import Observer
 
@@ -69,8 +73,11 @@ class Kernel:
         self.lifetime = Lifetime()
         self.tree = Tree(self._make_cell)
         self.lease = Lease(ledger, settings, self.tree.kinds)
-        self.journal = Journal(ledger, settings.budget, admit, host=self.lease.host)
+        self.journal = Journal(ledger, settings.budget, host=self.lease.host)
         self.journal.has_lapsed = self.lease.has_lapsed
+        self.lives = Lives(self.journal)
+        self.journal.gates = self.lives.gates
+        self.admit(admit)
         self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
         self.answers = RemoteAnswers(self.lifetime, ledger)
@@ -152,8 +159,10 @@ class Kernel:
             timers=self.timers,
             states=self.states,
         )
+        self.eviction.watchers.append(self.lives.gates.evict)
         self.dispatcher.evicting = self.eviction
         self.journal.on_lost = self.eviction.evict
+        self.termination = self.recovery.ended = Termination(self.journal, self.in_flight, self.timers, self.lives)
         self.hosting = Hosting(
             self.lifetime,
             self.settings,
@@ -189,6 +198,11 @@ class Kernel:
             children=self.tree.children,
             provide=self._provide,
         )
+
+    def admit(self, admit: Admit | None) -> None:
+        """Let each start of an effect pass the gate of its thread, and then what the program has set."""
+        gates = self.lives.gates
+        self.journal.admit = gates.passing if admit is None else partial(_both, gates, admit)
 
     # ------------------------------------------------------------ what lower parts need of higher ones
 
@@ -227,6 +241,13 @@ class Kernel:
         await self.lifetime.close()
         await self.journal.close()
         await self.lease.end()  # after the last row: another host takes the threads at once
+
+
+@asynccontextmanager
+async def _both(gates: Gates, admit: Admit, thread_id: str) -> AsyncGenerator[None]:
+    # The program's first: it may wait for long, and a thread that is paused meanwhile must find nothing passing its gate.
+    async with admit(thread_id), gates.passing(thread_id):
+        yield
 
 
 # ---------------------------------------------------------------- the process

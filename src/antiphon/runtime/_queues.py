@@ -283,6 +283,10 @@ class InFlight:
         """Whether any message of a thread is in flight."""
         return thread_id in self._threads
 
+    def of_thread(self, thread_id: str) -> tuple[DeliveryState, ...]:
+        """Return the deliveries of a thread."""
+        return tuple(self._threads.get(thread_id, _NONE).values())
+
     def take_over(self, delivery: DeliveryState) -> None:
         """Add a message, or make this delivery the one of its message."""
         self._threads.setdefault(delivery.envelope.thread_id or "", {})[delivery.invocation_id] = delivery

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
@@ -210,6 +210,12 @@ class Parked:
     """Its address; the last error; the effect whose outcome is unknown."""
 
 
+class EndedThreads(Protocol):
+    """Ends the work of terminated threads."""
+
+    async def end_if_terminated(self, thread_id: str) -> None: ...
+
+
 class Recovery:
     """Continues threads where another process left them."""
 
@@ -234,6 +240,8 @@ class Recovery:
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
+        self.ended: EndedThreads | None = None
+        """Ends what is open in terminated threads; set when it is made."""
 
     async def thread(self, thread_id: str, *, is_running: bool = False) -> Recovered:
         """Deliver what is open in a thread, and set its timers.
@@ -250,7 +258,7 @@ class Recovery:
         after = unrecovered.get(thread_id, 0) if is_running else 0
         if not is_running:
             unrecovered.pop(thread_id, None)
-        rows = await self._ledger.open_calls(thread_id)
+        rows = await self._rows(thread_id)
         found = Recovered(threads=1)
         for row in rows:
             if row.seq > after and not (is_running and option_of(row.message) == TIMER):
@@ -258,6 +266,12 @@ class Recovery:
         if not after:
             await self._end_leftovers(thread_id, rows)
         return found
+
+    async def _rows(self, thread_id: str) -> tuple[Record, ...]:
+        """Return the open calls of a thread; of a terminated one, those that are left when its work is ended."""
+        if self.ended is not None:
+            await self.ended.end_if_terminated(thread_id)
+        return await self._ledger.open_calls(thread_id)
 
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End the leftovers of messages that have ended: their process died between the two appends."""
@@ -301,7 +315,7 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        rows = await self._ledger.open_calls(thread_id)
+        rows = await self._rows(thread_id)
         for row in rows:
             if row.message.invocation_id == invocation_id:
                 await self._take_up(thread_id, row, rows)

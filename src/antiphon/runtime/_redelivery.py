@@ -17,7 +17,7 @@ names in its thread, in its own data, or among those that are kept (`find_origin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import AGAIN, DELIVER, PARK, Cause, Standing, begun, ended, option_of, unused
+from antiphon.runtime._rows import AGAIN, DELIVER, PARK, TIMER, Cause, Standing, begun, ended, option_of, unused
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from antiphon.runtime._reporting import Hooks
     from antiphon.runtime._settings import Settings
 
+_TERMINATED: dict[str, Any] = {
+    "is_error": True,
+    "error_type": errors.WithdrawnError.code,
+    "error_message": "the thread is terminated",
+    "retryable": False,
+}
 _WITHDRAWN: dict[str, Any] = {
     "is_error": True,
     "error_type": errors.WithdrawnError.code,
@@ -94,6 +100,42 @@ async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | Non
     return None
 
 
+def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str], life: str) -> list[Message]:
+    """Return the rows that end what is open in a terminated thread.
+
+    Parked messages and effects stay: a person must still look at them. So do the messages in `busy`, which are being handled,
+    and those to the actor `life`, which ends threads.
+    """
+    kept = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
+    for row in rows:
+        if option_of(row.message) == PARK and row.message.lane == "effect":
+            kept |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
+    ends: list[Message] = []
+    for row in rows:
+        call, payload = row.message, row.message.payload
+        assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
+        own = (call.invocation_id, call.parent_id)
+        if not any(each and (each in own or is_below(call.invocation_id, each)) for each in kept):
+            ends.append(_thread_ending(call, payload, thread_id))
+    return ends
+
+
+def _evidence(parked: Message) -> str | None:
+    """Return the effect that a message is parked for."""
+    payload = parked.payload
+    effect = payload.arguments.get("effect") if isinstance(payload, OptionCallPayload) else None
+    return effect if isinstance(effect, str) else None
+
+
+def _thread_ending(call: Message, payload: OptionCallPayload, thread_id: str) -> Message:
+    if _is_effect(call):
+        return _abandoned(call, thread_id, call.policy, _TERMINATED)
+    if call.lane == "effect":
+        outcome = _TERMINATED if payload.option_name not in (AGAIN, TIMER) else {}
+        return ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=call.parent_id, **outcome)
+    return _withdrawn(call, payload, _TERMINATED)
+
+
 def _is_said(message: Message) -> bool:
     """Whether a row of an invocation is of a message: of a call, or the DELIVER row of a notice."""
     return message.lane != "effect" or option_of(message) == DELIVER
@@ -109,7 +151,7 @@ def is_asked_of_itself(message: Message) -> bool:
     return is_call and message.parent_id is not None and message.to == (message.policy,)
 
 
-def _abandoned(intent: Message, thread_id: str, to: str) -> Message:
+def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any] = _WITHDRAWN) -> Message:
     """Return the row for an effect whose handler has ended before it: withdrawn, or parked if it must not be done twice."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
@@ -118,12 +160,12 @@ def _abandoned(intent: Message, thread_id: str, to: str) -> Message:
         reason = f"nobody knows whether {option!r} was done: its handler was stopped meanwhile"
         evidence: dict[str, Json] = {"reason": reason, "to": to, "effect": effect, "option": option}
         return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
-    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **_WITHDRAWN)
+    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **outcome)
 
 
-def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
-    result = OptionResultPayload(invocation_id=payload.invocation_id, option_name=payload.option_name, **_WITHDRAWN)
-    return quick_message(
+def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any] = _WITHDRAWN) -> Message:
+    result = OptionResultPayload(invocation_id=payload.invocation_id, option_name=payload.option_name, **outcome)
+    row = quick_message(
         RUNTIME_POLICY,
         result,
         id=withdrawn_id(payload.invocation_id),
@@ -134,6 +176,7 @@ def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
         in_reply_to=call.id,
         parent_id=call.parent_id,
     )
+    return row if call.lane != "talk" else row.model_copy(update={"role_hint_for_llm": "tool"})
 
 
 class Redelivery:

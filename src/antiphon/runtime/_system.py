@@ -13,12 +13,25 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from antiphon.errors import DeliveryError, UndeliverableError
+from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
 from antiphon.messages.keys import kind_of
+from antiphon.protocol import (
+    ErrorCode,
+    Notice,
+    PauseThread,
+    Reply,
+    Request,
+    Response,
+    ResumeThread,
+    TerminateThread,
+    ThreadPaused,
+    ThreadResumed,
+    ThreadStatus,
+    ThreadTerminated,
+)
 from antiphon.protocol import Message as WireMessage
-from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._actor import Actor, props_of
 from antiphon.runtime._bus import Remote
@@ -27,8 +40,8 @@ from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
 from antiphon.runtime._hosting import INBOX, Inbox
 from antiphon.runtime._kernel import Kernel
+from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
 from antiphon.runtime._recovery import Parked, Recovered
-from antiphon.runtime._redelivery import Settlement, settle
 from antiphon.runtime._settings import SYSTEM, Address, RestartWhen, Settings, Supervision
 from antiphon.runtime._supervision import Supervisor
 from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, subscribe
@@ -36,7 +49,9 @@ from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, s
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
+    from antiphon.runtime._life import LookOwn
     from antiphon.runtime._observer import DeadLetter, Observer
 
 
@@ -112,6 +127,8 @@ class System:
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)
         )
         self._kernel.tree.spawn(INBOX, props_of(Inbox, supervisor=ROOT, concurrency=Inbox.concurrency))
+        life = partial(LifeActor, self._kernel.lives, self._kernel.termination)
+        self._kernel.tree.spawn(LIFE_ACTOR, props_of(life, supervisor=ROOT, concurrency=LifeActor.concurrency))
 
     async def __aenter__(self) -> Self:
         self._kernel.open()
@@ -135,7 +152,7 @@ class System:
 
     def admit(self, admit: Admit) -> None:
         """Set `admit`, as if the system had been made with it."""
-        self._kernel.journal.admit = admit
+        self._kernel.admit(admit)
 
     async def join(self, bus: Bus, name: str) -> None:
         """Join a bus: reach the actors of other systems, and be reached. Spawn or register the actors before.
@@ -164,6 +181,11 @@ class System:
     @property
     def ledger(self) -> Ledger:
         return self._kernel.journal.ledger
+
+    @property
+    def host_name(self) -> str:
+        """The name of this system as a host of threads. `Ledger.hosts` lists it once the system has claimed a thread."""
+        return self._kernel.lease.name
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
@@ -425,14 +447,79 @@ class System:
     ) -> None:
         """Record the outcome of a parked message: a result, an error, or another try.
 
-        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done.
+        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done. The
+        owner of the thread is asked, if another host has it.
 
         Raises:
             ValueError: it is not parked.
+            DeliveryError: the owner does not answer.
             LedgerError: it could not be journaled.
         """
-        await settle(self._kernel.journal, thread_id, invocation_id, Settlement(result=result, error=error, retry=retry))
-        await self._kernel.recovery.message(thread_id, invocation_id)
+        not_parked = f"{invocation_id!r} is not parked in thread {thread_id!r}"
+        if not await is_parked(self.ledger, thread_id, invocation_id):
+            raise ValueError(not_parked)
+        given: dict[str, Any] = {"retry": True} if retry else {"result": result} if error is None else {"error": error}
+        request = Settle(thread_id=thread_id, invocation_id=invocation_id, **given)
+        try:
+            await self.ask(LIFE_ACTOR, request, thread_id=thread_id)
+        except RefusedError as exc:
+            if exc.code != ErrorCode.INVALID_STATE:
+                raise
+            raise ValueError(not_parked) from exc  # another person was quicker
+
+    # ------------------------------------------------------------ the life of a thread
+
+    async def pause(self, thread_id: str) -> ThreadPaused:
+        """Let no effect of a thread start until it is resumed. What runs may end, and is recorded.
+
+        Raises:
+            RefusedError: there is no such thread, or it is terminated.
+            DeliveryError, LedgerError: as `ask` does.
+        """
+        return await self._move(thread_id, PauseThread(thread_id=thread_id))
+
+    async def resume(self, thread_id: str) -> ThreadResumed:
+        """Let a paused thread go on, and continue what another process left open in it.
+
+        Raises:
+            RefusedError: there is no such thread, or it is terminated.
+            DeliveryError, LedgerError: as `ask` does.
+        """
+        return await self._move(thread_id, ResumeThread(thread_id=thread_id))
+
+    async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
+        """End a thread for good: no effect starts any more, handlers are cancelled, and open calls get an error result.
+
+        An effect that must not be done twice, and was at work, is parked.
+
+        Raises:
+            RefusedError: there is no such thread.
+            DeliveryError, LedgerError: as `ask` does.
+        """
+        return await self._move(thread_id, TerminateThread(thread_id=thread_id, reason=reason))
+
+    async def status(self, thread_id: str) -> ThreadStatus:
+        """Return the status of a thread, as the ledger has it; nothing is written.
+
+        Raises:
+            RefusedError: there is no such thread.
+            LedgerError: the ledger cannot be read.
+        """
+        return await read_status(self.ledger, thread_id)
+
+    async def _move(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
+        if await self.ledger.thread(thread_id) is None:
+            raise not_found(thread_id)  # asked in it, the request would make it
+        return await self.ask(LIFE_ACTOR, request, thread_id=thread_id)
+
+    @property
+    def gates(self) -> Gates:
+        """The gates of threads, for patterns that hold a thread by their own rules."""
+        return self._kernel.lives.gates
+
+    def add_life(self, look: LookOwn, address: Callable[[str], str]) -> None:
+        """Have threads obey another actor than the built-in one: those whose gate `look` knows, at their `address`."""
+        self._kernel.lives.add(look, address)
 
     # ------------------------------------------------------------ messages of the protocol
 

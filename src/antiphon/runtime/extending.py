@@ -8,8 +8,10 @@ that are stored keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
+from antiphon.runtime._gates import Gates, GateState
 from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
 from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
     AGAIN,
@@ -29,13 +31,18 @@ from antiphon.runtime._supervision import Directive, concerned, decide
 __all__ = [
     "AGAIN",
     "GOES_ON",
+    "LIFE",
+    "LIFE_ACTOR",
     "PARK",
     "STOPPED",
     "Course",
     "Directive",
     "Effect",
+    "GateState",
+    "Gates",
     "Journal",
     "Lease",
+    "LifeState",
     "Park",
     "Run",
     "Standing",
@@ -51,6 +58,7 @@ __all__ = [
     "is_too_large",
     "observe",
     "process_host",
+    "read_status",
     "response_type",
     "says_the_same_value",
     "text_of",

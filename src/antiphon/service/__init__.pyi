@@ -30,6 +30,10 @@ from antiphon.service._following import SpokenWords as SpokenWords
 from antiphon.service._following import WordSource as WordSource
 from antiphon.service._following import chain_words as chain_words
 from antiphon.service._following import follow as follow
+from antiphon.service._hosting import HostedThread as HostedThread
+from antiphon.service._hosting import host_json as host_json
+from antiphon.service._hosting import list_hosts as list_hosts
+from antiphon.service._hosting import run_host as run_host
 from antiphon.service._life import ThreadReport as ThreadReport
 from antiphon.service._life import chain_life as chain_life
 from antiphon.service._life import check_chain as check_chain
@@ -71,6 +75,7 @@ from antiphon.service._threads import record_json as record_json
 from antiphon.service._threads import search_threads as search_threads
 from antiphon.service._threads import thread_json as thread_json
 from antiphon.service._threads import thread_of as thread_of
+from antiphon.service._threads import unfit_json as unfit_json
 from antiphon.service._threads import with_branches as with_branches
 from antiphon.service._transcript import LinePiece as LinePiece
 from antiphon.service._transcript import Tone as Tone

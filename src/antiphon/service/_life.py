@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import OtherPatternError, OwnProgramError, RefusedError
-from antiphon.ledger import Ledger
-from antiphon.service._threads import find_thread
+from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.service._threads import find_thread, unfit_json
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain import ThreadLife
@@ -39,12 +39,16 @@ class ThreadReport:
     phases_remaining: tuple[str, ...] = ()
     waits_for: str | None = None
     """What a person must do before it continues, with the commands."""
+    owner: str | None = None
+    """The host that has it, if that lives."""
+    unfit: tuple[str, ...] = ()
+    """The builds that cannot continue it, each with the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object; a thread of six phases has the fields of THREAD_STATUS."""
         if not self.is_chain:
             names = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
-            return {name: getattr(self, name) for name in names}
+            return {**{name: getattr(self, name) for name in names}, **self._hosting()}
         return {
             "thread_id": self.thread_id,
             "status": self.status,
@@ -55,7 +59,13 @@ class ThreadReport:
             "phases_completed": self.phases_completed,
             "phases_remaining": self.phases_remaining,
             **({} if self.waits_for is None else {"waits_for": self.waits_for}),
+            **self._hosting(),
         }
+
+    def _hosting(self) -> dict[str, Any]:
+        """Return who has it and who cannot continue it, if there is anything to say."""
+        said = {"owner": self.owner, "unfit": self.unfit}
+        return {name: value for name, value in said.items() if value}
 
 
 async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
@@ -68,6 +78,8 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     shared: dict[str, Any] = {
         name: getattr(summary, name) for name in ("pattern", "messages", "open_calls", "created_at", "updated_at")
     }
+    shared["owner"] = await living_owner(ledger, summary)
+    shared["unfit"] = tuple(f"{each['build']}: {each['reason']}" for each in unfit_json(summary))
     life = await chain_life(ledger, thread_id)
     if life is None:
         return ThreadReport(thread_id, summary.status, **shared)
@@ -86,6 +98,13 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
         phases_remaining=life.remaining,
         waits_for=None if waiting is None else waiting.text,
     )
+
+
+async def living_owner(ledger: Ledger, thread: ThreadSummary) -> str | None:
+    """Return the name of the host that has a thread; None if none does, or it does not live."""
+    if thread.owner is None:
+        return None
+    return thread.owner if any(each.is_alive and each.host.name == thread.owner for each in await ledger.hosts()) else None
 
 
 async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
@@ -164,7 +183,7 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
         RefusedError: it cannot resume; `details` is the ERROR of the protocol.
     """
     life = await chain_life(ledger, thread_id)
-    tools = None if life is None or life.is_over else await _own_tools(ledger, thread_id, life.current_phase)
+    tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life.current_phase)
     if life is None or tools is None:
         return False
     from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (needs the extra `agents`)
@@ -177,7 +196,7 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     return True
 
 
-async def _own_tools(ledger: Ledger, thread_id: str, phase: Phase | None) -> str | None:
+async def own_tools(ledger: Ledger, thread_id: str, phase: Phase | None) -> str | None:
     """Return a tool or toolkit of the current phase that only the thread's own program has; None if there is none."""
     from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415

@@ -7,24 +7,27 @@ caller interrupts it: a thread of six phases is paused, a team is stopped; both 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from antiphon.errors import RefusedError, ThreadEndedError
-from antiphon.ledger import Ledger, Record, ThreadSummary
+from antiphon import __version__
+from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
+from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
-from antiphon.patterns.cast import Outcome
-from antiphon.patterns.postchain import ChainEvent, PostChain
+from antiphon.patterns.cast import Outcome, Pattern
+from antiphon.patterns.postchain import ChainEvent, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime import Settings
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import WordSource, chain_words
-from antiphon.service._life import check_chain
+from antiphon.service._life import check_chain, living_owner, own_tools
 from antiphon.service._models import LOCAL
 from antiphon.service._small_model import for_small_model
 from antiphon.service._transcript import brief, call_text
@@ -53,6 +56,8 @@ class RunReport:
     output_tokens: int = 0
     cost: str = "0"
     """In US dollars, every digit."""
+    host: str | None = None
+    """The host in which the thread goes on, if only the wait for it was interrupted."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -106,11 +111,39 @@ async def open_chain(
     """
     if thread_id is not None:
         await check_chain(ledger, thread_id, may_be_imported=True)
+    async with new_chain(ledger, model=model, config=config) as chain:
+        yield ChainRunner(chain)
+
+
+def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None = None) -> PostChain:
+    """Return a chain on a ledger, with the settings for a very small model if that is chosen and nothing is configured.
+
+    Raises:
+        ChainConfigError: the configuration cannot be read.
+    """
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
         more = for_small_model(ledger)
-    async with PostChain(ledger, model=model, recover=False, listen=True, **more) as chain:
-        yield ChainRunner(chain)
+    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
+    settings = Settings(block_limit=None, build=build_of((config,), model))
+    return PostChain(ledger, model=model, recover=False, listen=True, settings=settings, **more)
+
+
+def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
+    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
+
+    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
+    """
+    if named := os.environ.get("ANTIPHON_BUILD"):
+        return named
+    digest = sha256(repr(model).encode())
+    for path in files:
+        text = b""
+        if path is not None:
+            with suppress(OSError):  # who reads it next says what is wrong
+                text = path.read_bytes()
+        digest.update(sha256(text).digest())
+    return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
 
 
 def import_model(model: str | None) -> None:
@@ -141,13 +174,43 @@ class ChainRunner:
         """Answer a question, in a new thread or as the next turn of one.
 
         Raises:
-            RefusedError: the thread cannot take a turn now, or the question is too large.
+            ThreadBusyError: the thread has not finished its turn.
+            RefusedError: the thread cannot take a turn, or the question is too large.
         """
-        own = thread_id or await self._chain.create(question, user_id=user_id)
-        return await self._watch(own, partial(self._chain.start, own, question if thread_id else None), hear, stop)
+        if thread_id is None:
+            own = await self._chain.create(question, user_id=user_id)
+            return await self._watch(own, partial(self._chain.start, own), hear, stop)
+        await self._check_ready(thread_id)
+        try:
+            return await self._watch(thread_id, partial(self._chain.start, thread_id, question), hear, stop)
+        except RefusedError:
+            await self._check_ready(thread_id)  # its host was asked something else meanwhile
+            raise
 
-    async def resume(self, thread_id: str, *, hear: HearEvent | None = None, stop: asyncio.Event | None = None) -> RunReport:
+    async def _check_ready(self, thread_id: str) -> None:
+        """Refuse a thread that has not finished its turn.
+
+        Raises:
+            ThreadBusyError: it has not.
+        """
+        life = await self._chain.life(thread_id)
+        if life.status in ("processing", "paused"):
+            owner = await self._other_owner(thread_id)
+            where = "" if owner is None else f" in host {owner!r}"
+            raise ThreadBusyError(f"thread {thread_id} is {life.status}{where}", thread_id, life.status, owner)
+
+    async def resume(
+        self,
+        thread_id: str,
+        *,
+        tell: Callable[[str], None] | None = None,
+        hear: HearEvent | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> RunReport:
         """Continue a thread where it stopped. Finished steps do not run again.
+
+        If another host runs it, wait for the same result; `tell` is called with the name of that host. `stop` then ends the
+        wait, and the thread goes on there.
 
         Raises:
             ThreadEndedError: it has ended.
@@ -156,8 +219,17 @@ class ChainRunner:
         life = await self._chain.life(thread_id)
         if life.is_over:
             raise ThreadEndedError(f"thread {thread_id} is {life.status}", thread_id, life.status)
+        began = asyncio.get_running_loop().time()
+        owner = await self._other_owner(thread_id) if life.status == "processing" else None
+        if owner is not None and tell is not None:
+            tell(owner)
         begin = self._chain.start if life.status == "created" else self._chain.resume
-        return await self._watch(thread_id, partial(begin, thread_id), hear, stop)
+        try:
+            return await self._watch(thread_id, partial(begin, thread_id), hear, stop, owner=owner)
+        except RefusedError:
+            if not (await self._chain.life(thread_id)).is_over:
+                raise
+            return await self._reported(thread_id, began)  # another host has ended it meanwhile
 
     async def fork(
         self,
@@ -187,45 +259,142 @@ class ChainRunner:
         begin: Callable[[], Awaitable[Any]],
         hear: HearEvent | None,
         stop: asyncio.Event | None,
+        *,
+        owner: str | None = None,
     ) -> RunReport:
-        chain, began = self._chain, asyncio.get_running_loop().time()
-        is_paused = await self._run(thread_id, begin, hear, stop or asyncio.Event())
+        """Have a thread begin or continue, wait until it stops, and report. `owner` is a host that runs it already."""
+        began = asyncio.get_running_loop().time()
+        is_stopped = await self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
+        report = await self._reported(thread_id, began, is_stopped=is_stopped)
+        return replace(report, host=owner) if is_stopped else report
+
+    async def _reported(self, thread_id: str, began: float, *, is_stopped: bool = False) -> RunReport:
+        chain = self._chain
         life = await chain.life(thread_id)
         models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
         outcome = await chain.result(thread_id)
-        return await _report(self.ledger, outcome, began, models, is_paused=is_paused or life.status == "paused")
+        return await _report(self.ledger, outcome, began, models, is_paused=is_stopped or life.status == "paused")
 
     async def _run(
-        self, thread_id: str, begin: Callable[[], Awaitable[Any]], hear: HearEvent | None, stop: asyncio.Event
+        self,
+        thread_id: str,
+        begin: Callable[[], Awaitable[Any]],
+        hear: HearEvent | None,
+        stop: asyncio.Event,
+        *,
+        is_elsewhere: bool,
     ) -> bool:
-        """Have a thread begin or continue, and wait until it stops. Return whether `stop` has paused it."""
-        following = asyncio.ensure_future(self._follow(thread_id, hear))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.sleep(0)  # the follower listens before anything happens
-            await begin()
-            await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                return False
-            await self._chain.pause(thread_id)
-        except RefusedError:
-            if not stop.is_set():
-                raise
-            return False  # it ended at the moment of the interruption
-        else:
-            return True
-        finally:
-            for task in (following, stopping):
-                task.cancel()
-            await asyncio.gather(following, stopping, return_exceptions=True)
+        """Have a thread begin or continue, and wait until it stops. Return whether `stop` has ended that."""
+        follower = _Follower(self._chain, thread_id, hear)
+        with self._chain.listening(thread_id, follower.take):
+            following = asyncio.ensure_future(follower.follow(await self.ledger.horizon()))
+            replacing = asyncio.ensure_future(self._replace_owner(thread_id))
+            stopping = asyncio.ensure_future(stop.wait())
+            try:
+                await self._begun(thread_id, begin)
+                await asyncio.wait((following, replacing, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not stopping.done() or following.done():
+                    (following if following.done() else replacing).result()
+                    return False
+                if not is_elsewhere:
+                    await self._chain.pause(thread_id)
+            except RefusedError:
+                if not stop.is_set():
+                    raise
+                return False  # it ended at the moment of the interruption
+            else:
+                return True
+            finally:
+                for task in (following, replacing, stopping):
+                    task.cancel()
+                await asyncio.gather(following, replacing, stopping, return_exceptions=True)
 
-    async def _follow(self, thread_id: str, hear: HearEvent | None) -> None:
-        async with aclosing(cast("AsyncGenerator[ChainEvent, None]", self._chain.events(thread_id))) as events:
-            async for event in events:
-                if hear is not None:
-                    hear(event)
-                if event.is_pause:
-                    return
+    async def _begun(self, thread_id: str, begin: Callable[[], Awaitable[Any]]) -> None:
+        """Have a thread begin or continue; `begin` is posted to its host, if that is another one.
+
+        Raises:
+            OwnedError: that host lives, and does not answer.
+        """
+        try:
+            await begin()
+        except ReplyTimeoutError as exc:
+            owner = await self._other_owner(thread_id)
+            for each in await self.ledger.hosts():
+                if each.host.name == owner:
+                    raise OwnedError(thread_id, owner, each.until, "it does not answer: end it, or wait for it") from exc
+            raise
+
+    async def _other_owner(self, thread_id: str) -> str | None:
+        """Return the living host of a thread, if that is not this process."""
+        found = await self.ledger.thread(thread_id)
+        owner = None if found is None else await living_owner(self.ledger, found)
+        return None if owner == self._chain.system.host_name else owner
+
+    async def _replace_owner(self, thread_id: str) -> None:
+        """Continue a thread here if its host dies or leaves it, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_OWNER_LOOK)
+            found = await self.ledger.thread(thread_id)
+            if found is None or found.owner == self._chain.system.host_name or not found.open_calls:
+                continue
+            life = await self._chain.life(thread_id)
+            if life.status == "processing" and await own_tools(self.ledger, thread_id, life.current_phase) is None:
+                with suppress(OwnedError):  # it lives, or another host was quicker
+                    await self._chain.system.recover(thread_id)
+
+
+_OWNER_LOOK: Final = 2.0
+"""Seconds between two looks at the host of a thread that a caller here waits for."""
+
+
+class _Follower:
+    """Hears what happens in a thread until it ends or pauses, whichever host runs it.
+
+    What this process does is heard at once, with streamed words. Records of other hosts come from the tail of the ledger. It
+    brings the own ones too, and they are known by their seq.
+    """
+
+    def __init__(self, chain: PostChain, thread_id: str, hear: HearEvent | None) -> None:
+        self._chain = chain
+        self._thread_id = thread_id
+        self._hear = hear
+        self._seen: set[int] = set()
+        self._phase: Any = None
+        self._stops = asyncio.get_running_loop().create_future()
+
+    def take(self, event: ChainEvent) -> None:
+        """Hear an event, unless it was heard."""
+        if event.seq in self._seen or self._stops.done():
+            return
+        if event.seq is not None:
+            self._seen.add(event.seq)
+        self._phase = event.phase or self._phase
+        try:
+            if self._hear is not None:
+                self._hear(event)
+        except Exception as exc:  # noqa: BLE001 (whoever waits gets it; the actor that has just written must not)
+            self._stops.set_exception(exc)
+            return
+        if event.is_last or event.is_pause:
+            self._stops.set_result(None)
+
+    async def follow(self, after: str) -> None:
+        """Return when the thread has ended or is paused."""
+        reading = asyncio.ensure_future(self._read(after))
+        try:
+            await asyncio.wait((reading, self._stops), return_when=asyncio.FIRST_COMPLETED)
+            (self._stops if self._stops.done() else reading).result()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, after: str) -> None:
+        tail = cast("AsyncGenerator[Tailed, None]", self._chain.ledger.tail(after, thread_id=self._thread_id))
+        async with aclosing(tail) as records:
+            async for tailed in records:
+                event = event_of(tailed.record.message, tailed.record.seq, self._phase)
+                if event is not None:
+                    self.take(event)
 
 
 # ---------------------------------------------------------------- teams
@@ -268,8 +437,9 @@ async def run_team(
     """
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    settings = Settings(block_limit=None)
-    async with open_team(team, ledger, model=model, files=files, settings=settings) as pattern:
+    settings = Settings(block_limit=None, build=build_of((team,), model))
+    async with open_team(team, ledger, model=model, files=files, settings=settings, recover=False) as pattern:
+        await _recover(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
@@ -281,6 +451,15 @@ async def run_team(
         await asyncio.wait((running,))
         return await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
     return await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+
+
+async def _recover(pattern: Pattern, thread_id: str) -> None:
+    """Continue what a process that is gone left open in a thread; what is open in other threads is not for this task."""
+    found = await pattern.ledger.thread(thread_id)
+    if found is not None and found.open_calls:
+        with suppress(OwnedError), pattern.recovering():  # a living host has it, and answers
+            await pattern.system.recover(thread_id)
+            await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
 
 
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:

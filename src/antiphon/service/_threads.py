@@ -28,11 +28,12 @@ async def list_threads(
     ledger: Ledger, *, with_system: bool = False, status: str | None = None, order: ThreadOrder = "-updated_at"
 ) -> AsyncIterator[ThreadSummary]:
     """Yield all threads, page by page. `with_system` includes the threads in which actors record their failures."""
-    async for each in _all(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
+    async for each in all_threads(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
         yield each
 
 
-async def _all(ledger: Ledger, wanted: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
+async def all_threads(ledger: Ledger, wanted: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
+    """Yield all threads of a filter, page by page."""
     page = await ledger.threads(wanted, order)
     while True:
         for each in page.threads:
@@ -94,7 +95,7 @@ async def with_branches(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[Thre
         thread = waiting.pop()
         if thread.thread_id not in found:
             found[thread.thread_id] = thread
-            waiting += [each async for each in _all(ledger, ThreadFilter(forked_from=thread.thread_id), "-updated_at")]
+            waiting += [each async for each in all_threads(ledger, ThreadFilter(forked_from=thread.thread_id), "-updated_at")]
     return tuple(found.values())
 
 
@@ -134,7 +135,17 @@ def thread_json(thread: ThreadSummary) -> dict[str, Any]:
         "output_tokens": thread.output_tokens,
         "forked_from": thread.forked_from,
         "forked_at": thread.forked_at,
+        "owner": thread.owner,
+        "kind": thread.kind,
+        "unfit": unfit_json(thread),
     }
+
+
+def unfit_json(thread: ThreadSummary) -> list[dict[str, Any]]:
+    """Return the builds that cannot continue what is open in a thread, and why; empty if nothing is open."""
+    if not thread.open_calls:
+        return []
+    return [{"build": each.build, "reason": each.reason, "at": each.at} for each in thread.unfit]
 
 
 def record_json(record: Record) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from antiphon.patterns.cast._history import read_answer as read_answer
 from antiphon.patterns.cast._history import read_history as read_history
 from antiphon.patterns.cast._history import untrusted_source as untrusted_source
 from antiphon.patterns.cast._history import user_content as user_content
-from antiphon.patterns.cast._models import Gate as Gate
 from antiphon.patterns.cast._models import HeldModel as HeldModel
 from antiphon.patterns.cast._models import Patience as Patience
 from antiphon.patterns.cast._models import ask_in_turn as ask_in_turn
@@ -33,3 +32,7 @@ from antiphon.patterns.cast._pattern import Pattern as Pattern
 from antiphon.patterns.cast._pattern import PatternOptions as PatternOptions
 from antiphon.patterns.cast._pattern import failed as failed
 from antiphon.patterns.cast._pattern import together as together
+from antiphon.patterns.cast._waiting import Waiting as Waiting
+from antiphon.patterns.cast._waiting import open_approvals as open_approvals
+from antiphon.patterns.cast._waiting import waiting_for as waiting_for
+from antiphon.patterns.cast._waiting import withdrawal as withdrawal

@@ -35,7 +35,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast._models import Gate, HeldModel, Patience, ask_in_turn
+from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
@@ -143,7 +143,6 @@ class Cast:
         patience: Patience = Patience(),  # noqa: B008 (frozen)
         budget: AgentBudget | None = None,
         thread_budget: AgentBudget | None = None,
-        gate: Gate | None = None,
         make_model: Callable[[str | None], Model] = named_model,
         live: bool = False,
         capabilities: Sequence[AbstractCapability[object]] = (),
@@ -161,7 +160,7 @@ class Cast:
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self.patience = patience
-        self._given, self._make_model, self._gate = model, make_model, gate
+        self._given, self._make_model = model, make_model
         self.live = live
         """Whether models stream their answers."""
         self.budgets = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
@@ -303,7 +302,7 @@ class Cast:
         """
         if name not in self._models:
             turns = asyncio.Semaphore(self.patience.concurrency)
-            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout, self._gate)
+            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout)
         return self._models[name]
 
     def _made_model(self, name: str | None) -> Model:

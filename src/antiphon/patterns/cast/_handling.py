@@ -101,16 +101,20 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
         if not await _is_own(context, pattern):
             yield here
             return
-        context.mark(status="processing", pattern=pattern)
+        gates = context.journal.gates
+        assert gates is not None  # noqa: S101 (a system's journal has them)
+        await gates.passed(run.thread_id)  # before the mark: a thread that is paused or terminated stays so in lists
+        context.mark(status="processing", pattern=pattern, unless_held=True)
         try:
             yield here
         except RESTS:
-            await run.journal.write(run.thread_id, (), status="waiting", pattern=pattern)
+            await run.journal.write(run.thread_id, (), status_unless_held="waiting", pattern=pattern)
             raise
         except DeliveryError:
-            context.mark(status="failed", pattern=pattern)
+            context.mark(status="failed", pattern=pattern, unless_held=True)
             raise
-        context.mark(status=here.status, pattern=pattern)
+        await gates.passed(run.thread_id)  # a paused thread does not end
+        context.mark(status=here.status, pattern=pattern, unless_held=True)
 
 
 async def _is_own(context: Context, pattern: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_ai import RunContext
@@ -112,29 +112,16 @@ def _wait(error: Exception, attempt: int, patience: Patience) -> float:
     return min(patience.longest_backoff, delay)
 
 
-# ---------------------------------------------------------------- slots and gates
-
-
-class Gate(Protocol):
-    """A gate that holds the requests of paused threads."""
-
-    def is_open(self, thread_id: str) -> bool:
-        """Whether the thread need not wait, as far as this process knows."""
-        ...
-
-    async def passed(self, thread_id: str) -> None:
-        """Wait until the gate of a thread is open."""
-        ...
+# ---------------------------------------------------------------- slots
 
 
 class HeldModel(WrapperModel):
     """A model whose requests wait for a slot, and while their thread is paused."""
 
-    def __init__(self, wrapped: Model, turns: asyncio.Semaphore, timeout: float, gate: Gate | None = None) -> None:
+    def __init__(self, wrapped: Model, turns: asyncio.Semaphore, timeout: float) -> None:
         super().__init__(wrapped)
         self._turns = turns
         self._timeout = timeout
-        self._gate = gate
 
     @override
     async def request(
@@ -170,10 +157,12 @@ class HeldModel(WrapperModel):
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
-        run, gate = current_run(), self._gate
+        run = current_run()
+        gates = None if run is None else run.journal.gates
         while True:
             async with self._turns:
-                if run is None or gate is None or gate.is_open(run.thread_id):
+                # The gate again: the intent passed it, but the thread may have been paused while the request waited its turn.
+                if run is None or gates is None or gates.is_open(run.thread_id):
                     yield
                     return
-            await gate.passed(run.thread_id)
+            await gates.passed(run.thread_id)

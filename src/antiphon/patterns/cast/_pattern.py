@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pydantic_ai import ModelRetry, Tool
 
+from antiphon import protocol
 from antiphon.agents import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message
+from antiphon.messages import Json, Message
 from antiphon.patterns.cast._cast import CastOptions
 from antiphon.patterns.cast._history import MessageHistory, Task
+from antiphon.patterns.cast._waiting import waiting_for
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:
@@ -110,6 +112,59 @@ class Pattern(ABC):
     async def run_inside(self, task: str, thread_id: str) -> Outcome:
         """Do a task for an agent of another pattern, in the thread that the agent works in; `as_tool` calls this."""
         return await self.run(task, thread_id=thread_id)
+
+    # ------------------------------------------------------------ the life of a thread
+
+    async def pause(self, thread_id: str) -> protocol.ThreadPaused:
+        """Pause a thread: no model call and no tool starts until it is resumed. What runs ends, and is recorded.
+
+        A second time changes nothing. The thread stays paused if the process dies.
+
+        Raises:
+            RefusedError: there is no such thread, or it is terminated.
+        """
+        return await self.system.pause(thread_id)
+
+    async def resume(self, thread_id: str) -> protocol.ThreadResumed:
+        """Let a thread go on where it was, also one that another process left behind.
+
+        Raises:
+            RefusedError: there is no such thread, or it is terminated.
+        """
+        return await self.system.resume(thread_id)
+
+    async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
+        """End a thread for good: what runs is cancelled, open calls get an error result, and nothing starts any more.
+
+        A call of a tool with effects `once` that was at work is parked: a person says whether it was done.
+
+        Raises:
+            RefusedError: there is no such thread.
+        """
+        return await self.system.terminate(thread_id, reason)
+
+    async def status(self, thread_id: str) -> protocol.ThreadStatus:
+        """Return the status of a thread: created, processing, paused, completed, failed, terminated or stopped.
+
+        If it waits for a person, `waiting_for` has the reason and the commands to type; `reason` says why it is terminated or
+        stopped. Both are in `model_extra`. Nothing is written.
+
+        Raises:
+            RefusedError: there is no such thread.
+        """
+        status = await self.system.status(thread_id)
+        waiting = None if status.status == "terminated" else await waiting_for(self.ledger, thread_id)
+        return status if waiting is None else status.model_copy(update={"waiting_for": waiting.to_json()})
+
+    async def settle(
+        self, thread_id: str, invocation_id: str, *, result: Json = None, error: str | None = None, retry: bool = False
+    ) -> None:
+        """Record the outcome of a parked call: a result, an error, or another try. The owner of the thread is asked.
+
+        Raises:
+            ValueError: it is not parked.
+        """
+        await self.system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
 
     def as_tool(self, name: str, about: str) -> Tool[Any]:
         """Return a tool by which an agent of another pattern delegates a task to this one, in the same thread.

@@ -1,4 +1,6 @@
 from antiphon.errors import ChainConfigError as ChainConfigError
+from antiphon.patterns.cast._waiting import Waiting as Waiting
+from antiphon.patterns.cast._waiting import waiting_for as waiting_for
 from antiphon.patterns.postchain._agents import AgentManagerActor as AgentManagerActor
 from antiphon.patterns.postchain._agents import SupervisorActor as SupervisorActor
 from antiphon.patterns.postchain._cast import GO_ON_WITH as GO_ON_WITH
@@ -18,8 +20,6 @@ from antiphon.patterns.postchain._events import event_of as event_of
 from antiphon.patterns.postchain._gateway import ClientActor as ClientActor
 from antiphon.patterns.postchain._lifecycle import LIFE as LIFE
 from antiphon.patterns.postchain._lifecycle import ThreadLife as ThreadLife
-from antiphon.patterns.postchain._pausing import Waiting as Waiting
-from antiphon.patterns.postchain._pausing import waiting_for as waiting_for
 from antiphon.patterns.postchain._phases import ActionPhaseActor as ActionPhaseActor
 from antiphon.patterns.postchain._phases import ExperiencePhaseActor as ExperiencePhaseActor
 from antiphon.patterns.postchain._phases import IntentionPhaseActor as IntentionPhaseActor

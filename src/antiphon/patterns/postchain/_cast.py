@@ -30,7 +30,7 @@ from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
-from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Gate, Hear
+from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
@@ -61,7 +61,7 @@ _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
 class ChainCast(Cast):
     """The agents of the phases, on the models and with the tools of one chain."""
 
-    def __init__(self, ledger: Ledger, config: ChainConfig, gate: Gate, **options: Unpack[CastOptions]) -> None:
+    def __init__(self, ledger: Ledger, config: ChainConfig, **options: Unpack[CastOptions]) -> None:
         """Make it; no model is asked yet.
 
         Raises:
@@ -75,7 +75,7 @@ class ChainCast(Cast):
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
-        super().__init__(ledger, gate=gate, **own)
+        super().__init__(ledger, **own)
 
     @override
     def tools_of(self, spec: AgentSpec) -> AgentTools:

@@ -19,8 +19,8 @@ from antiphon.patterns.postchain._cast import ChainCast
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
 from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives
-from antiphon.patterns.postchain._pausing import Gates, GateState
 from antiphon.protocol import PHASES
+from antiphon.runtime.extending import Gates, GateState
 
 _LONG: Final = 200
 """Rows from which a thread counts as long. Reading a shorter one is cheaper than caching it."""
@@ -75,11 +75,13 @@ class TalkCache:
 class Chain:
     """The shared state of all actors of a chain."""
 
+    gates: Gates
+    """Those of the system that hosts the chain."""
+
     def __init__(self, ledger: Ledger, config: ChainConfig, **cast: Unpack[CastOptions]) -> None:
         self.ledger = ledger
         self.config = config
-        self.gates = Gates(self._look)
-        self.cast = ChainCast(ledger, config, self.gates, **cast)
+        self.cast = ChainCast(ledger, config, **cast)
         self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()
@@ -108,8 +110,11 @@ class Chain:
         self.lives.forget(thread_id)
         self.talks.forget(thread_id)
 
-    async def _look(self, thread_id: str) -> GateState:
+    async def look(self, thread_id: str) -> GateState | None:
+        """Return the state of the gate of a thread; None if it is not one of this pattern."""
         life = self.lives.latest(thread_id)
         if life is None:
             life = await self.ledger.replay(thread_id, LIFE.fold())
+        if life.status == "none":
+            return None
         return "closed" if life.status == "paused" else "over" if life.status == "terminated" else "open"

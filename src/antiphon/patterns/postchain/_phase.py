@@ -11,12 +11,11 @@ from typing import Any, ClassVar, TypeVar
 from antiphon import protocol
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
-from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected
+from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import prompt_of
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, operations_to
-from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
 from antiphon.runtime import Actor, Context, handles

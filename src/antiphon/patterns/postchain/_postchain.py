@@ -29,6 +29,7 @@ from antiphon.patterns.cast import (
     failed,
     known_by,
     read_answer,
+    waiting_for,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._chain import Chain
@@ -36,7 +37,6 @@ from antiphon.patterns.postchain._config import ChainConfig, check_about, check_
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway, PostedMessageActor, answer_of_owner, listen
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
-from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._phases import (
     ActionPhaseActor,
@@ -140,7 +140,8 @@ class PostChain(Pattern):
         """Start all actors in a system on this chain's ledger."""
         chain = self._chain
         self._gateway = Gateway(system, self.ledger, self.config.input_limit)
-        system.admit(chain.gates.passing)
+        chain.gates = system.gates
+        system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
         system.on_evicted(chain.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
@@ -324,10 +325,12 @@ class PostChain(Pattern):
             await self._create_in(thread_id, TaskInput(text), current_port().new_id())
         return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **more))
 
+    @override
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:
         """Pause a thread: no new model or tool call starts until it is resumed. Running calls end, and are recorded."""
         return await self._ask(thread_id, protocol.PauseThread(thread_id=thread_id))
 
+    @override
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
         """Resume a thread, also one that another process left open.
 
@@ -339,10 +342,12 @@ class PostChain(Pattern):
             raise UnguardedToolError(reason)
         return await self._ask(thread_id, protocol.ResumeThread(thread_id=thread_id))
 
+    @override
     async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
         """Terminate a thread: running calls are cancelled, no new ones start."""
         return await self._ask(thread_id, protocol.TerminateThread(thread_id=thread_id, reason=reason))
 
+    @override
     async def status(self, thread_id: str) -> protocol.ThreadStatus:
         """Return the status of a thread."""
         return await self._ask(thread_id, protocol.GetThreadStatus(thread_id=thread_id))

@@ -21,12 +21,11 @@ from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
-from antiphon.patterns.cast import UNHURRIED, handling
+from antiphon.patterns.cast import UNHURRIED, handling, open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
 from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
-from antiphon.patterns.postchain._pausing import open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._protocol import CLIENT, AskChain, ChainAnswered, RunThread, SubscribeThread, ThreadSubscribed
 from antiphon.runtime import Actor, Context, handles
 

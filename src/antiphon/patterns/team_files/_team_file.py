@@ -165,10 +165,12 @@ def open_team(
     model: str | None = None,
     files: Path | str | None = None,
     settings: Settings = Settings(),  # noqa: B008 (frozen)
+    recover: bool = True,
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
-    `model` overrides the models of the file; `files` overrides its folder; `settings` are those of the system.
+    `model` overrides the models of the file; `files` overrides its folder. `settings` are those of the system, and `recover`
+    is that of every `Pattern`.
 
     Raises:
         TeamFileError: the file cannot be read, or is invalid; the text says where.
@@ -183,6 +185,7 @@ def open_team(
             "toolkit": _toolkit(team, folder, files),
             "patience": team.patience,
             "thread_budget": team.budget.as_budget(),
+            "recover": recover,
         }
         return _BUILDERS[team.pattern](team, ledger, shared, settings)
     except (CastError, ValueError) as exc:

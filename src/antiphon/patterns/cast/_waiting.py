@@ -1,0 +1,103 @@
+"""Waiting: what a thread waits for that only a person can give, an approval or the outcome of a parked call.
+
+Each `Waiting` has the commands to type. It is read from the open calls of the thread, so any process can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from antiphon.agents.extending import APPROVE
+from antiphon.agents.toolkit import Approval
+from antiphon.errors import WithdrawnError
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.protocol import PHASES
+from antiphon.runtime.extending import PARK
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a thread waits for."""
+
+    reason: str
+    commands: tuple[str, ...]
+    """The commands to run, in order; if there are alternatives, the first."""
+    is_answered: bool = False
+    """Whether it can continue as it is: the approval has expired, and the model is told."""
+
+    @property
+    def text(self) -> str:
+        """All of it, in one line."""
+        return f"{self.reason}: {', then '.join(f'`{each}`' for each in self.commands)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a message."""
+        return {"reason": self.reason, "commands": list(self.commands)}
+
+
+async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
+    """Return what a thread waits for; None: it does not wait.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    rows = await ledger.open_calls(thread_id)
+    return _approval(_questions(rows, thread_id), thread_id) or _settlement(rows, thread_id)
+
+
+async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
+    """Return the open approvals of a thread.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    return _questions(await ledger.open_calls(thread_id), thread_id)
+
+
+def withdrawal(approval: Approval) -> Message:
+    """Return the row that closes an approval that is no longer needed."""
+    payload = OptionResultPayload(
+        invocation_id=approval.id,
+        option_name=APPROVE,
+        is_error=True,
+        error_type=WithdrawnError.code,
+        error_message="the thread is terminated",
+        retryable=False,
+    )
+    return Message(policy=RUNTIME_POLICY, payload=payload, lane="control", in_reply_to=approval.message_id)
+
+
+def _questions(rows: Sequence[Record], thread_id: str) -> list[Approval]:
+    return [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
+
+
+def _approval(asked: Sequence[Approval], thread_id: str) -> Waiting | None:
+    open_ones = [approval for approval in asked if not approval.is_late(current_port().now())]
+    resume = f"antiphon resume {thread_id}"
+    if open_ones:
+        calls = " and ".join(_call(each) for each in open_ones)
+        ways = tuple(f"antiphon approve {each.id} --as {quote((*each.approvers, 'NAME')[0])}" for each in open_ones)
+        return Waiting(f"a person must approve {calls} (or deny it)", (*ways, resume))
+    if asked:
+        return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
+    return None
+
+
+def _call(approval: Approval) -> str:
+    if approval.agent in PHASES:
+        return f"{approval.tool!r} in the {approval.agent} phase"
+    return f"{approval.tool!r} of {approval.agent!r}"
+
+
+def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:
+    for row in rows:
+        payload = row.message.payload
+        if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
+            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
+            settle = f"antiphon settle {thread_id} {row.message.parent_id} --result JSON"
+            return Waiting(reason, (settle, f"antiphon resume {thread_id}"))
+    return None
