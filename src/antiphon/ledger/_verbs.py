@@ -140,7 +140,8 @@ class CommitSignal:
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came: the order of a set of futures differs from run to run."""
 
     @property
     def is_awaited(self) -> bool:
@@ -160,8 +161,8 @@ class CommitSignal:
         if self.count > count:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         try:
             await waiter
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)

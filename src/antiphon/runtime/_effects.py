@@ -128,6 +128,7 @@ class Effect:
             # The same epoch before the look-up and after the row: nobody else can have done the effect in between. Otherwise
             # look up again; a `once` effect that another owner has begun is then parked, not done twice.
             if self.journal.epoch(self.thread_id) == epoch:
+                await self.journal.confirm(self.thread_id, epoch)
                 self._check_evicted()  # a handler of an old epoch that goes on must not start what the new one does
                 return await self._run(run, intent)
 

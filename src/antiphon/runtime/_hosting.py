@@ -114,6 +114,10 @@ class Lease:
         await self._beat(host)
         return host
 
+    def has_lapsed(self) -> bool:
+        """Whether the lease may have run out: the process was stopped, or its event loop blocked."""
+        return self._host is not None and asyncio.get_running_loop().time() - self._beaten_at >= self._host.lease
+
     async def beat(self) -> None:
         """Renew the lease, and tell the ledger about kinds of actors that came since.
 

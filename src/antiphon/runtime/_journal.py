@@ -171,6 +171,8 @@ class Journal:
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
+        self.has_lapsed: Callable[[], bool] = bool
+        """Whether the lease of the host may have run out; set by the system."""
         self.is_unsure = False
         """Whether a change of owner was not confirmed: this host may own threads that this journal does not know."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
@@ -359,6 +361,22 @@ class Journal:
         return await asyncio.shield(
             claim
         )  # shielded: other writers wait for the same claim, and one that is cancelled must not cancel it
+
+    async def confirm(self, thread_id: str, epoch: int) -> None:
+        """Check that a thread is still owned, if the lease of this host may have run out since the last row was written.
+
+        A process that was stopped between its intent and the call of the effect would start it after another host has the
+        thread.
+
+        Raises:
+            FencedError: another host has it.
+        """
+        if self.has_lapsed():
+            found = abs((await self.ledger.head(thread_id)).epoch)
+            if found != epoch:
+                error = errors.FencedError(thread_id, epoch, found)
+                self._lose(thread_id, epoch, error)
+                raise error
 
     def epoch(self, thread_id: str) -> int:
         """Return the epoch under which this journal owns a thread; 0 if it does not."""

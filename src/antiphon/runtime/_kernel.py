@@ -75,6 +75,7 @@ class Kernel:
         self.tree = Tree(self._make_cell)
         self.lease = Lease(ledger, settings, self.tree.kinds)
         self.journal = Journal(ledger, settings.budget, host=self.lease.host)
+        self.journal.has_lapsed = self.lease.has_lapsed
         self.lives = Lives(self.journal)
         self.journal.gates = self.lives.gates
         self.admit(admit)

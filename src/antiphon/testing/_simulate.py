@@ -442,15 +442,16 @@ class HostsWorld(World):
     ) -> ReplyT:
         """Ask over any system. Without an answer for a while, ask another one for the same as well."""
         own_id = current_port().new_id() if id is None else id
-        waiting: set[asyncio.Task[Any]] = set()
+        waiting: list[asyncio.Task[Any]] = []  # no set: its order is not of the seed
         while True:
             node, system = await self._any_system()
             asking = system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
             task = self._loop.start_in(node, asking)
-            waiting.add(task)
+            waiting.append(task)
             self._asked.append((node, task))
             timeout = 1.0 + self._random.random() * 2 * self._faults.sleep
-            done, waiting = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            done, waiting = [each for each in waiting if each.done()], [each for each in waiting if not each.done()]
             for ended in done:
                 error = None if ended.cancelled() else ended.exception()
                 if isinstance(error, FencedError | OwnedError):
