@@ -3,6 +3,7 @@
 import inspect
 import pickle
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import orjson
@@ -209,3 +210,62 @@ def test_a_plain_empty_field_stays_empty() -> None:
     assert plain_of(part, "metadata") == part.metadata == {}
     assert part.__dict__["metadata"] is EMPTY
     assert orjson.loads(house_bytes(part)) == {"kind": "data", "data": 1}
+
+
+# ---------------------------------------------------------------- quick, and checked
+
+SAID = PartsPayload(parts=(TextPart(text="hello"),))
+QUICK: list[dict[str, Any]] = [
+    {},
+    {"id": "m", "thread_id": "t", "to": ("a/1",), "lane": "control", "parent_id": "p"},
+    {"correlation_id": "c", "in_reply_to": "r", "metadata": {"antiphon": {"hops": 2}}},
+    {"id": "m", "to": ("a/1", "b/1")},  # the constructor makes it
+    {"created_at": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1)))},  # the constructor turns it into UTC
+    {"created_at": datetime(2026, 1, 2, tzinfo=UTC)},
+]
+
+
+@pytest.mark.parametrize("fields", QUICK, ids=str)
+def test_a_quick_message_is_what_the_constructor_makes(fields: dict[str, Any]) -> None:
+    with use_port(CountingPort()):
+        quick = trusted.quick_message("me", SAID, **fields)
+    with use_port(CountingPort()):
+        checked = Message(policy="me", payload=SAID, lane=fields.pop("lane", "effect"), **fields)
+
+    assert quick == checked
+    assert dumps(quick) == dumps(checked)
+    assert quick.id == checked.id
+
+
+@pytest.mark.parametrize(
+    "fields", [{"id": ""}, {"id": " m"}, {"thread_id": "a\nb"}, {"to": ("",)}, {"parent_id": "\u200b"}], ids=str
+)
+def test_a_quick_message_with_a_malformed_name_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        trusted.quick_message("me", SAID, **fields)
+
+
+@pytest.mark.parametrize("value", [{}, {"a": [1, {"b": None}]}, {"text": "x" * 5000}])
+def test_quick_payloads_are_what_the_constructors_make(value: Any) -> None:
+    assert trusted.quick_call("i", "o", value) == OptionCallPayload(invocation_id="i", option_name="o", arguments=value)
+    assert trusted.quick_result("i", "o", value) == OptionResultPayload(invocation_id="i", option_name="o", result=value)
+
+
+@pytest.mark.parametrize("value", ["text", 1, None, [1, 2]])
+def test_a_quick_result_may_be_any_json(value: Any) -> None:
+    assert trusted.quick_result("i", "o", value) == OptionResultPayload(invocation_id="i", option_name="o", result=value)
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}, {1: "a"}])
+def test_a_quick_payload_that_is_no_json_is_refused(value: Any) -> None:
+    with pytest.raises(ValidationError):
+        trusted.quick_call("i", "o", value)
+    with pytest.raises(ValidationError):
+        trusted.quick_result("i", "o", value)
+
+
+def test_a_quick_payload_with_a_malformed_name_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        trusted.quick_call("", "o", {})
+    with pytest.raises(ValidationError):
+        trusted.quick_result("i", " o", {})
