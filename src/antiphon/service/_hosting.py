@@ -35,13 +35,13 @@ class HostedThread:
     """Why this host cannot continue it."""
 
 
-async def list_hosts(ledger: Ledger) -> tuple[HostStatus, ...]:
-    """Return the hosts of a ledger by name: those that live, and those that do not and still own threads.
+async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostStatus, ...]:
+    """Return the hosts of a ledger that live, by name; `with_ended`: also those that have ended and were the last to own threads.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return await ledger.hosts()
+    return tuple(each for each in await ledger.hosts() if with_ended or each.is_alive)
 
 
 def host_json(status: HostStatus) -> dict[str, Any]:
