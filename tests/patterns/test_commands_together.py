@@ -314,7 +314,7 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
     with started("host", *SCRIPTED, "--team", CSV, held=folder) as first:
         (ready, *_) = lines(first, f"{thread_id} taken")
         name = ready.split()[1]
-        (listed,) = [each for each in json.loads(command("hosts", "--json").stdout) if each["is_alive"]]
+        (listed,) = json.loads(command("hosts", "--json").stdout)
         assert (listed["name"], listed["is_alive"], listed["threads"]) == (name, True, 1)
         assert {"thread", "controller"} <= set(listed["kinds"])
         assert name in command("hosts").stdout
@@ -323,7 +323,8 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
         first.send_signal(signal.SIGTERM)
         assert lines(first, "stopped$")[-3:] == ["stopping; the threads go to other hosts", f"{thread_id} released", "stopped"]
         assert first.wait(60) == 0
-    assert not any(each["is_alive"] for each in json.loads(command("hosts", "--json").stdout))
+    assert json.loads(command("hosts", "--json").stdout) == []
+    assert not any(each["is_alive"] for each in json.loads(command("hosts", "--all", "--json").stdout))
     (folder / "hold").unlink()
     with started("host", *SCRIPTED, held=folder) as second:
         assert f"{thread_id} taken" in lines(second, f"{thread_id} completed")

@@ -99,9 +99,16 @@ def _print_line(text: str) -> None:
 # ---------------------------------------------------------------- the list
 
 
-def hosts(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List the hosts that live, and those that ended and left work open."""
-    found = with_ledger(ledger, _hosts)
+def hosts(
+    *,
+    with_ended: Annotated[
+        bool, typer.Option("--all", help="Include hosts that have ended and were the last to own a thread.")
+    ] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """List the processes that run threads of a ledger."""
+    found = with_ledger(ledger, partial(_hosts, with_ended=with_ended))
     if for_programs:
         print_json([service.host_json(each) for each in found])
     elif found:
@@ -110,8 +117,8 @@ def hosts(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         note("no host runs threads of this ledger; `antiphon host` starts one")
 
 
-async def _hosts(ledger: Ledger) -> tuple[HostStatus, ...]:
-    return await service.list_hosts(ledger)
+async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostStatus, ...]:
+    return await service.list_hosts(ledger, with_ended=with_ended)
 
 
 def _row(status: HostStatus) -> tuple[str, ...]:

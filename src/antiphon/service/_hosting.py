@@ -35,17 +35,13 @@ class HostedThread:
     """Why this host cannot continue it."""
 
 
-async def list_hosts(ledger: Ledger) -> tuple[HostStatus, ...]:
-    """Return the hosts of a ledger by name: those that live, and those that ended and left open calls in their threads.
+async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostStatus, ...]:
+    """Return the hosts of a ledger that live, by name; `with_ended`: also those that have ended and were the last to own threads.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return tuple([each for each in await ledger.hosts() if each.is_alive or await _left_work(ledger, each.host.name)])
-
-
-async def _left_work(ledger: Ledger, host: str) -> bool:
-    return bool((await ledger.threads(ThreadFilter(owner=host, open_calls=True), limit=1)).threads)
+    return tuple(each for each in await ledger.hosts() if with_ended or each.is_alive)
 
 
 def host_json(status: HostStatus) -> dict[str, Any]:
