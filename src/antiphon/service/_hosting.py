@@ -36,7 +36,7 @@ class HostedThread:
 
 
 async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostStatus, ...]:
-    """Return the hosts of a ledger that live, by name; `with_ended`: also those that have ended and were the last to own threads.
+    """Return the living hosts of a ledger by name; `with_ended`: also those that have ended and were the last to own threads.
 
     Raises:
         LedgerError: the ledger cannot be read.
