@@ -88,7 +88,7 @@ class State(NamedTuple):
 
 
 class AdmittedRow(NamedTuple):
-    """A message to be written, and what stands beside it."""
+    """A message to be written, with its record and link."""
 
     record: Record
     message: Message

@@ -69,7 +69,7 @@ class Examination:
         if row.seq != self._seq + 1:
             yield f"message {self._seq + 1} is missing; the next is {row.seq}"
         if link(self._hash, row.recorded_at, row.body) != row.hash:
-            yield "the hash is not that of the message, its time and what stands before it"
+            yield "the hash is not that of the message, its time and the rows before it"
         try:
             message = loads(row.body, Message, limits=NO_LIMITS)
         except DecodeError as exc:
@@ -197,7 +197,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
             raise RestoreRefusedError(f"row {seq + 1} is missing; the next is {record.seq}", name, seq + 1)
         previous = link(previous, to_micros(record.recorded_at), record.body)
         if previous.hex() != record.hash:
-            reason = "the hash is not that of the row, its time and what stands before it"
+            reason = "the hash is not that of the row, its time and the rows before it"
             raise RestoreRefusedError(reason, name, record.seq)
         message = _message(record.body, name, record.seq)
         pairing.add(record.seq, message)

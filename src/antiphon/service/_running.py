@@ -374,7 +374,7 @@ class _Follower:
         try:
             if self._hear is not None:
                 self._hear(event)
-        except Exception as exc:  # noqa: BLE001 (whoever waits gets it; the actor that has just written must not)
+        except Exception as exc:  # noqa: BLE001 (the waiting caller gets it; the actor that has just written must not)
             self._stops.set_exception(exc)
             return
         if event.is_last or event.is_pause:

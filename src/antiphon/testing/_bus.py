@@ -62,7 +62,7 @@ def _same(found: object, expected: object) -> None:
         raise AssertionError(f"found {found!r}, expected {expected!r}")
 
 
-async def a_parcel_comes_to_whoever_has_its_kind_unaltered(bus: Bus) -> None:
+async def a_parcel_comes_unaltered_to_the_system_that_has_its_kind(bus: Bus) -> None:
     inbox, parcel = _Inbox(), _parcel("probe/1", "snow \u2603 \x00")
     await bus.attach("probe", inbox.take)
     await bus.send(parcel)
@@ -118,7 +118,7 @@ async def a_name_has_one_owner_until_that_lets_go(bus: Bus) -> None:
     _same(first.taken, [])
 
 
-async def whoever_takes_a_parcel_may_send_another(bus: Bus) -> None:
+async def a_system_that_takes_a_parcel_may_send_another(bus: Bus) -> None:
     inbox = _Inbox()
 
     async def echo(parcel: Parcel) -> None:
@@ -134,12 +134,12 @@ async def whoever_takes_a_parcel_may_send_another(bus: Bus) -> None:
 BUS_CHECKS: dict[str, Callable[[Bus], Awaitable[None]]] = {
     check.__name__: check
     for check in (
-        a_parcel_comes_to_whoever_has_its_kind_unaltered,
+        a_parcel_comes_unaltered_to_the_system_that_has_its_kind,
         parcels_come_in_the_order_in_which_they_were_sent,
         each_gets_what_is_for_it_and_nothing_else,
         a_parcel_for_nobody_is_refused,
         a_name_has_one_owner_until_that_lets_go,
-        whoever_takes_a_parcel_may_send_another,
+        a_system_that_takes_a_parcel_may_send_another,
     )
 }
 """By sentence, every check."""

@@ -231,7 +231,7 @@ def _fenced(history: _History) -> Iterator[Breach]:
 
 
 def _undelivered(history: _History) -> Iterator[Breach]:
-    """R9: whoever follows a tail gets every message that is there, and after the first time of each, in order."""
+    """R9: a reader of a tail gets every message; after the first time of each, in order."""
     received: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for event in history.of("rx"):
         received[event.who][event.thread].setdefault(event.id)

@@ -123,7 +123,7 @@ def cut_answer(unit: Unit) -> Unit:
     if not is_too_large(unit):
         return unit
     given: list[Unit] = unit["parts"]
-    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for what stands beside them
+    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for the other fields
     parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
     found = {**unit, "parts": parts}
     if is_too_large(found):

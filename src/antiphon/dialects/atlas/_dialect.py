@@ -184,7 +184,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def _is_by_the_same(first: Message, message: Message) -> bool:
-    """Whether a message is said by whoever says the calls of its group, which come first; a tool's words are its own."""
+    """Whether a message has the same author as the calls of its group, which come first; a tool's words are its own."""
     return "option_result" in (first.payload.kind, message.payload.kind) or message.policy == first.policy
 
 

@@ -193,7 +193,7 @@ def _encode_metadata(given: Any, encoder: Encoder) -> dict[str, Any]:
     encoded = encoder.fields({} if given is None else given, ("metadata",))
     kind = given.get("type") if given else None
     if isinstance(kind, Enum) and isinstance(kind.value, str):
-        encoded["type"] = kind.value  # a type is text, whoever made the list it stands in
+        encoded["type"] = kind.value  # a type is text, also in a list that a program made
     return encoded
 
 

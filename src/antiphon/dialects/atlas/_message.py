@@ -299,7 +299,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def add_tool_result(
         self, name: str, result: object, call_id: str, status: ToolStatus = "success", error: str | None = None
     ) -> None:
-        """Add what came of the call `call_id`. It need not be a call of this message.
+        """Add the result of the call `call_id`. It need not be a call of this message.
 
         Raises:
             RuntimeError: the message was sent.

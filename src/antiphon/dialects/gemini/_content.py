@@ -203,7 +203,7 @@ _ERROR = "Error"
 
 
 def read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
-    """Return what came of the call as fields of an option_result, and how it is laid out where we would do otherwise."""
+    """Return the result of the call as fields of an option_result, and its layout where ours would differ."""
     error = response.get("error")
     is_error = _is_error(error)
     given = {key: value for key, value in response.items() if key != "error"} if is_error else response
@@ -218,7 +218,7 @@ def read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
 
 
 def write_outcome(outcome: OptionResultPayload, words: list[str], form: str | None) -> dict[str, object]:
-    """Write what came of a call. What it says in words besides is put to its output."""
+    """Write the result of a call. Its text is added to the output."""
     result = fresh(outcome, "result")
     if words:
         result = "\n".join([*([] if result is None else [json_text(result)]), *words])

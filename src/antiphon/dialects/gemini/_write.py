@@ -95,7 +95,7 @@ def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dic
 
 
 def _role(group: Sequence[Message], writing: BodyWriting) -> str:
-    """Return whose content it is. Who calls is the model, even where its words are another's to whoever looks."""
+    """Return the role of the content. A call is always the model's, also where its words are another agent's."""
     if len(group) > 1 and any(type(message.payload) is OptionCallPayload for message in group):
         return "model"
     return ROLES.get(writing.role(group[0]), "user")

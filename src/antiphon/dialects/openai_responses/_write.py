@@ -1,6 +1,6 @@
 """Writes items: history from elsewhere in the short forms that need no id, what came from here in the form it had.
 
-A message may be several items: what stands in it as an item of its own (reasoning with its proof, an image that the service
+A message may be several items: the parts that are items of their own (reasoning with its proof, an image that the service
 made, whatever only this format has) is one, and the words between are messages.
 """
 
