@@ -81,6 +81,9 @@ class Clock:
         self.seconds = 1000.0
         self.boots = 0
 
+    def has_ended(self, instance: str) -> bool:
+        return False
+
     @property
     def boot(self) -> str:
         return str(self.boots)

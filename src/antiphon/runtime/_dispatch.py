@@ -76,6 +76,7 @@ class Dispatcher:
         self._lifetime = lifetime
         self._loop = lifetime.loop
         self._within, self._hop_limit = settings.within, settings.hop_limit
+        self._answers_mismatches = settings.mismatch_patience is None
         self._tree, self._cells = tree, tree.cells
         self._durable = durable
         self._in_flight = in_flight
@@ -149,7 +150,7 @@ class Dispatcher:
                 await self.answer(delivery, outcome)
             is_done = True
         except DeliveryError as exc:
-            if not _is_mismatch(delivery, exc):
+            if not self._is_mismatch(delivery, exc):
                 await self.end_with_error(delivery, exc)
                 is_done = True
             raise
@@ -177,7 +178,7 @@ class Dispatcher:
         try:
             outcome = await handle(delivery)
         except DeliveryError as exc:
-            if not _is_mismatch(delivery, exc):
+            if not self._is_mismatch(delivery, exc):
                 await self._defer_result(delivery, call, error_result(delivery, exc, delivery.to))
             raise
         if delivery.unnamed_count or delivery.keys:
@@ -316,7 +317,15 @@ class Dispatcher:
 
     async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None:
         """Give up the thread of a message that the code here cannot continue. The message stays open for other code."""
-        await self.evicting.give_up(delivery, error)
+        if self._answers_mismatches:
+            await self.end_with_error(delivery, error)
+        else:
+            await self.evicting.give_up(delivery, error)
+
+    def _is_mismatch(self, delivery: DeliveryState, error: DeliveryError) -> bool:
+        """Whether an error says that the code here cannot continue a thread: that is no answer to the message."""
+        is_mismatch = isinstance(error, HistoryMismatchError) and delivery.thread_id is not None
+        return is_mismatch and not self._answers_mismatches
 
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
         """Redeliver a message whose handler has failed, after the restart; outside of a thread, answer with the error."""
@@ -379,11 +388,6 @@ class Dispatcher:
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
-
-
-def _is_mismatch(delivery: DeliveryState, error: DeliveryError) -> bool:
-    """Whether an error says that the code here cannot continue a thread: that is no answer to the message."""
-    return isinstance(error, HistoryMismatchError) and delivery.thread_id is not None
 
 
 def _check_evicted(parent: DeliveryState | None) -> None:

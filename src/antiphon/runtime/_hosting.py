@@ -374,7 +374,7 @@ class Eviction:
         """Stop the thread if no host has continued it in time. While another has it, callers wait as for every thread."""
         thread_id, ledger = mismatch.thread_id, self._journal.ledger
         while True:
-            await asyncio.sleep(self._mismatch_patience)
+            await asyncio.sleep(self._mismatch_patience or 0.0)
             try:
                 if not any(row.message.invocation_id == mismatch.invocation_id for row in await ledger.open_calls(thread_id)):
                     return  # it was answered

@@ -145,8 +145,9 @@ class Settings:
     """Seconds between two beats of a host. Its lease is three times as long."""
     poll: float = 0.2
     """Seconds between two looks for messages that other processes have posted to threads of this host."""
-    mismatch_patience: float = 30.0
-    """Seconds that callers wait for a host of another build, after the code here could not continue a thread."""
+    mismatch_patience: float | None = 30.0
+    """Seconds that callers wait for a host of another build, after the code here could not continue a thread. None: the error
+    answers the message, and the thread goes on; for a copy of a thread that is run again only to be compared."""
     release_after: float = 5.0
     """Seconds without work after which a thread is released, so that another host may take it."""
 

@@ -29,6 +29,7 @@ from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
+from antiphon.runtime import Settings
 from antiphon.runtime.extending import AGAIN
 
 _AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
@@ -97,6 +98,7 @@ async def rerun(
         "toolkit": toolkit,
         "make_model": lambda name: silent[name or ""],
         "recover": False,
+        "settings": Settings(mismatch_patience=None),
     }
     async with PostChain(copy, config=chosen, grace=0.2, **given) as chain:
         await chain.system.recover(thread_id)
