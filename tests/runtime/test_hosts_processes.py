@@ -78,7 +78,7 @@ class Site:
     def ledger(self) -> AbstractAsyncContextManager[Ledger]:
         return open_ledger(f"sqlite:///{self.folder}/ledger.db")
 
-    async def wait(self, what: Callable[[Ledger], Awaitable[bool]], limit: float = 40.0) -> None:
+    async def wait(self, what: Callable[[Ledger], Awaitable[bool]], limit: float = 120.0) -> None:
         async with self.ledger() as ledger, asyncio.timeout(limit):
             while not await what(ledger):  # noqa: ASYNC110 (other processes tell nobody)
                 await asyncio.sleep(0.05)
