@@ -476,6 +476,8 @@ class Journal:
         self._lengths.pop(thread_id, None)
         self.unrecovered.pop(thread_id, None)
         self._redactions.pop(thread_id, None)
+        if self.gates is not None:
+            self.gates.forget(thread_id)
 
     async def close(self) -> None:
         """Write all waiting rows, and wait for claims that are under way."""

@@ -64,13 +64,17 @@ async def _pattern(ledger: Ledger, stack: AsyncExitStack) -> Work:
     def clerk(observations: Conversation, choices: Choices) -> Any:
         return "Done." if observations.calls() else choices.call("pay", amount=5)
 
-    executor = await stack.enter_async_context(Executor(ledger, options, settings=Settings(block_limit=None)))
+    settings = Settings(block_limit=None, heartbeat=0.5, release_after=0.1)
+    executor = await stack.enter_async_context(Executor(ledger, options, settings=settings))
 
     async def work(thread_id: str) -> None:
         assert (await executor.run("go", thread_id=thread_id, policy="clerk")).status == "completed"
 
     return work
 
+
+_IDLE = 1.5
+"""Seconds after which a host has released its idle threads, with all that it remembers of them."""
 
 KINDS = {"calls": _calls, "agent": _agent, "pattern": _pattern}
 
@@ -90,9 +94,11 @@ async def _growth(url: str, kind: str, runs: int) -> tuple[int, int]:
         work = await KINDS[kind](ledger, stack)
         for number in range(WARM):
             await work(f"{kind}-{number}")
+        await asyncio.sleep(_IDLE)
         objects, blocks = _size()
         for number in range(WARM, WARM + runs):
             await work(f"{kind}-{number}")
+        await asyncio.sleep(_IDLE)
         more_objects, more_blocks = _size()
         return more_objects - objects, more_blocks - blocks
 
