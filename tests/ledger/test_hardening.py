@@ -379,7 +379,7 @@ def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, 
     ],
 )
 def test_what_can_be_computed_from_messages_is_compared_with_them(sql: str, tmp_path: Path) -> None:
-    """G20: what stands beside the messages, and hosts and owners."""
+    """G20: columns beside the messages, and rows of hosts and owners."""
     path = tmp_path / "ledger.db"
     _filled(path)
     connection = connect(LedgerFile(str(path), 5.0))

@@ -1,4 +1,4 @@
-"""`follow`: every record once and in order, whoever writes it; words beside them, for a reader that keeps up."""
+"""`follow`: every record once and in order, from any writer; words beside them, for a reader that keeps up."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
