@@ -684,6 +684,8 @@ class EffectFailedError(DeliveryError):
     """The function of an effect raised an exception. The outcome is recorded: a replayed handler gets the same."""
 
     code = "EFFECT_FAILED"
+    details: object = None
+    """More about it, as JSON."""
 
 
 class ParkedError(DeliveryError):

@@ -1,6 +1,9 @@
 from antiphon.agents._budget import AgentBudget as AgentBudget
+from antiphon.agents._missing import DurabilityWarning as DurabilityWarning
+from antiphon.agents._observers import durable_stream as durable_stream
 from antiphon.agents._run import CurrentEffect as CurrentEffect
 from antiphon.agents._run import LedgerRun as LedgerRun
+from antiphon.agents._run import RunBlock as RunBlock
 from antiphon.agents._run import current_effect as current_effect
 from antiphon.agents._run import current_run as current_run
 from antiphon.agents._run import ledger_run as ledger_run

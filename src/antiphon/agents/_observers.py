@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities import AbstractCapability, Instrumentation
 from pydantic_ai.messages import AgentStreamEvent
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import RunContext
 
-from antiphon.agents._run import LedgerRun, current_effect, current_run
+from antiphon.agents._run import LedgerRun, at_end, current_effect, current_run, ledger_run
 from antiphon.ledger import Ledger
 from antiphon.runtime import AgentOperation
 
@@ -110,48 +109,37 @@ class LiveDelta:
     event: AgentStreamEvent
 
 
-_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta]]]] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta | None]]]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
     """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
-    Their `LedgerDurability` must say `live=True`, and they must run in this process.
+    The deltas end with the run, or with the last one, if several are open in the thread. Agents that run in this process are
+    heard, if their `LedgerDurability` says `live=True`.
     """
-    queue: asyncio.Queue[LiveDelta] = asyncio.Queue(_ROOM)
+    queue: asyncio.Queue[LiveDelta | None] = asyncio.Queue(_ROOM)
     queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
     queues.append(queue)
     try:
-        yield _each(queue)
+        with at_end(ledger, thread_id, lambda: _end(queue)):
+            yield _each(queue)
     finally:
         queues.remove(queue)
         if not queues:
             _listeners[ledger].pop(thread_id, None)
 
 
-async def _each(queue: asyncio.Queue[LiveDelta]) -> AsyncIterator[LiveDelta]:
-    while True:
-        yield await queue.get()
+def _end(queue: asyncio.Queue[LiveDelta | None]) -> None:
+    if queue.full():  # the listener is slow, and misses deltas; it must not miss the end
+        queue.get_nowait()
+    queue.put_nowait(None)
 
 
-def live_handler(handler: EventStreamHandler[AgentDepsT] | None) -> EventStreamHandler[AgentDepsT]:
-    """Return a handler that publishes events to listeners, and then passes them to another handler, if there is one."""
-
-    async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
-        events = _published(None if ctx.agent is None else ctx.agent.name, stream)
-        if handler is not None:
-            await handler(ctx, events)
-        async for _ in events:
-            pass
-
-    return handle
-
-
-async def _published(agent: str | None, stream: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
-    async for event in stream:
-        publish_live(agent, event)
-        yield event
+async def _each(queue: asyncio.Queue[LiveDelta | None]) -> AsyncIterator[LiveDelta]:
+    while (delta := await queue.get()) is not None:
+        yield delta
 
 
 def publish_live(agent: str | None, event: Any) -> None:
@@ -163,3 +151,51 @@ def publish_live(agent: str | None, event: Any) -> None:
     for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
         if not queue.full():
             queue.put_nowait(delta)
+
+
+# ---------------------------------------------------------------- streams that outlive a function
+
+ItemT = TypeVar("ItemT")
+
+
+async def durable_stream(
+    thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any
+) -> AsyncGenerator[ItemT, None]:
+    """Run a stream in a run: for web frameworks, which read a stream after the function that made it has returned.
+
+    `stream` is called in the run, and its items are passed on as they come. The options are those of `ledger_run`. The run
+    ends with the stream. If the reader goes away before that, the run stays open, and the same request again continues it.
+
+    Raises:
+        LedgerError, ParkedError, HistoryMismatchError: as `ledger_run` does, when the stream is read.
+    """
+    items: asyncio.Queue[ItemT] = asyncio.Queue()
+    asked = asyncio.Event()
+
+    async def read() -> None:
+        async with ledger_run(thread_id, **options):
+            async for item in stream():
+                items.put_nowait(item)
+                await asked.wait()  # the next one when it is wanted, as without a run
+                asked.clear()
+
+    # In a task of its own: the steps of this generator may be taken in several tasks, and the run is in one context.
+    reading = asyncio.create_task(read())
+    try:
+        while (found := await _first(items, reading)) is not None:
+            yield found[0]
+            asked.set()
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.wait((reading,))
+
+
+async def _first(items: asyncio.Queue[ItemT], reading: asyncio.Task[None]) -> tuple[ItemT] | None:
+    """Return the next item; None if there is no more."""
+    getting = asyncio.ensure_future(items.get())
+    try:
+        await asyncio.wait((getting, reading), return_when=asyncio.FIRST_COMPLETED)
+        return (getting.result(),) if getting.done() else None
+    finally:
+        getting.cancel()

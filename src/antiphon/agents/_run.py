@@ -11,16 +11,26 @@ was thought dead, because it slept past its lease, is fenced.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from antiphon.agents._missing import report_missing, watch_agents
 from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
@@ -53,7 +63,7 @@ async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
         LedgerError: it cannot be opened.
         ValueError: the URL is of an unknown kind.
     """
-    shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(url, _Shared())
+    shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(_file_of(url) or url, _Shared())
     async with shared.lock:
         if shared.ledger is None:
             shared.ledger = await shared.stack.enter_async_context(open_ledger(url))
@@ -68,9 +78,18 @@ async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
                 await shared.stack.aclose()
 
 
+def _file_of(ledger: Ledger | str) -> str | None:
+    """Return the file of a ledger, however it is written; None if it has none."""
+    path = ledger.removeprefix(_SQLITE) if isinstance(ledger, str) else getattr(ledger, "path", None)
+    return None if path is None or path == ledger else str(Path(path).resolve())
+
+
+_SQLITE = "sqlite:///"
+
 # ---------------------------------------------------------------- runs
 
 CurrentT = TypeVar("CurrentT")
+ResultT = TypeVar("ResultT")
 
 _run: ContextVar[LedgerRun | None] = ContextVar("antiphon.agents.run", default=None)
 _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect", default=None)
@@ -110,9 +129,12 @@ class LedgerRun:
         depth: int = 0,
         admit: Admit | None = None,
         observer: Observer | None = None,
+        required: bool = False,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
+        self.required = required
+        """Whether it is an error if something in it is not recorded."""
         self._name = name
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
@@ -128,6 +150,8 @@ class LedgerRun:
         self._taken_up: set[str] = set()
         self._at_work: set[str] = set()
         self._parts: dict[str, LedgerRun] = {}
+        self._is_used = False
+        self._has_ended = False
 
     # ------------------------------------------------------------ what there is
 
@@ -203,6 +227,7 @@ class LedgerRun:
             HistoryMismatchError: the program does not repeat what it did in its last run.
             LedgerError: it could not be stored.
         """
+        self._is_used = True
         effect = Effect(
             self.journal,
             self.course,
@@ -259,6 +284,7 @@ class LedgerRun:
         return record
 
     def _row(self, message: Message, key: str, lane: Lane) -> Message:
+        self._is_used = True
         course = self.course
         own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
         own_id = f"{course.invocation_id}/{course.next_key(key)}"
@@ -272,11 +298,17 @@ class LedgerRun:
         Raises:
             ParkedError: a person must settle something first.
             LedgerError: it cannot be stored.
+            RuntimeError: it has another ledger, or its block has ended.
         """
+        if self._has_ended:
+            raise RuntimeError(
+                f"the block of ledger_run({self.thread_id!r}) has ended: nothing can be recorded any more; "
+                "read a stream inside of the block, or give it to durable_stream"
+            )
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
-        if ledger not in (self._url, self.ledger):
+        if ledger not in (self._url, self.ledger) and (_file_of(ledger) is None or _file_of(ledger) != _file_of(self.ledger)):
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
@@ -300,6 +332,7 @@ class LedgerRun:
 
     def next_agent(self, name: str) -> str:
         """Return the id of the next run of an agent."""
+        self._is_used = True
         run_id = f"{self.invocation_id}/{self._agents.next_key(name)}"
         self._taken_up.add(run_id)
         return run_id
@@ -365,8 +398,19 @@ class LedgerRun:
         if self._opened is not None:
             await self._opened.give_up(error)
 
+    @property
+    def is_of_program(self) -> bool:
+        """Whether it is a run of a program, not a handler of an actor."""
+        return self._opened is None or self._opened.tenure is not None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was recorded or read in it."""
+        return self._is_used
+
     async def leave(self) -> None:
         """Release the thread. A run that was not closed stays open, and can be continued."""
+        self._has_ended = True
         try:
             if self._opened is not None:
                 with suppress(LedgerError):  # its caller has the error, or the run has failed already
@@ -374,7 +418,26 @@ class LedgerRun:
         finally:
             if self._opened is not None:
                 await self._opened.leave()
+                if self._opened.tenure is None or self._opened.tenure.is_over:
+                    for callback in _at_end.get(self.ledger, {}).get(self.thread_id, ()):
+                        callback()
             await self._stack.aclose()
+
+
+_at_end: WeakKeyDictionary[Ledger, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Generator[None, None, None]:
+    """Have a function called whenever the last open run of a thread in this process has ended, for a `with` block."""
+    callbacks = _at_end.setdefault(ledger, {}).setdefault(thread_id, [])
+    callbacks.append(callback)
+    try:
+        yield
+    finally:
+        callbacks.remove(callback)
+        if not callbacks:
+            _at_end[ledger].pop(thread_id, None)
 
 
 class _Scope(AbstractContextManager[CurrentT, None]):
@@ -406,8 +469,70 @@ def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect,
     return _Scope(_effect, effect)
 
 
-@asynccontextmanager
-async def ledger_run(
+class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextManager[LedgerRun, None]):
+    """The block of a run: `async with`, or `with` where no event loop runs, as around `agent.run_sync`."""
+
+    def __init__(self, thread_id: str, block: AbstractAsyncContextManager[LedgerRun]) -> None:
+        self._thread_id = thread_id
+        self._block = block
+        self._is_entered = False
+        self._context = copy_context()
+        """Where the block is entered and left, if there is no task that does both."""
+        self._token: Token[LedgerRun | None] | None = None
+
+    @override
+    async def __aenter__(self) -> LedgerRun:
+        self._is_entered = True
+        return await self._block.__aenter__()
+
+    @override
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._block.__aexit__(*raised)
+
+    @override
+    def __enter__(self) -> LedgerRun:
+        self._is_entered = True
+        run = self._in_loop(self._block.__aenter__())
+        self._token = _run.set(run)
+        return run
+
+    @override
+    def __exit__(self, *raised: Any) -> None:
+        assert self._token is not None  # noqa: S101 (it was entered)
+        _run.reset(self._token)
+        self._in_loop(self._block.__aexit__(*raised))
+
+    def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Do a step on the loop that `run_sync` uses."""
+        loop = _current_loop()
+        if loop.is_running():
+            step.close()
+            raise RuntimeError(f"an event loop is running: use `async with ledger_run({self._thread_id!r})`")
+        return loop.run_until_complete(loop.create_task(step, context=self._context))
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            reason = (
+                f"ledger_run({self._thread_id!r}) was never entered, so nothing is recorded: use `async with ledger_run(…)`"
+            )
+            report_missing(reason, required=False)
+
+
+def _current_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of this thread, as Pydantic AI finds it for `run_sync`: a new one, if there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that there is none
+            loop = asyncio.get_event_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None or loop.is_closed():
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+    return loop
+
+
+def ledger_run(
     thread_id: str | Context,
     *,
     id: str = "run",
@@ -415,7 +540,8 @@ async def ledger_run(
     ledger: Ledger | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
-) -> AsyncGenerator[LedgerRun, None]:
+    required: bool = False,
+) -> RunBlock:
     """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
 
     A run is identified by its thread and its `id`. The same again continues where it was, or returns what is recorded, if it
@@ -431,29 +557,55 @@ async def ledger_run(
 
     If the block raises, the run stays open.
 
+    A block in which nothing is recorded, and an agent in it that has no `LedgerDurability`, is reported as a
+    `DurabilityWarning`; if it is `required` that everything is recorded, as an error. A program without an event loop uses
+    `with` instead of `async with`, and `agent.run_sync` in it.
+
     Raises:
         ParkedError: a person must settle something first.
+        RuntimeError: something that is required to be recorded is not.
         OwnedError: another living process has the thread. Nothing was done.
         FencedError: another process has taken the thread over.
         HistoryMismatchError: the program does not repeat what it did in its last run.
         LedgerError: the ledger cannot be used.
     """
     if isinstance(thread_id, Context):
-        with run_scope(_within(thread_id)) as run:
-            yield run
-        return
-    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer)
+        return RunBlock(thread_id.thread_id or "", _in_handler(thread_id))
+    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, required=required)
+    return RunBlock(thread_id, _in_program(run, ledger))
+
+
+@asynccontextmanager
+async def _in_handler(context: Context) -> AsyncGenerator[LedgerRun, None]:
+    with run_scope(_within(context)) as run:
+        yield run
+
+
+@asynccontextmanager
+async def _in_program(run: LedgerRun, ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
+    watch_agents(_report_agent)
     try:
         if ledger is not None:
             await run.open(ledger)
         with run_scope(run):
             yield run
+        if not run.is_used:
+            reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
+            report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
         await run.close()
     except HistoryMismatchError as exc:
         await run.give_up(exc)
         raise
     finally:
         await run.leave()
+
+
+def _report_agent(name: str) -> None:
+    """Report an agent without durability that begins in the current run. What runs in an effect is recorded with it."""
+    run = current_run()
+    if run is not None and run.is_of_program and current_effect() is None:
+        reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"
+        report_missing(reason, required=run.required)
 
 
 def _within(context: Context) -> LedgerRun:

@@ -100,15 +100,42 @@ async def _place(store: _Store, head: Head, at: int | None, at_step: int | None)
     if at is not None and at_step is not None:
         raise ValueError("give at or at_step, not both")
     if at_step is not None:
-        async for record in store.read(head.thread_id, reverse=True):
-            if record.message.step_num == at_step:
-                return record.seq
-        raise ValueError(f"thread {head.thread_id!r} has no message of step {at_step}")
+        return await _end_of_step(store, head.thread_id, at_step)
     if at is None:
         return head.seq
     if not 0 <= at <= head.seq:
         raise ValueError(f"thread {head.thread_id!r} has the messages 1 to {head.seq}; there is no {at}")
     return at
+
+
+async def _end_of_step(store: _Store, thread_id: str, step: int) -> int:
+    """Return the last message of a step. Where messages do not name their steps, each answer begins one, as of an agent."""
+    has_steps = False
+    async for record in store.read(thread_id, reverse=True):
+        if record.message.step_num == step:
+            return record.seq
+        has_steps = has_steps or record.message.step_num is not None
+    ends = [] if has_steps else await _ends_of_answers(store, thread_id)
+    if not 1 <= step <= len(ends):
+        raise ValueError(f"thread {thread_id!r} has no message of step {step}")
+    return ends[step - 1]
+
+
+async def _ends_of_answers(store: _Store, thread_id: str) -> list[int]:
+    """Return the last message that belongs to each answer: the answer, the results of its calls, the outcomes of effects."""
+    ends: list[int] = []
+    exchange, is_open = None, False
+    async for record in store.read(thread_id):
+        message = record.message
+        is_answer = message.lane == "talk" and message.role_hint_for_llm == "assistant"
+        if is_answer and (not is_open or message.correlation_id is None or message.correlation_id != exchange):
+            exchange, is_open = message.correlation_id, True
+            ends.append(record.seq)
+        elif is_open and (is_answer or message.kind == "option_result"):
+            ends[-1] = record.seq
+        elif message.lane == "talk":
+            is_open = False  # the next question
+    return ends
 
 
 async def _open_at(store: _Store, thread_id: str, seq: int) -> tuple[Pairing, list[Message]]:

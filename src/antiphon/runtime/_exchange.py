@@ -222,7 +222,10 @@ def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError
     code, reason = payload.error_type or "ERROR", payload.error_message or ""
     cls = _ERRORS.get(code)
     if cls is not None:
-        return cls(reason, address)
+        error = cls(reason, address)
+        if isinstance(error, errors.EffectFailedError):
+            error.details = thaw(payload.result)
+        return error
     return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 

@@ -163,11 +163,10 @@ async def test_what_a_tool_raises_is_its_outcome_and_stays() -> None:
         desk.note("fail")
         raise OSError("the printer is on fire")
 
-    for cause in (OSError, type(None)):
-        with pytest.raises(EffectFailedError, match="OSError: the printer is on fire") as caught:
+    for _ in range(2):
+        with pytest.raises(OSError, match="the printer is on fire"):
             async with ledger_run("t"):
                 await agent.run("go")
-        assert isinstance(caught.value.__cause__, cause)
     assert desk.taken() == ["model 0", "fail"]
 
 
@@ -234,8 +233,8 @@ async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
             pass
     async with System(ledger) as system:
         await system.settle("t", "t/run", retry=True)
-    async with ledger_run("t", ledger=ledger):
-        pass
+    async with ledger_run("t", ledger=ledger) as run:
+        await run.effect("go", {}, _nothing)
     assert not await ledger.open_calls("t")
 
 
@@ -259,14 +258,16 @@ async def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(mon
         async with System(ledger) as system:
             (parked,) = await system.parked()
             await system.settle("t", parked.invocation_id, retry=True)
-    async with ledger_run("t", ledger=ledger):
-        pass
+    async with ledger_run("t", ledger=ledger) as run:
+        await run.effect("go", {}, _nothing)
     assert not await ledger.open_calls("t")
 
 
 async def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_it() -> None:
     ledger = MemoryLedger()
-    async with ledger_run("t", ledger=ledger), ledger_run("t", ledger=ledger, id="other"):
+    async with ledger_run("t", ledger=ledger) as one, ledger_run("t", ledger=ledger, id="other") as other:
+        await one.effect("go", {}, _nothing)
+        await other.effect("go", {}, _nothing)
         with pytest.raises(RuntimeError, match="run 'run' of thread 't' is open in this process"):
             async with ledger_run("t", ledger=ledger):
                 pass
@@ -308,9 +309,13 @@ async def test_an_effect_may_say_that_it_does_not_know() -> None:
 
 
 async def test_a_run_without_a_ledger_says_so() -> None:
-    async with ledger_run("t") as run:
-        with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
+    with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
+        async with ledger_run("t") as run:
             run.ledger  # noqa: B018
+
+
+async def _nothing(key: str) -> None:
+    return None
 
 
 @pytest.mark.parametrize(("effects", "parked"), [("once", 1), ("none", 0)])

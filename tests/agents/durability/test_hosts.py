@@ -137,7 +137,8 @@ async def test_the_runs_of_a_process_are_one_host_that_leaves_with_the_last_of_t
     ledger, tasks = MemoryLedger(), asyncio.all_tasks()
     async with ledger_run("a", ledger=ledger, name="one") as run:
         await run.effect("look", {}, _look)
-        async with ledger_run("b", ledger=ledger, name="two"):
+        async with ledger_run("b", ledger=ledger, name="two") as other:
+            await other.effect("look", {}, _look)
             (host,) = await ledger.hosts()
             assert host.threads == 2
         (host,) = await ledger.hosts()

@@ -20,7 +20,7 @@ from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon.agents import LedgerDurability, ledger_run, listen
-from antiphon.errors import EffectFailedError, HistoryMismatchError
+from antiphon.errors import HistoryMismatchError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import ForeignPart, OptionCallPayload
@@ -103,7 +103,7 @@ async def test_a_program_that_ended_in_the_middle_goes_on_there_and_pays_for_not
     """G9."""
     ledger, desk = MemoryLedger(), Desk()
     cut = [*EVERYTHING[:answers], CutError()]
-    with pytest.raises(EffectFailedError):
+    with pytest.raises(CutError):
         async with ledger_run("t"):
             await clerk(ledger, desk, script(desk, *cut), output_type=Receipt).run("refund me")
     first = desk.taken()
@@ -223,7 +223,7 @@ async def test_an_agent_that_a_tool_runs_is_durable_too() -> None:
 
         return boss
 
-    with pytest.raises(EffectFailedError):
+    with pytest.raises(CutError):
         async with ledger_run("t"):
             await agents([call("refund", "c1", amount=1)], CutError()).run("go")
     assert desk.taken() == ["model 0", "delegate", "model 0", "refund 1", "model 1"]

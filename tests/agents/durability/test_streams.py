@@ -100,8 +100,8 @@ async def test_a_model_that_says_nothing_is_given_up_when_the_time_of_the_run_is
     ledger = MemoryLedger()
     hanging = speaker(ledger, speaking(does_hang=True), live=is_live, budget=AgentBudget(seconds=0.2))
     with pytest.raises(BudgetExceededError, match="during 't/run/speaker/model'"):
-        async with ledger_run("t"), hanging.run_stream("speak"):
-            pass
+        async with ledger_run("t"), hanging.run_stream("speak") as stream:
+            await stream.get_output()
     async with ledger_run("t"):
         assert (await speaker(ledger, speaking(does_hang=False), live=True).run("speak")).output == "one two"
     assert await rows(ledger) == ["speak", "one two", "answered"]

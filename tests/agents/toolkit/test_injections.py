@@ -23,7 +23,7 @@ from tests.agents.toolkit.kit import noted, rows
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Toolkit, pending_approvals, quoted
-from antiphon.errors import EffectFailedError, ParkedError
+from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import OptionResultPayload
 
@@ -153,7 +153,7 @@ class House:
         tried: list[str] = []
         for _ in range(2 if text.startswith("{") else 1):  # where it is undisguised, once more, as a supervisor does
             model = Obedient(begin)
-            with suppress(ParkedError, UnexpectedModelBehavior, EffectFailedError):
+            with suppress(ParkedError, UnexpectedModelBehavior, RuntimeError):
                 await self._run(model, prompt, history)
             tried = tried or model.tried
         return tried

@@ -12,7 +12,7 @@ from tests.agents.toolkit.kit import Witness, call, noted, returns, rows, script
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import ApprovalRule, Schema, Toolkit, answer, pending_approvals
-from antiphon.errors import EffectFailedError, HistoryMismatchError, ParkedError, UnguardedToolError
+from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, OptionCallPayload, PartsPayload
@@ -139,7 +139,7 @@ def test_a_tool_that_needs_no_approval_stays_in_its_toolkit_too() -> None:
     till = Till()
 
     async def work(ledger: Ledger) -> None:
-        with pytest.raises(EffectFailedError, match="the model is gone"):
+        with pytest.raises(RuntimeError, match="the model is gone"):
             await till.guarded(ledger, LOOK_THEN_FAIL, approval=False)
         with pytest.raises(UnguardedToolError, match="was begun under toolkit 'toolkit'"):
             await till.plain(ledger, LOOK_THEN_PAY)

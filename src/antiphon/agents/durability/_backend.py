@@ -8,7 +8,6 @@
 | giving up a suspended answer | `idempotent` |
 | compacting a history | `none` |
 | whatever else a capability does | `once` |
-| an event for a handler | nothing: events are live |
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from pydantic_ai.durable_exec import (
     DurableOperationBackend,
     DurableOperationId,
     DynamicToolsetCallToolParams,
-    EventStreamHandlerId,
     JournalOperationNamer,
     ModelCancelSuspendedResponseId,
     ModelCompactMessagesId,
@@ -49,8 +47,10 @@ from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
+from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
+    CallNotes,
     NotDone,
     Reconcile,
     RecordedLists,
@@ -59,6 +59,7 @@ from antiphon.agents.durability._tool_call import (
     change_since_offered,
     effects_of,
     plain_arguments,
+    typed_result,
 )
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
@@ -130,6 +131,13 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         return run.of_agent(context.run_id, self.agent)
 
 
+class _LiveResult:
+    """What a tool has returned in this process, and its stored form."""
+
+    result: Any = None
+    returned: Json = None
+
+
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
     """One operation, bound to the backend."""
 
@@ -145,8 +153,6 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     @override
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
         operation = self._operation
-        if isinstance(operation.operation_id, EventStreamHandlerId):
-            return await operation.handler(params)
         run = await self._backend.run_of(_context_of(params))
         label = None if operation.invocation_label is None else operation.invocation_label(params)
         name = self._backend.namer.invocation_name(operation.operation_id, label=label).operation_name
@@ -163,7 +169,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         async def ask(key: str) -> Json:
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
-                    response = await self._handled(cast("ParamsT", params))
+                    asking, relay = self._handled(cast("ParamsT", params)), current_relay()
+                    response = await (asking if relay is None or not id.streaming else relay.answer(asking))
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
 
@@ -190,18 +197,42 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
         )
 
+        notes, live = CallNotes(params.ctx), _LiveResult()
+
         async def call(key: str) -> Json:
             if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
                 returned: Json = {"kind": "tool_failed", "message": change}
                 called.returned(returned)
                 return {"returned": returned}
-            with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
-                handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                returned = self._fitting(self._operation.result_codec.dump(handled))
+            with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), notes.scope(), tool_errors():
+                try:
+                    handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
+                    dumped = self._operation.result_codec.dump(handled)
+                    returned = self._fitting(dumped)
+                    if returned is dumped:
+                        live.result, live.returned = handled, returned
+                except asyncio.CancelledError as exc:
+                    if not notes.is_cancelled:
+                        raise
+                    # The tool has cancelled its own run. That is its outcome: it is recorded before the task stops.
+                    notes.interrupted, returned = exc, {"kind": "tool_failed", "message": "it has cancelled the run"}
                 called.returned(returned)
-                return {"returned": returned}
+                return {"returned": returned, **notes.dump()}
 
-        return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
+        said = await with_known_errors(called.perform, call, _as_failed)
+        await notes.do_again(said if isinstance(said, dict) else {})
+        recorded = _as_result(said)
+        if live.returned is not None and live.returned == recorded:
+            return live.result  # with its classes: the journal has the same as JSON
+        return self._typed(params, recorded)
+
+    def _typed(self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, recorded: Any) -> ResultT:
+        """Return a recorded result, in the class that the tool declares."""
+        loaded: Any = self._operation.result_codec.load(recorded)
+        tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
+        if tool is None or recorded.get("kind") not in ("tool_return", "tool_content_result"):
+            return cast("ResultT", loaded)
+        return cast("ResultT", replace(loaded, result=typed_result(tool, recorded.get("result"), loaded.result)))
 
     def _fitting(self, returned: Any) -> Json:
         """Return the result of a tool, cut if it is too large. If it cannot be cut, as an image, the call fails."""

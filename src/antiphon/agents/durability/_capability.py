@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import asynccontextmanager
 from copy import copy
 from datetime import datetime
 from typing import Any, ClassVar
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
+from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler, WrapRunHandler
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
-from pydantic_ai.models import Model
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FinalResultEvent,
+    ModelResponse,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+)
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
-from antiphon.agents._observers import live_handler, told_as_agent
+from antiphon.agents._observers import publish_live, told_as_agent
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._model_request import limit_stream
+from antiphon.agents.durability._streaming import (
+    TappedModel,
+    current_relay,
+    relay_events,
+    request_streams,
+    with_live_model,
+)
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
-from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
+from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, current_notes
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import Effect
+
+_OF_MODELS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)
+"""The events that come from models."""
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
@@ -70,11 +88,11 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
         agent, if not by its own name.
         """
-        handler = live_handler(event_stream_handler) if live else event_stream_handler
-        super().__init__(models=models, event_stream_handler=None if handler is None else limit_stream(handler), name=name)
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
+        self._live = live
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
 
     @override
@@ -93,6 +111,78 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
         return LedgerBackend(self.name, self._ledger, effects=self._effects, reconcile=self._reconcile, limits=self._limits)
+
+    # ------------------------------------------------------------ what a tool may do to its run
+
+    @override
+    async def before_run(self, ctx: RunContext[AgentDepsT]) -> None:
+        """Accept a cancellation token: to cancel a run from outside is to stop its program, and it can be continued."""
+
+    @override
+    def _durable_run_context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
+        notes = current_notes()
+        return notes.context(ctx) if notes is not None and notes.is_about(ctx) else super()._durable_run_context(ctx)
+
+    # ------------------------------------------------------------ streams
+
+    @override
+    async def wrap_model_request(
+        self, ctx: RunContext[AgentDepsT], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
+    ) -> ModelResponse:
+        if not self.in_durable_context:
+            return await handler(request_context)
+        async with request_streams():
+            return await super().wrap_model_request(
+                ctx, request_context=request_context, handler=lambda given: handler(with_live_model(given))
+            )
+
+    @override
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        return with_live_model(await super().before_model_request(ctx, request_context))
+
+    @override
+    async def prepare_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        return with_live_model(await super().prepare_model_request(ctx, request_context))
+
+    @override
+    @asynccontextmanager
+    async def _durable_model_scope(
+        self, model_id: str | None, run_context: RunContext[AgentDepsT], *, serving: bool = False
+    ) -> AsyncGenerator[tuple[Model, RunContext[AgentDepsT]]]:
+        async with super()._durable_model_scope(model_id, run_context, serving=serving) as (model, ctx):
+            yield (model if current_relay() is None else TappedModel(model)), ctx
+
+    @override
+    def _model_stream_event_handler(self) -> EventStreamHandler[AgentDepsT]:
+        async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
+            await relay_events(None if ctx.agent is None else ctx.agent.name, stream, is_live=self._live)
+
+        return handle
+
+    @property
+    @override
+    def has_wrap_run_event_stream(self) -> bool:
+        return self._live or super().has_wrap_run_event_stream
+
+    @override
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterable[AgentStreamEvent]:
+        if self._process_event_stream is not None:
+            stream = self._process_event_stream.wrap_run_event_stream(ctx, stream=stream)
+        agent = None if ctx.agent is None else ctx.agent.name
+        try:
+            async for event in stream:
+                if self._live and not isinstance(event, _OF_MODELS):  # those are published when the model says them
+                    publish_live(agent, event)
+                yield event
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
 
     # ------------------------------------------------------------ a run of the agent
 
@@ -128,6 +218,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return await handler()
         run.opened.share(Bounds).add(self._limits)
         part = run.of_agent(ctx.run_id, self.name)
+        if run.is_again:
+            _forget_own(ctx)
         try:
             with run.agent_at_work(part):
                 result = await told_as_agent(part, ctx, self.name, handler)
@@ -135,6 +227,16 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         finally:
             await ThreadTalk.of(part).leave(part)
         return result
+
+
+def _forget_own(ctx: RunContext[Any]) -> None:
+    """Take out of the history what this run itself has said in an earlier attempt, and everything after it.
+
+    A conversation that was saved after the run has it. With it, the same request would be another one.
+    """
+    own = [number for number, message in enumerate(ctx.messages) if message.run_id == ctx.run_id]
+    if own:
+        del ctx.messages[own[0] :]
 
 
 class _Began(Effect):

@@ -1,7 +1,9 @@
 """Failures of models and tools: as codes in the journal, and as results in the talk.
 
 An error of a model is stored as a code and raised again as what it was, so that a fallback model sees the same error when the
-program runs again.
+program runs again. So is an exception of a tool: the program that handles it takes the same way again. Nothing is imported
+because a row names it: if the running program has loaded an exception class of that name, an instance is made without calling
+its constructor. Otherwise the exception is an `EffectFailedError`.
 
 A failure of a toolkit's tool has one text for the model. The text is part of the prompt, and a running request is identified
 by the hash of its prompt: so the text never changes. The talk has more: the code, the reason and whether to retry. The text
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, cast
 
+from pydantic import ValidationError
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -31,7 +34,7 @@ from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
-from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.runtime import FailedError, UnknownOutcomeError
 from antiphon.runtime.extending import Run, text_of
@@ -81,7 +84,7 @@ def _failure_of(error: Exception) -> FailedError | None:
 def _known_error(error: RefusedError) -> Exception | None:
     """Return the error of a model that a code stands for; None if it is no code of a model's error."""
     if error.code == _TOOL:
-        return EffectFailedError(error.reason, error.address)
+        return _raised_before(error.details) or EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be stored
         return None
     details = cast("Unit", error.details)
@@ -94,6 +97,39 @@ def _known_error(error: RefusedError) -> Exception | None:
     return None
 
 
+def _class_and_arguments(error: Exception) -> dict[str, Json]:
+    """Return an exception in the form in which it is stored, to be raised again."""
+    cls, arguments = type(error), list(error.args)
+    if not all(argument is None or isinstance(argument, str | int | float) for argument in arguments):
+        arguments = [text_of(error)]
+    return {"class": _name_of(cls), "arguments": arguments}
+
+
+def _name_of(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _raised_before(details: object) -> Exception | None:
+    """Return an exception like the stored one; None if this program has no such class."""
+    match details:
+        case {"class": str(name), "arguments": list(arguments)}:
+            found = [cls for cls in _classes(Exception) if _name_of(cls) == name]
+        case _:
+            return None
+    try:
+        error = found[-1].__new__(found[-1], *cast("list[Any]", arguments))
+        error.args = tuple(cast("list[Any]", arguments))
+        text_of(error)
+    except (LookupError, TypeError, ValueError):
+        return None
+    return error
+
+
+def _classes(base: type[Exception]) -> list[type[Exception]]:
+    """Return the loaded classes of exceptions below a class, and the class itself."""
+    return [base, *(cls for child in base.__subclasses__() for cls in _classes(child))]
+
+
 @contextmanager
 def tool_errors() -> Generator[None, None, None]:
     """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given."""
@@ -102,14 +138,17 @@ def tool_errors() -> Generator[None, None, None]:
     except (DeliveryError, LedgerError, UnknownOutcomeError):
         raise
     except Exception as exc:
-        retryable = bool(getattr(exc, "retryable", False))
-        raise _failure_of(exc) or FailedError(f"{type(exc).__qualname__}: {text_of(exc)}", _TOOL, retryable=retryable) from exc
+        if getattr(exc, _RECORDED, False):
+            raise _InnerError(exc) from exc
+        retryable, reason = bool(getattr(exc, "retryable", False)), f"{type(exc).__qualname__}: {text_of(exc)}"
+        own = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
+        raise _failure_of(exc) or own from exc
 
 
 async def with_known_errors(
     perform: Callable[[Run], Awaitable[Any]], run: Run, settled: Callable[[EffectFailedError], Any] | None = None
 ) -> Any:
-    """Execute an effect. A model's error is raised as what it was, now and when it comes from the journal.
+    """Execute an effect. An error is raised as what it was, now and, as far as that is known, when it comes from the journal.
 
     `settled` makes the return value if it did not raise here, and a person has settled it as failed.
     """
@@ -120,21 +159,58 @@ async def with_known_errors(
             return await run(key)
         except Exception as exc:
             raised.append(exc)
-            if (failure := _failure_of(exc)) is not None:
+            if (failure := _failure_of(exc) or _other_failure_of(exc)) is not None:
                 raise failure from exc
             raise
 
     try:
         return await perform(watched)
+    except _InnerError as exc:
+        raise exc.error from exc.error.__cause__
     except RefusedError as exc:
         original, known = _original(raised), _known_error(exc)
+        if exc.code == _TOOL:
+            error = _as_raised(original, exc.details, known or exc)
+            raise error from (error.__cause__ if error is original else original)
         if isinstance(original, AgentRunError | UserError) and _says_the_same(original, known):
             raise original from None
         raise (known or exc) from original
     except EffectFailedError as exc:
         if settled is not None and (not raised or isinstance(raised[0], UnknownOutcomeError)):
             return settled(exc)
-        raise exc from (_original(raised) if raised else exc.__cause__)
+        original = _original(raised)
+        error = _as_raised(original, exc.details, _raised_before(exc.details) or exc)
+        raise error from (error.__cause__ if error in (original, exc) else original)
+
+
+def _other_failure_of(error: Exception) -> FailedError | None:
+    """Return an error that has no code of its own in its stored form; None if it is not one of the effect itself."""
+    if isinstance(error, DeliveryError | LedgerError | EffectError | ValidationError):
+        return None
+    retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
+    return FailedError(reason, EffectFailedError.code, details=_class_and_arguments(error), retryable=retryable)
+
+
+_RECORDED: Final = "_antiphon_is_recorded"
+
+
+class _InnerError(DeliveryError):
+    """An error of an effect inside of a tool, such as a request of an agent that the tool runs. It is recorded there.
+
+    It is no outcome of the tool, which runs again, and gets the same error or, if the effect is tried again, a result.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(text_of(error))
+        self.error = error
+
+
+def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:
+    """Return what the program gets: what was raised here, or its stored form, if it was cut or redacted on the way."""
+    error = stored if original is None or details != _class_and_arguments(original) else original
+    with suppress(AttributeError):  # a class without room for the mark
+        setattr(error, _RECORDED, True)
+    return error
 
 
 def _says_the_same(original: Exception, known: Exception | None) -> bool:
@@ -142,11 +218,12 @@ def _says_the_same(original: Exception, known: Exception | None) -> bool:
     return known is None or text_of(original) == text_of(known)
 
 
-def _original(raised: list[Exception]) -> BaseException | None:
+def _original(raised: list[Exception]) -> Exception | None:
     """Return the exception that was raised in this process."""
     if not raised:
         return None
-    return raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
+    error = raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
+    return error if isinstance(error, Exception) else None
 
 
 # ---------------------------------------------------------------- refusals of a toolkit

@@ -4,43 +4,28 @@ The intent has the model, its settings, hashes of the prompt and of the tools, a
 thread up to that row. New talk is written with the intent; the answer is written with the outcome, which says how many
 messages it has.
 
-A model that never stops would fill the memory of the process, and its answer could not be written. So a stream is cancelled
-above a limit, and an answer that is too long for the journal is cut: the run continues with what is stored. A call whose
-arguments were cut must not be executed. They become text that is not JSON, and the model is told.
+An answer that is too long for the journal is cut: the run continues with what is stored. A call whose arguments were cut must
+not be executed. They become text that is not JSON, and the model is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
 from pydantic_ai.exceptions import UnexpectedModelBehavior
-from pydantic_ai.messages import (
-    AgentStreamEvent,
-    ModelMessage,
-    ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
-)
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told, provider_named, provider_of
-from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents._run import LedgerRun
 from antiphon.agents._secrets import SecretArguments, Secrets, Unit
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
@@ -68,50 +53,7 @@ def price_of(response: ModelResponse) -> Decimal | None:
 
 # ---------------------------------------------------------------- bounds
 
-_MESSAGES = 4
-"""An answer has several messages (reasoning, text, calls): together they may have this many times the limit of one."""
 _CUT = "[cut]"
-_EVENT = 16
-"""What an event counts besides its text, so that a stream of empty events ends, too."""
-
-
-def limit_stream(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
-    """Return a handler of events that cancels an endless answer, if it would be stored."""
-
-    async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
-        if current_run() is None:
-            await handler(ctx, stream)
-            return
-        events = _counted(stream)
-        await handler(ctx, events)
-        async for _ in events:  # a handler may stop reading; the answer goes on
-            pass
-
-    return handle
-
-
-async def _counted(stream: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
-    most, size = _MESSAGES * current_limits().message_bytes, 0
-    async for event in stream:
-        size += _EVENT + len(_words(event))
-        if size > most:
-            raise UnexpectedModelBehavior(
-                f"the model has said more than {most:,} characters and does not stop: it is given up"
-            )
-        yield event
-
-
-def _words(event: Any) -> str:
-    """Return what an event adds to an answer."""
-    match event:
-        case PartStartEvent(part=TextPart(content=words) | ThinkingPart(content=words) | ToolCallPart(args=str(words))):
-            return words
-        case PartDeltaEvent(delta=TextPartDelta(content_delta=words) | ToolCallPartDelta(args_delta=str(words))):
-            return words
-        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(words))):
-            return words
-        case _:
-            return ""
 
 
 def cut_answer(unit: Unit) -> Unit:

@@ -4,15 +4,22 @@ A message of a conversation is talk in the thread; messages that durable runs ha
 kinds of control rows beside it: an entry for each message, with its position in the talk and the entry before it, and a record
 after each save, of which the last one counts. Nothing is changed or removed: a deleted conversation has a last record that
 says so, and its messages are removed only with the thread (`antiphon delete`).
+
+A branch of a thread has the rows of the thread up to its place, so also its record and entries. It is a conversation with the
+id of the branch: saving it writes to the branch.
+
+A request that comes again after its answer was saved is given the recorded answer (see `LedgerDurability.wrap_run`). Saving
+that result again changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
+from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
@@ -20,6 +27,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.run import AgentRunResult
 from typing_extensions import override
 
 from antiphon.agents._secrets import Unit
@@ -45,8 +53,30 @@ class LedgerConversationStore(ConversationStore):
     # ------------------------------------------------------------ records
 
     @override
+    async def save(
+        self, conversation: Conversation | AgentRunResult[Any], *, scope: str | None = None
+    ) -> list[ConversationEntry]:
+        saved = conversation.conversation if isinstance(conversation, AgentRunResult) else conversation
+        if await self._has_saved(saved, scope):
+            return []
+        return await super().save(conversation, scope=scope)
+
+    async def _has_saved(self, conversation: Conversation, scope: str | None) -> bool:
+        """Whether the new messages of a conversation are those of a durable run that has been saved before."""
+        new = conversation.messages[conversation.new_message_index or 0 :]
+        runs = {message.run_id for message in new}
+        if not new or not all(run and run.startswith(f"{conversation.conversation_id}/") for run in runs):
+            return False
+        record = await self.read_record(conversation.conversation_id)
+        if record is None or record.revision != conversation.revision or scope not in (None, record.scope):
+            return False
+        history = await self.read_history(record.head_id)
+        stored = [entry.message for entry in history if entry.message.run_id in runs]
+        return set(map(mark_of, dump(new))) <= set(map(mark_of, dump(stored)))
+
+    @override
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        return _record_in(await self._last_record(conversation_id))
+        return _record_in(await self._last_record(conversation_id), conversation_id)
 
     async def _last_record(self, conversation_id: str) -> Unit | None:
         async for row in self._ledger.read(conversation_id, reverse=True):
@@ -60,7 +90,7 @@ class LedgerConversationStore(ConversationStore):
         for row in await self._ledger.by_correlation(RECORD):
             if (said := _told(row.message, RECORD)) is not None:
                 last[row.message.thread_id or ""] = said
-        found = [record for said in last.values() if (record := _record_in(said)) is not None]
+        found = [record for name, said in last.items() if (record := _record_in(said, name)) is not None]
         wanted = [record for record in found if scope is None or record.scope == scope]
         return sorted(wanted, key=lambda record: record.updated_at, reverse=True)[:limit]
 
@@ -211,8 +241,14 @@ def _told(message: Message, kind: str) -> Unit | None:
             return None
 
 
-def _record_in(said: Unit | None) -> ConversationRecord | None:
-    return None if said is None or said["revision"] is None else _records.validate_python(said)
+def _record_in(said: Unit | None, conversation_id: str) -> ConversationRecord | None:
+    """Return the record of the conversation in a thread. In a branch that was not saved, it is that of its origin."""
+    if said is None or said["revision"] is None:
+        return None
+    record = _records.validate_python(said)
+    if record.conversation_id == conversation_id:
+        return record
+    return replace(record, conversation_id=conversation_id, forked_from=record.conversation_id, forked_at=record.head_id)
 
 
 def _load(unit: Unit) -> ModelMessage:

@@ -7,17 +7,23 @@ tool that has changed is not called.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
-from typing import Any, Final, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args, get_type_hints
 
 import orjson
 from pydantic import TypeAdapter
 from pydantic_ai.durable_exec import DynamicToolsetCallToolParams, ToolsetCallToolId, ToolsetCallToolParams
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
+from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
@@ -28,6 +34,9 @@ from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, ToolOperation, describe
 from antiphon.runtime.extending import Effect, is_too_large
+
+if TYPE_CHECKING:
+    from pydantic_ai._enqueue import PendingMessage
 
 # ---------------------------------------------------------------- the effect
 
@@ -203,6 +212,126 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
         reason = "it was not done, as was found out"
         return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
     return {"result": found}
+
+
+# ---------------------------------------------------------------- beside the result
+
+
+class CallNotes:
+    """What a tool does to its run beside returning a result: it enqueues messages, or cancels the run.
+
+    That is recorded with the result, and done again when the result comes from the journal.
+    """
+
+    def __init__(self, ctx: RunContext[Any]) -> None:
+        self._ctx = ctx
+        self._enqueued: list[PendingMessage] = []
+        self._is_live = False
+        self.is_cancelled = False
+        self.interrupted: asyncio.CancelledError | None = None
+        """How the tool itself was stopped after it had cancelled the run."""
+
+    def is_about(self, ctx: RunContext[Any]) -> bool:
+        """Whether a context is that of this call, not of an agent that runs in it."""
+        return ctx.run_id == self._ctx.run_id and ctx.tool_call_id == self._ctx.tool_call_id
+
+    def context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
+        """Return the context for the tool."""
+        own: dict[str, Any] = {"_cancellation": _NotedCancellation(self, getattr(ctx, "_cancellation", None))}
+        if ctx.pending_messages is not None:
+            own["pending_messages"] = _NotedQueue(self._enqueued, ctx.pending_messages)
+        return replace(ctx, **own)
+
+    @contextmanager
+    def scope(self) -> Generator[None, None, None]:
+        """Have the tool of this call run, here and now."""
+        self._is_live = True
+        token = _notes.set(self)
+        try:
+            yield
+        finally:
+            _notes.reset(token)
+
+    def dump(self) -> dict[str, Json]:
+        """Return what is recorded beside the result."""
+        found: dict[str, Json] = {}
+        if self._enqueued:
+            found["enqueued"] = [_dump_enqueued(pending) for pending in self._enqueued]
+        if self.is_cancelled:
+            found["cancelled"] = True
+        return found
+
+    async def do_again(self, said: Mapping[str, Any]) -> None:
+        """Do what a recorded call did. If it has cancelled the run, this waits until the run stops."""
+        if self._is_live:
+            if self.interrupted is not None:
+                raise self.interrupted
+            return
+        for pending in said.get("enqueued", ()):
+            messages = ModelMessagesTypeAdapter.validate_python(pending["messages"])
+            content = [part for message in messages for part in message.parts] if pending["is_beside_result"] else messages
+            self._ctx.enqueue(*cast("list[ModelMessage]", content), priority=pending["priority"])
+        if said.get("cancelled"):
+            self._ctx.cancel()
+            await asyncio.Event().wait()
+
+
+_notes: ContextVar[CallNotes | None] = ContextVar("antiphon.agents.call_notes", default=None)
+
+
+def current_notes() -> CallNotes | None:
+    """Return the notes of the call that is being executed; None outside of one."""
+    return _notes.get()
+
+
+class _NotedQueue(list["PendingMessage"]):
+    """A run's queue of messages, as a tool has it."""
+
+    def __init__(self, noted: list[PendingMessage], queue: list[PendingMessage]) -> None:
+        super().__init__()
+        self._noted = noted
+        self._queue = queue
+
+    @override
+    def append(self, pending: PendingMessage) -> None:
+        self._queue.append(pending)
+        self._noted.append(pending)
+
+
+class _NotedCancellation:
+    """The cancellation of a run, as a tool has it."""
+
+    def __init__(self, notes: CallNotes, cancellation: Any) -> None:
+        self._notes = notes
+        self._cancellation = cancellation
+
+    def cancel(self) -> None:
+        if self._cancellation is None:
+            raise UserError("this context has no run to cancel")
+        self._notes.is_cancelled = True
+        self._cancellation.cancel()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cancellation, name)
+
+
+def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
+    messages = cast("Json", ModelMessagesTypeAdapter.dump_python(pending.messages, mode="json"))
+    is_beside_result = getattr(pending, "_tool_call", None) is not None
+    return {"messages": messages, "priority": pending.priority, "is_beside_result": is_beside_result}
+
+
+def typed_result(tool: object, value: Any, loaded: Any) -> Any:
+    """Return a recorded result as the function of a tool declares it; as it was loaded, if it declares nothing that fits."""
+    if not isinstance(tool, FunctionToolsetTool) or not isinstance(tool.toolset, FunctionToolset):
+        return loaded
+    own = tool.toolset.tools.get(tool.original_name or tool.tool_def.name)
+    try:
+        declared = TypeAdapter[Any](get_type_hints(own.function).get("return", Any)) if own is not None else _any
+        found = declared.validate_python(value)
+        return found if declared.dump_python(found, mode="json") == value else loaded
+    except Exception:  # noqa: BLE001 (any annotation, and any validator of a class in it)
+        return loaded
 
 
 # ---------------------------------------------------------------- lists of tools

@@ -83,6 +83,11 @@ class SqliteLedger(Verbs):
         self._writer = Writer(place, connection, self._commits.notify)
         self._watch: asyncio.Task[None] | None = None
 
+    @property
+    def path(self) -> str:
+        """The file, as it was given."""
+        return self._place.path
+
     @classmethod
     @asynccontextmanager
     async def open(
