@@ -12,10 +12,10 @@ processes that recover at the same time do not collide: the ledger gives the thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from antiphon.agents._opening import RUN_KIND, OnBusy
 from antiphon.agents._run import LedgerRun, ledger_run
@@ -126,7 +126,7 @@ def _program_of(given: object) -> RunProgram[Any]:
         what = f"a {type(given).__qualname__}"
         raise SetupError(f"{what} is no program: write @program('name') above an async function, or give an agent")
     try:
-        return agent_program(given)
+        return agent_program(cast("AbstractAgent[Any, Any]", given))
     except ValueError as exc:
         raise SetupError(str(exc)) from exc
 
@@ -241,7 +241,7 @@ class _Recovery:
         self.done: list[RecoveredRun] = []
 
     @asynccontextmanager
-    async def hosting(self, build: str | None) -> AsyncIterator[str]:
+    async def hosting(self, build: str | None) -> AsyncGenerator[str, None]:
         """Be a host that has the kinds of the programs, while the block lasts; its name is given."""
         host = process_host(self._ledger)
         if build is not None:

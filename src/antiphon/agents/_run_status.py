@@ -146,7 +146,7 @@ async def runs_of(
     begun = [row for row in rows if _key_of(row.message) is not None]
     ends: dict[str, Record] = {}
     if with_ended:
-        begun = []
+        begun.clear()
         async for record in ledger.read(thread.thread_id):
             if _key_of(record.message) is not None:
                 begun.append(record)

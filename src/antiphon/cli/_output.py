@@ -40,7 +40,13 @@ def deliver(text: bytes, output: Path | None) -> None:
     try:
         output.write_bytes(text)
     except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}", code=2)
+        fail(_not_written(output, exc), code=2)
+
+
+def _not_written(output: Path, error: OSError) -> str:
+    if not output.parent.is_dir():
+        return f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path"
+    return f"{output}: {error.strerror or error}"
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
     try:
         file = output.open("wb")
     except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}", code=2)
+        fail(_not_written(output, exc), code=2)
     try:
         with file:
             yield file.write

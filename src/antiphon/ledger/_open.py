@@ -23,6 +23,7 @@ class _Unopened(AbstractAsyncContextManager[Ledger, None]):
     """What `open_ledger` returns: enter it to get the ledger. Used as a ledger itself, it says so."""
 
     def __init__(self, url: str, opening: AbstractAsyncContextManager[Ledger, bool | None]) -> None:
+        self.hint = f"write `async with open_ledger({url!r}) as ledger:`"
         self._url = url
         self._opening = opening
 
@@ -37,7 +38,7 @@ class _Unopened(AbstractAsyncContextManager[Ledger, None]):
         await self._opening.__aexit__(kind, error, trace)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{name!r}: the ledger is not open; write `async with open_ledger({self._url!r}) as ledger:`")
+        raise AttributeError(f"{name!r}: the ledger is not open; {self.hint}")
 
     @override
     def __repr__(self) -> str:
@@ -51,16 +52,16 @@ def check_opened(ledger: object) -> None:
         TypeError: it is none.
     """
     if isinstance(ledger, _Unopened):
-        raise TypeError(f"this ledger is not open; write `async with open_ledger({ledger._url!r}) as ledger:`")
+        raise TypeError(f"this ledger is not open; {ledger.hint}")
     if not hasattr(ledger, "by_invocation"):
         raise TypeError(f"a ledger is given as an opened ledger or as a URL such as {_SQLITE}ledger.db, not as {ledger!r}")
 
 
-def command_line(ledger: Ledger, *words: str) -> str:
-    """Return the command line of an `antiphon` command on a ledger, to be shown to a person."""
+def command_line(ledger: Ledger, *words: str, options: str = "") -> str:
+    """Return the command line of an `antiphon` command on a ledger, to be shown to a person; `options` as they are."""
     url: str | None = getattr(ledger, "url", None)
-    place = () if url is None or url == os.environ.get(_VARIABLE) else ("--ledger", url)
-    return " ".join(map(quote, ("antiphon", *words, *place)))
+    place = "" if url is None or url == os.environ.get(_VARIABLE) else f"--ledger {quote(url)}"
+    return " ".join(filter(None, (*map(quote, ("antiphon", *words)), options, place)))
 
 
 def open_ledger(

@@ -7,7 +7,7 @@ imported; the ledger has names of programs, and they are looked up among those o
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -95,7 +95,6 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     Raises:
         SetupError: a text is not of that form, there is no such module or name, or it is no app.
     """
-    from antiphon.agents import RunProgram  # noqa: PLC0415 (only where it is used)
     from antiphon.service._running import build_of  # noqa: PLC0415 (imports the patterns)
 
     sys.path.insert(0, str(folder or Path.cwd()))
@@ -103,12 +102,14 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
         found = [_imported(place) for place in places]
     finally:
         sys.path.pop(0)
-    programs: list[Recoverable] = []
-    for _, value in found:
-        is_many = isinstance(value, Iterable) and not isinstance(value, (str, RunProgram))
-        several: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if is_many else (value,)
-        programs += cast("Iterable[Recoverable]", several)
+    programs = [each for _, value in found for each in _several(value)]
     return RunApp(tuple(programs), build_of([file for file, _ in found]))
+
+
+def _several(value: Any) -> Iterable[Recoverable]:
+    """Return the programs of an app: the values of a dict, the members of another collection, or the app itself."""
+    many = cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else value
+    return cast("Iterable[Recoverable]", many if isinstance(many, Collection) and not isinstance(many, str) else (value,))
 
 
 def _imported(place: str) -> tuple[Path | None, Any]:

@@ -302,7 +302,7 @@ async def test_a_host_continues_runs_as_they_are_left_and_leaves_them_when_it_st
     with pytest.raises(asyncio.CancelledError):
         async with ledger_run("long", ledger=ledger, name="slow", input=1):
             raise asyncio.CancelledError
-    await _until(ledger, lambda found: [each.status for each in found] == ["running"])
+    await _until(ledger, lambda found: [(each.status, each.attempts) for each in found] == [("running", 2)])
     stop.set()
     await hosting
     run = await _only(ledger)

@@ -193,8 +193,9 @@ class ToolCallEffect(Effect):
         try:
             return await super().unknown(reason)
         except ParkedError as exc:
-            command = command_line(self.journal.ledger, "settle", self.thread_id, self.id)
-            todo = f"find out, say it with `{command}` and --result JSON, --error TEXT or --retry, and start the program again"
+            options = "--result JSON | --error TEXT | --retry"
+            command = command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
+            todo = f"find out, say it with `{command}`, and start the program again"
             raise ParkedError(f"{reason}; {todo}", exc.address) from None
 
 

@@ -69,9 +69,6 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
         raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
     if Path(place.path).is_dir():
         raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
-    folder = Path(place.path).parent
-    if place.vfs is None and not folder.is_dir():
-        raise LedgerUnavailableError(f"there is no folder {str(folder)!r} for {place.path!r}; make it, or look at the path")
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
         connection = Connection(place.path, flags, place.vfs)
