@@ -312,23 +312,22 @@ class LedgerRun:
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
-        """Whether a block around this one has the thread in another opened ledger: it would wait for itself.
+        """Whether a block around this one has the thread: it must not wait, because that block may be what it would wait for.
 
         Raises:
             RuntimeError: a block around this one has the same run.
         """
-        around = self._around
+        is_nested, around = False, self._around
         while around is not None:
             opened = around._opened
             is_open = opened is not None and opened.tenure is not None and not around._has_left
             if opened is not None and is_open and around.thread_id == self.thread_id:
-                if opened.journal.ledger is not ledger:
-                    return True
-                if opened.root == self.invocation_id:
+                if opened.journal.ledger is ledger and opened.root == self.invocation_id:
                     reason = f"run {self.id!r} of thread {self.thread_id!r} is open around this block"
                     raise RuntimeError(f"{reason}; give the inner run another id")
+                is_nested = True
             around = around._around
-        return False
+        return is_nested
 
     def attach(self, opened: Opened) -> None:
         """Attach this part to a run that is open."""
