@@ -644,8 +644,7 @@ class _Opening:
         await self._journal.write(self._thread_id, [*failures, again], **({"status": GOES_ON} if had_stopped else {}))
         forgiven, agents = await self._history(run.seq)
         more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "had_stopped": had_stopped}
-        more["input"] = _input_of(run)
-        return self._opened(attempt, again=(*standing.again, row), **more)
+        return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
         """Return the failed effects that were the last of the run: they are retried, where that is safe.
