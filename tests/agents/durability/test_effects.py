@@ -268,7 +268,7 @@ async def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_i
     async with ledger_run("t", ledger=ledger) as one, ledger_run("t", ledger=ledger, id="other") as other:
         await one.effect("go", {}, _nothing)
         await other.effect("go", {}, _nothing)
-        with pytest.raises(RuntimeError, match="run 'run' of thread 't' is open in this process"):
+        with pytest.raises(RuntimeError, match="run 'run' of thread 't' is open around this block"):
             async with ledger_run("t", ledger=ledger):
                 pass
     assert not await ledger.open_calls("t")

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import isfinite
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args, get_type_hints
 
 import orjson
@@ -31,6 +30,7 @@ from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, ToolOperation, describe
 from antiphon.runtime.extending import Effect, is_too_large
@@ -202,8 +202,9 @@ class ToolCallEffect(Effect):
         try:
             return await super().unknown(reason)
         except ParkedError as exc:
-            command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)}"
-            todo = f"find out, say it with `{command} --result JSON | --error TEXT | --retry`, and start the program again"
+            options = "--result JSON | --error TEXT | --retry"
+            command = command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
+            todo = f"find out, say it with `{command}`, and start the program again"
             raise ParkedError(f"{reason}; {todo}", exc.address) from None
 
 

@@ -84,9 +84,9 @@ class SqliteLedger(Verbs):
         self._watch: asyncio.Task[None] | None = None
 
     @property
-    def path(self) -> str:
-        """The file, as it was given."""
-        return self._place.path
+    def url(self) -> str:
+        """The URL that opens the same ledger from any folder."""
+        return f"sqlite:///{os.path.abspath(self._place.path)}"
 
     @classmethod
     @asynccontextmanager
