@@ -14,14 +14,14 @@ from pydantic_ai.durable_exec import BaseDurabilityCapability
 from antiphon.agents import LedgerDurability, current_run, ledger_run
 from antiphon.ledger.memory import MemoryLedger
 
-_make, _begin, _numbers = Agent.__init__, Agent.iter, count(1)
+_make, _begin, _numbers, _ledger = Agent.__init__, Agent.iter, count(1), MemoryLedger()
 
 
 @wraps(_make)
 def _make_durable(self: Agent[Any, Any], *args: Any, capabilities: Any = None, **more: Any) -> None:
     given = list(capabilities or ())
     if not any(isinstance(each, BaseDurabilityCapability) for each in given):
-        given.append(LedgerDurability(MemoryLedger()))
+        given.append(LedgerDurability(_ledger))
     _make(self, *args, capabilities=given, **more)
 
 

@@ -159,7 +159,7 @@ class LedgerRun:
         self._taken_up: set[str] = set()
         self._at_work: set[str] = set()
         self._parts: dict[str, LedgerRun] = {}
-        self._is_used = False
+        self._is_used = input is not None
 
     # ------------------------------------------------------------ what there is
 

@@ -234,7 +234,7 @@ async def test_runs_that_a_dead_process_left_are_continued_with_their_input() ->
     ledger = MemoryLedger()
     for number in range(3):
         await _interrupted(ledger, f"order-{number}", amount=number, after_payment=number == 1)
-    async with ledger_run("other", ledger=ledger, name="elsewhere"):
+    async with ledger_run("other", ledger=ledger, name="elsewhere", input="wait"):
         done = await recover_runs(ledger, [desk])
     assert {(each.thread_id, each.status) for each in done} == {(f"order-{n}", "completed") for n in range(3)}
     assert sorted(paid) == [f"order-{number}/run/pay" for number in range(3)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from pydantic_ai.durable_exec import (
     BoundDurableOperation,
@@ -80,6 +80,10 @@ _EFFECTS: dict[type[Any], Effects] = {
 }
 
 
+_UNNAMED: Final = "<toolset>"
+"""What the journal calls a toolset that has no id."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
     """The configuration of a tool: its effects."""
@@ -108,6 +112,9 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
 
     @override
     def bind(self, operation: DurableOperation[ParamsT, WireT, ResultT]) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
+        of: Any = operation.operation_id
+        if getattr(of, "toolset_id", "") is None:  # the tool's own name tells its calls apart
+            operation = replace(operation, operation_id=replace(of, toolset_id=_UNNAMED))
         return _Bound(self, operation)
 
     @override
@@ -223,7 +230,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         await notes.do_again(said if isinstance(said, dict) else {})
         recorded = _as_result(said)
         if live.returned is not None and live.returned == recorded:
-            return live.result  # with its classes: the journal has the same as JSON
+            return cast("ResultT", live.result)  # with its classes: the journal has the same as JSON
         return self._typed(params, recorded)
 
     def _typed(self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, recorded: Any) -> ResultT:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from datetime import datetime
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
+from weakref import WeakValueDictionary
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
@@ -21,6 +22,7 @@ from pydantic_ai.messages import (
     PartStartEvent,
 )
 from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
@@ -125,6 +127,56 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
         return LedgerBackend(self.name, self._ledger, effects=self._effects, reconcile=self._reconcile, limits=self._limits)
+
+    # ------------------------------------------------------------ models and toolsets that come with a run
+
+    # Other engines run an operation elsewhere, and must find its model and its toolset there by name. Here it runs in the
+    # program, and the program that continues a run gives the same ones again.
+
+    @override
+    def _bind_models(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
+        self._given = WeakValueDictionary[int, Model]()
+        if agent.model is not None:
+            super()._bind_models(agent)
+        else:
+            self._models_by_id = dict(self._extra_models)
+
+    @override
+    def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
+        if self._given.get(id(model)) is model:
+            return True, _GivenModelId(model)
+        return super()._registered_model_id(model)
+
+    @override
+    def _find_model_id(self, model: Model) -> str | None:
+        candidate: Model = model
+        while not self._registered_model_id(candidate)[0]:
+            if not isinstance(candidate, WrapperModel):
+                self._given[id(model)] = model
+                return _GivenModelId(model)
+            candidate = candidate.wrapped
+        return self._registered_model_id(candidate)[1]
+
+    @override
+    async def _resolve_model_for_request(self, model_id: str | None, run_context: RunContext[AgentDepsT]) -> Model:
+        if isinstance(model_id, _GivenModelId):
+            return model_id.model
+        return await super()._resolve_model_for_request(model_id, run_context)
+
+    @override
+    def _wrap_and_register_leaf(self, ts: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+        return ts if ts._explicit_id is None else super()._wrap_and_register_leaf(ts)
+
+    @override
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        return toolset.visit_and_replace(self._recorded) if self.in_durable_context else super().get_wrapper_toolset(toolset)
+
+    def _recorded(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+        """Return a toolset whose calls are effects."""
+        registered = self._toolsets_by_id.get(toolset._explicit_id or "")
+        if registered is not None and registered.wrapped is toolset:
+            return registered
+        return self._wrap_leaf_toolset(toolset) or toolset
 
     # ------------------------------------------------------------ what a tool may do to its run
 
@@ -279,6 +331,17 @@ def _forget_own(ctx: RunContext[Any]) -> None:
     own = [number for number, message in enumerate(ctx.messages) if message.run_id == ctx.run_id]
     if own:
         del ctx.messages[own[0] :]
+
+
+class _GivenModelId(str):
+    """The id of a model that is not registered, with the model."""
+
+    model: Model
+
+    def __new__(cls, model: Model) -> Self:
+        own = super().__new__(cls, model.model_id)
+        own.model = model
+        return own
 
 
 class _Began(Effect):

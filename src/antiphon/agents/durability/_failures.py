@@ -172,7 +172,7 @@ async def with_known_errors(
         if exc.code == _TOOL:
             error = _as_raised(original, exc.details, known or exc)
             raise error from (error.__cause__ if error is original else original)
-        if isinstance(original, AgentRunError | UserError) and _says_the_same(original, known):
+        if isinstance(original, AgentRunError | UserError) and _is_stored(original, exc):
             raise original from None
         raise (known or exc) from original
     except EffectFailedError as exc:
@@ -213,9 +213,10 @@ def _as_raised(original: Exception | None, details: object, stored: Exception) -
     return error
 
 
-def _says_the_same(original: Exception, known: Exception | None) -> bool:
-    """Whether an error has the text of its stored form. If the stored text was cut, the cut one is raised."""
-    return known is None or text_of(original) == text_of(known)
+def _is_stored(original: Exception, stored: RefusedError) -> bool:
+    """Whether a model's error is stored as it is. If the stored one was cut, the cut one is raised."""
+    failure = _failure_of(original)
+    return stored.details is None or (failure is not None and failure.details == stored.details)
 
 
 def _original(raised: list[Exception]) -> Exception | None:

@@ -71,7 +71,8 @@ class Relay:
         self._is_asked = asyncio.Event()
         self._has_given = False
         self._is_streaming = False
-        self._is_stopped = False
+        self._is_left = False
+        self._is_kept = False
         token = _current.set(self)
         try:
             self.recording = asyncio.ensure_future(record())
@@ -92,6 +93,8 @@ class Relay:
         self._events.put_nowait(event)
         await self._is_asked.wait()
         self._is_asked.clear()
+        if self._is_left:  # a model may have ignored the cancellation
+            raise asyncio.CancelledError
 
     async def answer(self, asking: Coroutine[Any, Any, Any]) -> Any:
         """Wait for the answer; if the program has left the stream, return the part that it has seen."""
@@ -99,7 +102,7 @@ class Relay:
             return await asking
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not self._is_stopped or self.source is None or task is None:
+            if not self._is_kept or self.source is None or task is None:
                 raise
             task.uncancel()
             return self.source.get()
@@ -127,7 +130,8 @@ class Relay:
 
     async def end(self, *, is_kept: bool) -> None:
         """End the effect of a stream that was left: record the part that was streamed, or nothing."""
-        self._is_stopped = is_kept
+        self._is_left, self._is_kept = True, is_kept
+        self._is_asked.set()
         if not is_kept or self._is_streaming:
             self.recording.cancel()
         with anyio.CancelScope(shield=True):
