@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
 from pydantic_ai.exceptions import UnexpectedModelBehavior
@@ -200,6 +200,7 @@ class ModelRequestEffect(Effect):
         if changed:
             reason = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
             raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+        self._option = cast("OptionCallPayload", intent.payload).option_name  # another attempt may have streamed the answer
         return True
 
     # ------------------------------------------------------------ and back

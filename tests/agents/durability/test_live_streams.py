@@ -1,0 +1,317 @@
+"""Streams are live while they are recorded, and whole when they are replayed; tools that cancel; missing durability."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.exceptions import RunCancelled
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.test import TestModel
+from tests.agents.durability.agents import Desk, call, script
+
+from antiphon.agents import DurabilityWarning, LedgerDurability, durable_stream, ledger_run, listen
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import OptionResultPayload
+
+
+class Speaker:
+    """A model that says three words, the next one when it is asked for."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    async def stream(self, messages: Any, info: Any) -> AsyncIterator[str]:
+        for word in ("one ", "two ", "three"):
+            self.said.append(word)
+            yield word
+
+    def answer(self, messages: Any, info: Any) -> ModelResponse:
+        return ModelResponse([TextPart("one two three")])
+
+    def agent(self, ledger: MemoryLedger, **more: Any) -> Agent[None, str]:
+        model = FunctionModel(self.answer, stream_function=self.stream)
+        return Agent(model, name="speaker", capabilities=[LedgerDurability(ledger, **more)])
+
+
+async def outcomes(ledger: MemoryLedger) -> list[str]:
+    rows = [record.message.payload async for record in ledger.read("t")]
+    results = [row for row in rows if isinstance(row, OptionResultPayload) and "model.request" in row.option_name]
+    return [row.error_type or "answered" for row in results]
+
+
+@pytest.mark.parametrize("way", ["run_stream", "run_stream_events", "iter", "handler", "capability"])
+async def test_a_program_gets_each_delta_while_the_model_speaks_and_the_whole_answer_from_the_ledger(way: str) -> None:
+    """When the program has the first word, the model has not said the last one."""
+    ledger, speaker = MemoryLedger(), Speaker()
+    seen: list[tuple[str, int]] = []
+
+    async def handle(ctx: Any, events: Any) -> None:
+        async for event in events:
+            note(event)
+
+    def note(event: Any) -> None:
+        words = getattr(getattr(event, "part", None) or getattr(event, "delta", None), "content_delta", None)
+        words = words or (event.part.content if type(event).__name__ == "PartStartEvent" else None)
+        if words:
+            seen.append((words, len(speaker.said)))
+
+    agent = speaker.agent(ledger, event_stream_handler=handle if way == "capability" else None)
+    for _ in range(2):
+        async with ledger_run("t"):
+            if way == "run_stream":
+                async with agent.run_stream("speak") as result:
+                    texts = result.stream_text(delta=True, debounce_by=None)
+                    seen.extend([(words, len(speaker.said)) async for words in texts])
+            elif way == "run_stream_events":
+                async with agent.run_stream_events("speak") as events:
+                    async for event in events:
+                        note(event)
+            elif way == "iter":
+                async with agent.iter("speak") as run:
+                    async for node in run:
+                        if Agent.is_model_request_node(node):
+                            async with node.stream(run.ctx) as stream:
+                                async for event in stream:
+                                    note(event)
+            else:
+                await agent.run("speak", event_stream_handler=handle if way == "handler" else None)
+    live, whole = seen[:-1], seen[-1]
+    assert [words for words, _ in live] == ["one ", "two ", "three"]
+    assert live[0][1] < 3
+    assert whole[0] == "one two three"
+    assert len(speaker.said) == 3
+
+
+async def test_the_end_of_a_stream_comes_after_its_outcome_is_recorded() -> None:
+    ledger, speaker = MemoryLedger(), Speaker()
+    async with ledger_run("t"), speaker.agent(ledger).iter("speak") as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as stream:
+                    async for _ in stream:
+                        assert await outcomes(ledger) == []
+                    await asyncio.sleep(0.01)  # an outcome is written with the next rows, or soon
+                    assert await outcomes(ledger) == ["answered"]
+
+
+async def test_a_stream_that_is_left_without_an_error_is_recorded_as_far_as_it_was_read() -> None:
+    ledger, speaker = MemoryLedger(), Speaker()
+    for _ in range(2):
+        async with ledger_run("t"), speaker.agent(ledger).run_stream("speak") as result:
+            async for words in result.stream_text(delta=True, debounce_by=None):
+                assert words.startswith("one ")
+                break
+    assert len(speaker.said) < 3
+    assert await outcomes(ledger) == ["answered"]
+
+
+@pytest.mark.parametrize("error", [ValueError("the client is gone"), asyncio.CancelledError()])
+async def test_a_stream_that_is_left_by_an_error_is_not_recorded_and_is_asked_for_again(error: BaseException) -> None:
+    """A part of an answer must not be taken for the whole one."""
+    ledger, speaker = MemoryLedger(), Speaker()
+
+    async def leave() -> None:
+        async with ledger_run("t"), speaker.agent(ledger).run_stream("speak") as result:
+            async for _ in result.stream_text(delta=True, debounce_by=None):
+                raise error
+
+    with pytest.raises(type(error)):
+        await leave()
+    assert await outcomes(ledger) == []
+    async with ledger_run("t"):
+        assert (await speaker.agent(ledger).run("speak")).output == "one two three"  # also without a stream
+
+
+async def test_what_listens_to_a_thread_ends_with_the_run() -> None:
+    ledger, speaker = MemoryLedger(), Speaker()
+
+    async def hear() -> list[str]:
+        return [delta.event.event_kind async for delta in deltas]
+
+    async with listen(ledger, "t") as deltas:
+        listening = asyncio.create_task(hear())
+        async with ledger_run("t"):
+            await speaker.agent(ledger, live=True).run("speak")
+        heard = await asyncio.wait_for(listening, 5)
+    assert heard[0] == "part_start"
+    assert heard.count("part_delta") == 2
+
+
+# ---------------------------------------------------------------- streams that outlive a function
+
+
+async def test_a_stream_that_is_read_after_its_function_has_returned_is_recorded() -> None:
+    """As a web framework reads it: each item in a task of its own."""
+    ledger, speaker = MemoryLedger(), Speaker()
+
+    async def words() -> AsyncIterator[str]:
+        async with speaker.agent(ledger).run_stream("speak") as result:
+            async for each in result.stream_text(delta=True, debounce_by=None):
+                yield each
+
+    for expected in (["one ", "two ", "three"], ["one two three"]):
+        stream = durable_stream("t", words)
+        items: list[str] = []
+        while (item := await asyncio.create_task(anext(stream, None))) is not None:  # type: ignore[arg-type]
+            items.append(item)
+        assert items == expected
+    assert await outcomes(ledger) == ["answered"]
+    assert not await ledger.open_calls("t")
+
+
+async def test_a_reader_who_goes_away_leaves_the_run_open_and_the_same_request_continues_it() -> None:
+    ledger, speaker = MemoryLedger(), Speaker()
+
+    async def words() -> AsyncIterator[str]:
+        async with speaker.agent(ledger).run_stream("speak") as result:
+            async for each in result.stream_text(delta=True, debounce_by=None):
+                yield each
+
+    stream = durable_stream("t", words)
+    assert await anext(stream) == "one "
+    await stream.aclose()
+    assert "t/run" in [row.message.invocation_id for row in await ledger.open_calls("t")]
+    assert [item async for item in durable_stream("t", words)] == ["one ", "two ", "three"]
+    assert not await ledger.open_calls("t")
+
+
+# ---------------------------------------------------------------- what a tool does to its run
+
+
+@pytest.mark.parametrize("does_wait", [True, False])
+async def test_a_tool_may_cancel_its_run_and_does_so_again_when_it_comes_from_the_ledger(does_wait: bool) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+
+    def agent() -> Agent[None, str]:
+        made: Agent[None, str] = Agent(
+            script(desk, [call("stop", "s1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+        )
+
+        @made.tool
+        async def stop(ctx: RunContext[None]) -> str:
+            desk.note("stop")
+            ctx.cancel()
+            if does_wait:
+                await asyncio.Event().wait()
+            return "stopped"
+
+        return made
+
+    for seen in (["model 0", "stop"], []):
+        async with ledger_run("t"):
+            with pytest.raises(RunCancelled):
+                await agent().run("go")
+        assert desk.taken() == seen
+    assert not [row for row in await ledger.open_calls("t") if row.message.lane == "effect"]  # the tool has an outcome
+
+
+async def test_what_a_tool_enqueues_is_enqueued_again_when_it_comes_from_the_ledger() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    for is_complete in (False, True):
+        agent: Agent[None, str] = Agent(
+            script(desk, [call("hint", "h1")], ["done"] if is_complete else ValueError("no answer")),
+            name="clerk",
+            capabilities=[LedgerDurability(ledger)],
+        )
+
+        @agent.tool
+        async def hint(ctx: RunContext[None]) -> str:
+            desk.note("hint")
+            ctx.enqueue("mind the gap")
+            return "hinted"
+
+        if not is_complete:
+            with pytest.raises(ValueError, match="no answer"):
+                async with ledger_run("t"):
+                    await agent.run("go")
+            continue
+        async with ledger_run("t"):
+            messages = (await agent.run("go")).all_messages()
+    assert desk.taken() == ["model 0", "hint", "model 1", "model 1"]
+    prompts = [part for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
+    assert [part.content for part in prompts] == ["go", "mind the gap"]
+    assert isinstance(messages[0], ModelRequest)
+
+
+# ---------------------------------------------------------------- durability that is missing
+
+
+async def test_a_block_that_records_nothing_is_reported() -> None:
+    with pytest.warns(DurabilityWarning, match="the block of ledger_run\\('t'\\) recorded nothing"):
+        async with ledger_run("t"):
+            pass
+    with pytest.raises(RuntimeError, match="recorded nothing"):
+        async with ledger_run("t", required=True):
+            pass
+
+
+async def test_an_agent_without_durability_in_a_run_is_reported() -> None:
+    ledger = MemoryLedger()
+    durable = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(ledger)])
+    plain = Agent(TestModel(), name="guest")
+
+    async def both(thread_id: str, *, required: bool) -> None:
+        async with ledger_run(thread_id, required=required):
+            await durable.run("hi")
+            await plain.run("hi")
+
+    with pytest.warns(DurabilityWarning, match="agent 'guest' runs in ledger_run\\('t'\\) and has no LedgerDurability"):
+        await both("t", required=False)
+    with pytest.raises(RuntimeError, match="agent 'guest'"):
+        await both("u", required=True)
+    await plain.run("hi")  # outside of a run, nothing is asked of it
+
+
+async def test_an_agent_without_durability_in_a_recorded_tool_is_recorded_with_the_tool() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    durable: Agent[None, str] = Agent(
+        script(desk, [call("ask", "a1")], ["done"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+    )
+
+    @durable.tool_plain
+    async def ask() -> str:
+        return (await Agent(TestModel(custom_output_text="yes"), name="guest").run("?")).output
+
+    async with ledger_run("t", required=True):
+        assert (await durable.run("go")).output == "done"
+
+
+@pytest.mark.filterwarnings("default::antiphon.agents.DurabilityWarning")
+def test_a_block_that_is_never_entered_is_reported() -> None:
+    with pytest.warns(DurabilityWarning, match="ledger_run\\('t'\\) was never entered"):
+        ledger_run("t")
+
+
+async def test_nothing_is_recorded_after_the_block_has_ended() -> None:
+    """A task that outlives the block must not write to a thread that this process has given up."""
+    ledger, began = MemoryLedger(), asyncio.Event()
+    agent = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(ledger)])
+
+    async def late() -> None:
+        await began.wait()
+        await agent.run("late")
+
+    async with ledger_run("t"):
+        await agent.run("in time")
+        task = asyncio.create_task(late())
+    began.set()
+    with pytest.raises(RuntimeError, match="the block of ledger_run\\('t'\\) has ended"):
+        await task
+
+
+def test_a_program_without_an_event_loop_uses_run_sync() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        for seen in (["model 0"], []):
+            with ledger_run("t"):
+                agent = Agent(script(desk, ["hello"]), name="clerk", capabilities=[LedgerDurability(ledger)])
+                assert agent.run_sync("hi").output == "hello"
+            assert desk.taken() == seen
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
