@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -38,7 +38,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
-from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
+from antiphon.messages.keys import again_id, as_key, child_id, counted, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
@@ -76,6 +76,11 @@ class EffectKeys:
         count = self._counts[key]
         return counted(key, count)
 
+    def upcoming_key(self, name: str) -> str:
+        """Return what `next_key` returns next, without counting it."""
+        key = as_key(name)
+        return counted(key, self._counts[key] + 1)
+
 
 class RunCourse(EffectKeys):
     """A run: what a program does in a thread, outside of actors."""
@@ -88,6 +93,14 @@ class RunCourse(EffectKeys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
+        self.reached: set[str] = set()
+        """The effects that the program has come to in this attempt."""
+
+    @override
+    def next_key(self, name: str | None = None) -> str:
+        key = super().next_key(name)
+        self.reached.add(child_id(self.invocation_id, key))
+        return key
 
     def wait(self, change: int) -> None:
         """Do nothing: a run has no mailbox whose waiting is counted."""
@@ -101,6 +114,13 @@ class RunPart(EffectKeys):
         self._whole = whole
         self.invocation_id = invocation_id
         self.to = to
+        self.reached: set[str] = getattr(whole, "reached", set())
+
+    @override
+    def next_key(self, name: str | None = None) -> str:
+        key = super().next_key(name)
+        self.reached.add(child_id(self.invocation_id, key))
+        return key
 
     @property
     def thread_id(self) -> str | None:
@@ -138,9 +158,13 @@ class RunPart(EffectKeys):
 # ---------------------------------------------------------------- opening
 
 SharedT = TypeVar("SharedT")
+OnChange: TypeAlias = Literal["stop", "continue", "restart"]
+"""What a run does where the program differs from what is recorded: stop, take what is recorded, or do it anew."""
 
 RUN: Final = "RUN"
 """What the journal calls a run."""
+PROGRAM: Final = "program"
+"""What the rows of a run call the program."""
 
 _RECOVERIES = Settings().recoveries
 
@@ -192,6 +216,10 @@ class Opened:
     """The invocation id of the whole run."""
     began: datetime | None = None
     """When the first attempt began."""
+    on_change: OnChange | None = None
+    """What to do if the program differs from what is recorded; None: as the agent says."""
+    is_program: bool = False
+    """Whether it is a run of a program, not the work of a handler."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """Objects that all parts of the run share, by class."""
 
@@ -211,6 +239,8 @@ class Opened:
             again=self.again,
             root=self.root,
             began=self.began,
+            on_change=self.on_change,
+            is_program=self.is_program,
             shared=self.shared,
         )
 
@@ -447,7 +477,7 @@ class _Opening:
         return [record for record in records if record.message.lane == "effect"]
 
     def _opened(self, attempt: int, **more: Any) -> Opened:
-        course = RunCourse(self._thread_id, self._id, "program", attempt)
+        course = RunCourse(self._thread_id, self._id, PROGRAM, attempt)
         self._tenure.begin(course)
         return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **more)
 

@@ -5,7 +5,8 @@
     step         key | key=N | N            `model=2`: the second of its key; a number where the program gave no key
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
-                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`
+                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
+                                            `#changed-…`, `#patch-…`
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -21,6 +22,7 @@ __all__ = [
     "as_key",
     "attempt_id",
     "begun_id",
+    "changed_id",
     "child_id",
     "counted",
     "end_id",
@@ -32,6 +34,7 @@ __all__ = [
     "last_key",
     "parent_of",
     "park_id",
+    "patch_id",
     "renamed",
     "root_of",
     "run_of",
@@ -155,6 +158,16 @@ def withdrawn_id(invocation_id: str) -> str:
 def settled_id(invocation_id: str) -> str:
     """Return the id of the result that a person gave a parked call."""
     return f"{invocation_id}#settled"
+
+
+def changed_id(invocation_id: str, digest: str) -> str:
+    """Return the id of the row that says how a run goes on from a step that the program does otherwise now."""
+    return f"{invocation_id}#changed-{digest}"
+
+
+def patch_id(run_id: str, name: str) -> str:
+    """Return the id of the row that says that a run takes a new branch of its program."""
+    return f"{run_id}#patch-{as_key(name)}"
 
 
 def end_id(run_id: str) -> str:

@@ -17,7 +17,7 @@ from antiphon.agents._guards import ThreadGuards
 from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
-from antiphon.agents.durability._prompt import HashedPrompt
+from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -63,6 +63,7 @@ class ThreadTalk:
         self.spending = Spending()
         self.guards = ThreadGuards()
         self.refusals = ToolFailures()
+        self.offered = OfferedTools()
 
     @classmethod
     def of(cls, run: LedgerRun) -> ThreadTalk:
@@ -103,6 +104,7 @@ class ThreadTalk:
             self.spending.thread.began = self.spending.thread.began or record.recorded_at
             self.spending.heard(record.message, run.opened.root)
             self.guards.heard(record.message, run.opened.root)
+            self.offered.heard(record.message)
             if record.message.lane == "talk":
                 self._heard(record.message)
 
@@ -159,6 +161,14 @@ class ThreadTalk:
                 rows += self._said(unit, mark, place, len(rows))
         return rows
 
+    def know(self, marks: Iterable[str]) -> None:
+        """Count messages as said, although the program says them otherwise now: what is recorded stays as it is."""
+        self._marks.update(marks)
+
+    def forget(self, marks: Iterable[str]) -> None:
+        """Have messages said again."""
+        self._marks.difference_update(marks)
+
     def answered(self, answer: AnswerRows) -> None:
         """Note that an answer is written."""
         self._marks.add(answer.mark)
@@ -184,6 +194,25 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
     talk = ThreadTalk.of(run)
     await talk.read(run)
     return talk.guards
+
+
+async def instructions_at(run: LedgerRun, seq: int) -> str | None:
+    """Return the instructions that held at a place of the thread.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    talk = ThreadTalk()
+    async for record in run.ledger.read(run.thread_id, before=seq + 1):
+        if record.message.lane == "talk":
+            talk._heard(record.message)
+    return talk._instructions
+
+
+def is_instructing(message: Message) -> bool:
+    """Whether a message of a prompt is its instructions."""
+    notes = message.metadata.get(_DIALECT)
+    return isinstance(notes, JsonObject) and notes.get("instructions") in ("here", "none")
 
 
 class AnswerRows(NamedTuple):

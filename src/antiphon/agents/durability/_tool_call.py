@@ -22,12 +22,14 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
+from antiphon.agents._changes import Change, RunStep, short_hash
+from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
-from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, ToolOperation, describe
-from antiphon.runtime.extending import Effect, is_too_large
+from antiphon.runtime.extending import is_too_large
 
 # ---------------------------------------------------------------- the effect
 
@@ -107,8 +109,10 @@ Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
 """Finds out the outcome of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
 
 
-class ToolCallEffect(Effect):
+class ToolCallEffect(RunStep):
     """A call of a tool."""
+
+    does_read_finished = True
 
     def __init__(
         self,
@@ -123,20 +127,12 @@ class ToolCallEffect(Effect):
         settle: Callable[[Unsettled], Awaitable[Json | NotDone | None]] | None,
         limits: BudgetLimits,
         operation: ToolOperation | None = None,
+        on_change: OnChange | None = None,
     ) -> None:
-        super().__init__(
-            run.journal,
-            run.course,
-            key,
-            {"tool": tool, "arguments": dict(arguments)},
-            effects=effects,
-            park=run.park,
-            option=option,
-            parent_id=parent_id,
-            forgiven=run.forgiven,
-        )
+        said: dict[str, Json] = {"tool": tool, "arguments": dict(arguments)}
+        more: dict[str, Any] = {"option": option, "parent_id": parent_id, "on_change": on_change}
+        super().__init__(run, key, said, effects=effects, **more)
         self.operation = operation
-        self._run_of = run
         self._talk = ThreadTalk.of(run)
         self._tool = tool
         self._settle = settle
@@ -144,7 +140,7 @@ class ToolCallEffect(Effect):
 
     @override
     async def begin(self) -> Message:
-        await self._talk.spend(self._run_of, [self._limits], "tool", self.id)
+        await self._talk.spend(self.run_of, [self._limits], "tool", self.id)
         (record,) = await self.journal.write(self.thread_id, [self.intent()])
         self._talk.reach(record.seq)
         return record.message
@@ -165,13 +161,12 @@ class ToolCallEffect(Effect):
                 describe(replace(operation, result=value.get("result")))
 
     @override
-    def is_same(self, intent: Message) -> bool:
-        if super().is_same(intent):
-            return True
-        reason = f"the program calls tool {self._tool!r} with {self._change(intent)} than thread {self.thread_id!r} says"
-        raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+    async def change(self, intent: Message) -> Change:
+        what = f"the program calls tool {self._tool!r} with {self._other(intent)} than thread {self.thread_id!r} says"
+        digest = short_hash([self._option, self._effects, self.arguments])
+        return Change(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
 
-    def _change(self, intent: Message) -> str:
+    def _other(self, intent: Message) -> str:
         """Return what differs from a call that is recorded."""
         recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
         if recorded.option_name != own.option_name:
