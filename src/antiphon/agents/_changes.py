@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import orjson
 from typing_extensions import override
 
-from antiphon.agents._opening import PROGRAM, RUN, OnChange
+from antiphon.agents._opening import PROGRAM, RUN, OnChange, Opened
 from antiphon.errors import HistoryMismatchError
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -48,12 +48,11 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.messages.keys import as_key, changed_id, is_below, parent_of, patch_id
+from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of, patch_id
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import AGAIN, PARK, Effect, says_the_same_value
 
 if TYPE_CHECKING:
-    from antiphon.agents._run import LedgerRun
     from antiphon.ledger import Ledger
 
 Choice: TypeAlias = Literal["continue", "restart"]
@@ -141,7 +140,7 @@ def values_difference(name: str, before: Mapping[str, Any], after: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """How a step of the program differs from what is recorded."""
 
     what: str
@@ -173,23 +172,23 @@ class ThreadChanges:
         self._lock = Lock()
 
     @classmethod
-    async def of(cls, run: LedgerRun) -> ThreadChanges:
+    async def of(cls, opened: Opened) -> ThreadChanges:
         """Return the one that a run and all its parts share. The thread is read once.
 
         Raises:
             LedgerError: it cannot be read.
         """
-        own = run.opened.share(cls)
+        own = opened.share(cls)
         async with own._lock:
             if not own._is_read:
-                await own._read(run)
+                await own._read(opened)
                 own._is_read = True
         return own
 
-    async def _read(self, run: LedgerRun) -> None:
-        root = run.opened.root
+    async def _read(self, opened: Opened) -> None:
+        root = opened.root
         has_begun = False
-        async for record in run.ledger.read(run.thread_id):
+        async for record in opened.journal.ledger.read(opened.course.thread_id or ""):
             message, payload = record.message, record.message.payload
             if message.lane == "control":
                 self._heard_choice(message, root)
@@ -224,7 +223,7 @@ class ThreadChanges:
         elif data.get("type") == ALLOWED and data.get("run") == root and choice in ("continue", "restart"):
             self._allowed = dict.fromkeys(self.steps, cast("Choice", choice))
 
-    def choice(self, step: str, change: Change, on_change: OnChange) -> OnChange:
+    def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
         """Return how the run goes on from a step that differs."""
         is_known = (step, change.digest) in self._continued
         return "continue" if is_known else self._allowed.get(step, on_change)
@@ -233,7 +232,7 @@ class ThreadChanges:
         """Whether what is recorded of a step was set aside."""
         return step in self._restarted
 
-    async def choose(self, run: LedgerRun, step: str, change: Change, choice: Choice) -> None:
+    async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
         """Record how the run goes on from a step.
 
         Raises:
@@ -244,7 +243,7 @@ class ThreadChanges:
         by = "person" if step in self._allowed else "program"
         said: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
         said["differences"] = list(change.lines)
-        await run.journal.write_soon(run.thread_id, [_control(run, changed_id(step, change.digest), said, step)])
+        await _write(opened, changed_id(step, change.digest), said, about=step)
         if choice == "restart":
             self._restarted.add(step)
         else:
@@ -261,16 +260,11 @@ def is_of(invocation_id: str, root: str) -> bool:
     return invocation_id == root or is_below(invocation_id, root)
 
 
-def base_of(invocation_id: str) -> str:
-    """Return the id of an effect before its first attempt was withdrawn."""
-    base, mark, count = invocation_id.rpartition("~")
-    return base if mark and count.isdigit() else invocation_id
-
-
-def _control(run: LedgerRun, id: str, said: dict[str, Json], about: str) -> Message:
-    payload = PartsPayload(parts=(DataPart(data=said),))
-    own: dict[str, Any] = {"thread_id": run.thread_id, "lane": "control", "parent_id": about, "correlation_id": id}
-    return Message(id=id, policy=RUNTIME_POLICY, payload=payload, **own)
+async def _write(opened: Opened, id: str, said: dict[str, Json], *, about: str) -> None:
+    """Write a row about a run, with the next rows: before anything that depends on it."""
+    thread_id, payload = opened.course.thread_id or "", PartsPayload(parts=(DataPart(data=said),))
+    own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "parent_id": about, "correlation_id": id}
+    await opened.journal.write_soon(thread_id, [Message(id=id, policy=RUNTIME_POLICY, payload=payload, **own)])
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
@@ -305,7 +299,7 @@ class RunStep(Effect):
 
     def __init__(
         self,
-        run: LedgerRun,
+        opened: Opened,
         key: str,
         arguments: Mapping[str, Json],
         *,
@@ -315,32 +309,32 @@ class RunStep(Effect):
         on_change: OnChange | None = None,
     ) -> None:
         super().__init__(
-            run.journal,
-            run.course,
+            opened.journal,
+            opened.course,
             key,
             arguments,
             effects=effects,
-            park=run.park,
+            park=opened.park,
             option=option,
             parent_id=parent_id,
-            forgiven=run.forgiven,
+            forgiven=opened.forgiven,
         )
-        self.run_of = run
-        self.on_change: OnChange = run.opened.on_change or on_change or "stop"
+        self.opened = opened
+        self.on_change: OnChange = opened.on_change or on_change or "stop"
 
     # ------------------------------------------------------------ what subclasses may override
 
-    async def change(self, intent: Message) -> Change:
+    async def change(self, intent: Message) -> StepChange:
         """Return how this step differs from a recorded one."""
         what = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
-        return Change(what, self.changed_arguments(intent), short_hash(self.arguments), is_input=True)
+        return StepChange(what, self.changed_arguments(intent), short_hash(self.arguments), is_input=True)
 
     def changed_arguments(self, intent: Message) -> list[str]:
         """Return which arguments have changed; not their values, which may be secret."""
         before, after = _arguments(intent), _arguments(self.intent())
         return [f"argument {name!r} has changed" for name in {**before, **after} if before.get(name) != after.get(name)]
 
-    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: Change) -> None:
+    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
         """Refuse to take what is recorded, if it makes no sense in this program.
 
         Raises:
@@ -354,8 +348,8 @@ class RunStep(Effect):
         self._effects = "once" if "once" in (recorded, self._effects) else cast("Effects", recorded)
         self._option = payload.option_name  # an outcome names the option of its intent
 
-    def restart(self, *, is_new: bool) -> None:
-        """Take another id: what is recorded under this one is set aside. `is_new`: not by an earlier attempt."""
+    def restart(self) -> None:
+        """Take another id: what is recorded under this one is set aside."""
         self.skip()
 
     # ------------------------------------------------------------ the same for all steps
@@ -365,41 +359,41 @@ class RunStep(Effect):
         if self.is_same(intent):
             return True
         change = await self.change(intent)
-        changes = await ThreadChanges.of(self.run_of)
+        changes = await ThreadChanges.of(self.opened)
         if changes.is_restarted(self.id):
-            self.restart(is_new=False)
+            self.restart()
             return False
-        if self.run_of.opened.is_finished:
+        if self.opened.is_finished:
             return self._reads(change)
         match changes.choice(self.id, change, self.on_change):
             case "stop":
                 raise self.stopped(change)
             case "continue":
                 await self.check_continues(intent, outcome, change)
-                await changes.choose(self.run_of, self.id, change, "continue")
+                await changes.choose(self.opened, self.id, change, "continue")
                 return True
             case "restart":
                 if changes.once:
                     reason = f"it cannot restart: {changes.once[0]!r} must not be done twice, and was begun"
                     raise self.stopped(change, reason)
-                await changes.choose(self.run_of, self.id, change, "restart")
-                self.restart(is_new=True)
+                await changes.choose(self.opened, self.id, change, "restart")
+                self.restart()
                 return False
 
-    def _reads(self, change: Change) -> bool:
+    def _reads(self, change: StepChange) -> bool:
         """Return True if the outcome of a finished run counts, although the program has changed."""
         if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
             return True
         raise self.stopped(change)
 
-    def stopped(self, change: Change, refusal: str | None = None) -> HistoryMismatchError:
+    def stopped(self, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
         """Return the error that stops the run."""
         lines = [change.what, *change.lines]
         if refusal is not None:
             lines.append(refusal)
-        elif not self.run_of.opened.is_program:
+        elif not self.opened.is_program:
             lines.append("restore the program, or begin the work anew")
-        elif not self.run_of.opened.is_finished:
+        elif not self.opened.is_finished:
             thread = quote(self.thread_id)
             lines.append(
                 f"to go on with what is recorded: `antiphon resume {thread} --on-change continue` and start the program again,"
@@ -427,7 +421,7 @@ class Patches:
         self._known: dict[str, bool] = {}
         self._lock = Lock()
 
-    async def patched(self, run: LedgerRun, name: str) -> bool:
+    async def patched(self, opened: Opened, name: str) -> bool:
         """Return whether a run takes a branch. The first answer holds for the whole run.
 
         Raises:
@@ -435,27 +429,26 @@ class Patches:
         """
         async with self._lock:
             if name not in self._known:
-                self._known[name] = await self._decide(run, name)
+                self._known[name] = await self._decide(opened, name)
             return self._known[name]
 
-    async def _decide(self, run: LedgerRun, name: str) -> bool:
-        mark = patch_id(run.opened.root, name)
-        if run.is_again or run.journal.has_had_owners(run.thread_id):
-            await run.journal.settle(run.thread_id)
-            if await run.ledger.by_correlation(mark, thread_id=run.thread_id):
+    async def _decide(self, opened: Opened, name: str) -> bool:
+        mark, journal, thread_id = patch_id(opened.root, name), opened.journal, opened.course.thread_id or ""
+        if opened.course.attempt > 1 or journal.has_had_owners(thread_id):
+            await journal.settle(thread_id)
+            if await journal.ledger.by_correlation(mark, thread_id=thread_id):
                 return True
-            if run.opened.is_finished or await _is_behind(run):
+            if opened.is_finished or await _is_behind(opened):
                 return False
-        said: dict[str, Json] = {"type": _PATCHED, "name": name}
-        await run.journal.write_soon(run.thread_id, [_control(run, mark, said, run.opened.root)])
+        await _write(opened, mark, {"type": _PATCHED, "name": name}, about=opened.root)
         return True
 
 
-async def _is_behind(run: LedgerRun) -> bool:
+async def _is_behind(opened: Opened) -> bool:
     """Whether the run has recorded steps that the program has not come to yet."""
-    changes = await ThreadChanges.of(run)
-    reached: set[str] = getattr(run.course, "reached", set())
-    return not all(_is_passed(step, reached, run.course.invocation_id) for step in changes.steps)
+    changes, course = await ThreadChanges.of(opened), opened.course
+    reached: Collection[str] = getattr(course, "reached", ())
+    return not all(_is_passed(step, reached, course.invocation_id) for step in changes.steps)
 
 
 def _is_passed(step: str, reached: Collection[str], here: str) -> bool:

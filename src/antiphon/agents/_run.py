@@ -24,12 +24,12 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._changes import Patches, RunStep, base_of
+from antiphon.agents._changes import Patches, RunStep
 from antiphon.agents._opening import EffectKeys, OnChange, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
-from antiphon.messages.keys import as_key
+from antiphon.messages.keys import as_key, base_of
 from antiphon.runtime import Admit, Context, Effects, Observer
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
@@ -209,7 +209,7 @@ class LedgerRun:
             HistoryMismatchError: the program does not repeat what it did in its last run.
             LedgerError: it could not be stored.
         """
-        effect = RunStep(self, key, arguments, effects=effects, option=option, parent_id=parent_id)
+        effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
             with effect_scope(CurrentEffect(id, option or key, effects)):
@@ -250,7 +250,7 @@ class LedgerRun:
         Raises:
             LedgerError: it could not be stored.
         """
-        return await self.opened.share(Patches).patched(self, name)
+        return await self.opened.share(Patches).patched(self.opened, name)
 
     async def _read(self, key: str, read: Callable[[], Json]) -> Any:
         async def value(id: str) -> Json:

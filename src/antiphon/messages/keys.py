@@ -21,6 +21,7 @@ __all__ = [
     "again_id",
     "as_key",
     "attempt_id",
+    "base_of",
     "begun_id",
     "changed_id",
     "child_id",
@@ -29,6 +30,7 @@ __all__ = [
     "ended_id",
     "is_below",
     "is_key",
+    "is_renamed",
     "key_of",
     "kind_of",
     "last_key",
@@ -120,6 +122,17 @@ def renamed(invocation_id: str) -> str:
     """Return the id after this one: what was said or done under this one was withdrawn."""
     base, mark, count = invocation_id.rpartition("~")
     return f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{invocation_id}~2"
+
+
+def base_of(invocation_id: str) -> str:
+    """Return the id before it was renamed."""
+    base, mark, count = invocation_id.rpartition("~")
+    return base if mark and count.isdigit() else invocation_id
+
+
+def is_renamed(invocation_id: str) -> bool:
+    """Whether what was said or done under an earlier id was withdrawn."""
+    return base_of(invocation_id) != invocation_id
 
 
 # ---------------------------------------------------------------- rows about an invocation

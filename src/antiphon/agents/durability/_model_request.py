@@ -40,10 +40,9 @@ from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import (
-    Change,
     RunStep,
+    StepChange,
     ThreadChanges,
-    base_of,
     short_hash,
     text_difference,
     tools_difference,
@@ -76,7 +75,7 @@ from antiphon.agents.durability._talk import (
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
 from antiphon.messages import TextPart as TalkText
-from antiphon.messages.keys import child_id, renamed
+from antiphon.messages.keys import base_of, child_id, renamed
 from antiphon.messages.long_values import cut, cut_text
 from antiphon.runtime import ModelOperation, describe
 from antiphon.runtime.extending import is_too_large, says_the_same_value
@@ -228,6 +227,7 @@ class ModelRequestEffect(RunStep):
         on_change: OnChange | None = None,
     ) -> None:
         self._limits = limits
+        self._run_of = run
         self._values = PromptValues.of(run).take(run)
         self._tools = offered_tools(params.model_request_parameters)
         self._talk = ThreadTalk.of(run)
@@ -247,7 +247,7 @@ class ModelRequestEffect(RunStep):
             "prompt": self._prompt.hash,
             "tools": tools_hash(params.model_request_parameters),
         }
-        super().__init__(run, REQUEST, arguments, effects="none", option=option, on_change=on_change)
+        super().__init__(run.opened, REQUEST, arguments, effects="none", option=option, on_change=on_change)
         if is_told(run, params.run_context):
             self.operation = self._told(params, id, settings)
 
@@ -267,7 +267,7 @@ class ModelRequestEffect(RunStep):
 
     @override
     async def begin(self) -> Message:
-        run, list_hash = self.run_of, str(self.arguments["tools"])
+        run, list_hash = self._run_of, str(self.arguments["tools"])
         await self._talk.read(run)
         await self._talk.spend(run, [self._limits], "request", self.id)
         values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
@@ -302,7 +302,7 @@ class ModelRequestEffect(RunStep):
         return [name for name, value in self.arguments.items() if not says_the_same_value(recorded.get(name), value)]
 
     @override
-    async def change(self, intent: Message) -> Change:
+    async def change(self, intent: Message) -> StepChange:
         recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
         before: Any = {name: thaw(value) for name, value in recorded.items()}
         changed, lines, is_input = self._changed(recorded), list[str](), False
@@ -316,10 +316,10 @@ class ModelRequestEffect(RunStep):
             more, is_input = await self._changed_prompt(before.get(_UPTO))
             lines += more
         what = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
-        return Change(f"{what}, in {self.id!r}", lines, short_hash(self.arguments), is_input)
+        return StepChange(f"{what}, in {self.id!r}", lines, short_hash(self.arguments), is_input)
 
     async def _changed_tools(self, list_hash: str) -> list[str]:
-        await self._talk.read(self.run_of)
+        await self._talk.read(self._run_of)
         if (before := self._talk.offered.of(list_hash)) is None:
             return []  # it was recorded without its texts, or had no tools
         return tools_difference(before, self._tools) or ["the form of the answer has changed"]
@@ -331,7 +331,7 @@ class ModelRequestEffect(RunStep):
         records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
         before, after = ([row for row in side if not is_instructing(row)] for side in (rows, told([unit])))
-        instructions = await instructions_at(self.run_of, upto) if isinstance(upto, int) else None
+        instructions = await instructions_at(self._run_of, upto) if isinstance(upto, int) else None
         lines = text_difference("instructions", instructions, unit.get("instructions") or None)
         for role, name in _PROMPT_PARTS.items():
             old, new = ([row for row in side if row.role_hint_for_llm == role] for side in (before, after))
@@ -344,8 +344,8 @@ class ModelRequestEffect(RunStep):
         return lines or ["messages before the newest one have changed"], is_input
 
     @override
-    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: Change) -> None:
-        run, changes = self.run_of, await ThreadChanges.of(self.run_of)
+    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
+        run, changes = self._run_of, await ThreadChanges.of(self.opened)
         reached: Collection[str] = getattr(run.course, "reached", ())
         if left := changes.not_reached(run.course.invocation_id, reached, self.id):
             raise self.stopped(change, f"it cannot continue: the program does not repeat the recorded call {left[0]!r}")
@@ -359,13 +359,11 @@ class ModelRequestEffect(RunStep):
                 reason = f"it cannot continue: the recorded answer calls tool {payload.option_name!r}, and it is gone"
                 raise self.stopped(change, f"{reason}. Keep the tool until the run has ended")
         self._option = cast("OptionCallPayload", intent.payload).option_name
-        self._talk.know(self._known.marks())
+        self._talk.know(self._known.marks(), self._place)
 
     @override
-    def restart(self, *, is_new: bool) -> None:
+    def restart(self) -> None:
         """Go on in another part of the run: everything that the agent does from here on is new."""
-        if is_new:
-            self._talk.forget(self._known.marks())  # the thread has it said again, under the new instructions
         course = self.course
         assert isinstance(course, RunPart)  # noqa: S101 (an agent has a part of its own)
         course.invocation_id = renamed(course.invocation_id)

@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._changes import Change, RunStep, short_hash
+from antiphon.agents._changes import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
@@ -131,8 +131,9 @@ class ToolCallEffect(RunStep):
     ) -> None:
         said: dict[str, Json] = {"tool": tool, "arguments": dict(arguments)}
         more: dict[str, Any] = {"option": option, "parent_id": parent_id, "on_change": on_change}
-        super().__init__(run, key, said, effects=effects, **more)
+        super().__init__(run.opened, key, said, effects=effects, **more)
         self.operation = operation
+        self._run_of = run
         self._talk = ThreadTalk.of(run)
         self._tool = tool
         self._settle = settle
@@ -140,7 +141,7 @@ class ToolCallEffect(RunStep):
 
     @override
     async def begin(self) -> Message:
-        await self._talk.spend(self.run_of, [self._limits], "tool", self.id)
+        await self._talk.spend(self._run_of, [self._limits], "tool", self.id)
         (record,) = await self.journal.write(self.thread_id, [self.intent()])
         self._talk.reach(record.seq)
         return record.message
@@ -161,10 +162,10 @@ class ToolCallEffect(RunStep):
                 describe(replace(operation, result=value.get("result")))
 
     @override
-    async def change(self, intent: Message) -> Change:
+    async def change(self, intent: Message) -> StepChange:
         what = f"the program calls tool {self._tool!r} with {self._other(intent)} than thread {self.thread_id!r} says"
         digest = short_hash([self._option, self._effects, self.arguments])
-        return Change(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
+        return StepChange(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
 
     def _other(self, intent: Message) -> str:
         """Return what differs from a call that is recorded."""
