@@ -160,7 +160,7 @@ class ThreadChanges:
         self._continued: set[tuple[str, str]] = set()
         """Steps, with the digest of the change."""
         self._restarted: set[str] = set()
-        self._allowed: dict[str, Choice] = {}
+        self._allowed: dict[str, OnChange] = {}
         """By step, what a person has chosen."""
         self.once: list[str] = []
         """The `once` effects that were begun since the run began."""
@@ -221,12 +221,13 @@ class ThreadChanges:
             else:
                 self._continued.add((step, str(data.get("digest"))))
         elif data.get("type") == ALLOWED and data.get("run") == root and choice in ("continue", "restart"):
-            self._allowed = dict.fromkeys(self.steps, cast("Choice", choice))
+            self._allowed = dict.fromkeys(self.steps, cast("OnChange", choice))
 
     def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
         """Return how the run goes on from a step that differs."""
-        is_known = (step, change.digest) in self._continued
-        return "continue" if is_known else self._allowed.get(step, on_change)
+        if (step, change.digest) in self._continued:
+            return "continue"
+        return self._allowed.get(step, on_change)
 
     def is_restarted(self, step: str) -> bool:
         """Whether what is recorded of a step was set aside."""
@@ -406,9 +407,10 @@ class RunStep(Effect):
 
 def _arguments(intent: Message) -> dict[str, Any]:
     """Return the arguments of an effect; of a tool call, those of the tool."""
-    found: Any = thaw(cast("OptionCallPayload", intent.payload).arguments.get("arguments"))
-    given: Any = found.get("arguments", found) if isinstance(found, dict) else {}
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    found = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
+    inner = found.get("arguments") if isinstance(found, JsonObject) else None
+    given = inner if isinstance(inner, JsonObject) else found
+    return cast("dict[str, Any]", thaw(given)) if isinstance(given, JsonObject) else {}
 
 
 # ---------------------------------------------------------------- patches

@@ -100,7 +100,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         limits: BudgetLimits,
         on_change: OnChange | None = None,
     ) -> None:
-        self.on_change = on_change
+        self.on_change: OnChange | None = on_change
         self.agent = agent
         self.ledger = ledger
         self.effects = effects

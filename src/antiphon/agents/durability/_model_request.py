@@ -67,7 +67,6 @@ from antiphon.agents.durability._talk import (
     TalkPlace,
     ThreadTalk,
     as_messages,
-    instructions_at,
     is_instructing,
     restore,
     told,
@@ -331,7 +330,7 @@ class ModelRequestEffect(RunStep):
         records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
         before, after = ([row for row in side if not is_instructing(row)] for side in (rows, told([unit])))
-        instructions = await instructions_at(self._run_of, upto) if isinstance(upto, int) else None
+        instructions = await ThreadTalk.instructions_at(self._run_of, upto) if isinstance(upto, int) else None
         lines = text_difference("instructions", instructions, unit.get("instructions") or None)
         for role, name in _PROMPT_PARTS.items():
             old, new = ([row for row in side if row.role_hint_for_llm == role] for side in (before, after))

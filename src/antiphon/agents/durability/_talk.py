@@ -155,6 +155,19 @@ class ThreadTalk:
             case _:
                 pass
 
+    @classmethod
+    async def instructions_at(cls, run: LedgerRun, seq: int) -> str | None:
+        """Return the instructions that held at a place of the thread.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        talk = cls()
+        async for record in run.ledger.read(run.thread_id, before=seq + 1):
+            if record.message.lane == "talk":
+                talk._heard(record.message)
+        return talk._instructions
+
     def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace) -> list[Message]:
         """Return the messages of a prompt that the thread does not have, as rows to write."""
         rows: list[Message] = []
@@ -202,19 +215,6 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
     talk = ThreadTalk.of(run)
     await talk.read(run)
     return talk.guards
-
-
-async def instructions_at(run: LedgerRun, seq: int) -> str | None:
-    """Return the instructions that held at a place of the thread.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
-    talk = ThreadTalk()
-    async for record in run.ledger.read(run.thread_id, before=seq + 1):
-        if record.message.lane == "talk":
-            talk._heard(record.message)
-    return talk._instructions
 
 
 def is_instructing(message: Message) -> bool:
