@@ -29,7 +29,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from hashlib import sha256
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
@@ -37,6 +36,7 @@ from typing_extensions import override
 
 from antiphon.agents._opening import PROGRAM, RUN, OnChange, Opened
 from antiphon.errors import HistoryMismatchError
+from antiphon.ledger import command_line
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -395,9 +395,9 @@ class RunStep(Effect):
         elif not self.opened.is_program:
             lines.append("restore the program, or begin the work anew")
         elif not self.opened.is_finished:
-            thread = quote(self.thread_id)
+            command = command_line(self.journal.ledger, "resume", self.thread_id, options="--on-change continue")
             lines.append(
-                f"to go on with what is recorded: `antiphon resume {thread} --on-change continue` and start the program again,"
+                f"to go on with what is recorded: `{command}` and start the program again,"
                 ' or ledger_run(..., on_change="continue"). For other work, give the run another id'
             )
         else:

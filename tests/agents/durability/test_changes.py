@@ -371,6 +371,9 @@ async def test_a_finished_run_of_the_old_program_is_read_on_the_old_branch() -> 
     async with ledger_run("t", ledger=ledger) as run:
         await _steps(run, "first", "worse", "last")
     assert not await _branched(ledger)
+    async with ledger_run("t", ledger=ledger) as run:
+        await _steps(run, "first", "worse", "last")
+        assert not await run.patched("later")  # at the end, where an open run would begin something new
 
 
 async def test_work_inside_of_a_tool_that_is_not_called_again_is_passed() -> None:

@@ -123,14 +123,15 @@ def test_a_person_lets_a_run_go_on_under_a_changed_program(tmp_path: Path) -> No
     with pytest.raises(HistoryMismatchError) as caught:
         asyncio.run(changed(url, desk, "Be brief."))
     (command,) = re.findall("`antiphon (.*?)`", str(caught.value))
+    assert url in command
     assert desk.taken() == ["model 0"]
     status = run("status", "order 42", "--ledger", url).stdout
     assert "- Be kind." in status
     refused = run("resume", "order 42", "--on-change", "continue", "--run", "other", "--ledger", url)
     assert (refused.exit_code, "has no open run 'other'" in refused.stderr) == (1, True)
-    allowed = run(*shlex.split(command), "--ledger", url)
+    allowed = run(*shlex.split(command))
     assert (allowed.exit_code, "start the program again" in allowed.stderr) == (0, True)
-    assert json.loads(run(*shlex.split(command), "--json", "--ledger", url).stdout) == {
+    assert json.loads(run(*shlex.split(command), "--json").stdout) == {
         "thread_id": "order 42",
         "choice": "continue",
         "runs": ["order 42/run"],
