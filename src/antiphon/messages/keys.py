@@ -5,7 +5,8 @@
     step         key | key=N | N            `model=2`: the second of its key; a number where the program gave no key
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
-                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`
+                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
+                                            `#failed` of a run, `#failed2` of its second attempt
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -25,6 +26,7 @@ __all__ = [
     "counted",
     "end_id",
     "ended_id",
+    "failed_id",
     "is_below",
     "is_key",
     "key_of",
@@ -145,6 +147,11 @@ def again_id(invocation_id: str, attempt: int) -> str:
 def park_id(invocation_id: str, time: int = 1) -> str:
     """Return the invocation of the row that parks a message or an effect, for the first time or a later one."""
     return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
+
+
+def failed_id(invocation_id: str, attempt: int) -> str:
+    """Return the invocation of the row that says that an attempt of a run ended with an error."""
+    return f"{invocation_id}#failed" if attempt == 1 else f"{invocation_id}#failed{attempt}"
 
 
 def withdrawn_id(invocation_id: str) -> str:

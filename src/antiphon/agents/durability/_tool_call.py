@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from shlex import quote
 from typing import Any, Final, TypeAlias, cast, get_args
 
 import orjson
@@ -25,6 +24,7 @@ from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, ToolOperation, describe
 from antiphon.runtime.extending import Effect, is_too_large
@@ -193,8 +193,9 @@ class ToolCallEffect(Effect):
         try:
             return await super().unknown(reason)
         except ParkedError as exc:
-            command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)}"
-            todo = f"find out, say it with `{command} --result JSON | --error TEXT | --retry`, and start the program again"
+            options = "--result JSON | --error TEXT | --retry"
+            command = command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
+            todo = f"find out, say it with `{command}`, and start the program again"
             raise ParkedError(f"{reason}; {todo}", exc.address) from None
 
 
