@@ -149,8 +149,8 @@ class Escalation:
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
         """Ask a supervisor for a decision, in the system thread of the failed actor.
 
-        If the ledger is unavailable, or another host takes that thread over, it is asked outside of a thread: an actor must not
-        stay down for that, and only its own host can restart it.
+        If the ledger is unavailable, or another host takes that thread over, it is asked outside of a thread: an actor must
+        not stay down for that, and only its own host can restart it.
 
         Raises:
             DeliveryError: there is no decision.
