@@ -1,8 +1,10 @@
 """Durability that is missing: what is reported about code that was meant to be recorded, and was not.
 
-By default it is a `DurabilityWarning`; with `ledger_run(required=True)` it is an error. An agent without a capability for
-durable execution does not call any code of ours. So `Agent.iter`, which all ways to run an agent use, is wrapped when the
-first run is entered: the wrapper looks at the agent's capabilities, and changes nothing.
+By default it is a `DurabilityWarning`; with `ledger_run(required=True)` it is an error.
+
+Two things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution,
+and that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped
+when the first run is entered.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
@@ -32,26 +35,44 @@ def report_missing(reason: str, *, required: bool) -> None:
     warnings.warn(reason, DurabilityWarning, stacklevel=3)
 
 
-_watchers: list[Callable[[str], None]] = []
+Watch: TypeAlias = Callable[[str, str | None], str | None]
+"""Is given the name of an agent that begins, and its name in the journal, or None if it has no durability; returns the id
+of the run that begins, or None outside of one."""
+_watching: list[Watch] = []
 
 
-def watch_agents(report: Callable[[str], None]) -> None:
-    """Have a function called with the name of each agent that begins to run and has no durability. The first call counts."""
-    if _watchers:
+def watch_agents(watch: Watch) -> None:
+    """Have a function called with each agent that begins to run. Only the first call counts."""
+    if _watching:
         return
-    _watchers.append(report)
+    _watching.append(watch)
     begin = Agent.iter
 
     @functools.wraps(begin)
-    def begin_watched(agent: Agent[Any, Any], *args: Any, **more: Any) -> Any:
-        if not _is_durable(agent, more.get("capabilities")):
-            report(agent.name or "agent")
-        return begin(agent, *args, **more)
+    def begin_watched(agent: Agent[Any, Any], *args: Any, **given: Any) -> Any:
+        run_id = watch(agent.name or "agent", _name_in_journal(agent, given.get("capabilities")))
+        return begin(agent, *args, **(given if run_id is None else _without_own(given, run_id)))
 
     setattr(Agent, "iter", begin_watched)  # noqa: B010 (a method of another package cannot be assigned)
 
 
-def _is_durable(agent: Agent[Any, Any], given: Any) -> bool:
+def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
     found: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(found.append)
-    return any(isinstance(each, BaseDurabilityCapability) for each in [*found, *(given or ())])
+    durable = [each for each in [*found, *(given or ())] if isinstance(each, BaseDurabilityCapability)]
+    return (durable[0].name or agent.name or "agent") if durable else None
+
+
+def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the arguments without the messages of an earlier attempt of the same run, and everything after them.
+
+    A conversation that was saved after the run has them. With them, the same request would be another one.
+    """
+    conversation, history = given.get("conversation"), given.get("message_history")
+    messages = history if conversation is None else conversation.messages
+    own = next((number for number, message in enumerate(messages or ()) if message.run_id == run_id), None)
+    if own is None:
+        return given
+    if conversation is None:
+        return {**given, "message_history": list(messages)[:own]}
+    return {**given, "conversation": replace(conversation, messages=list(messages)[:own])}

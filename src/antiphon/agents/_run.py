@@ -24,20 +24,24 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar, Token, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from antiphon.agents._changes import Patches, RunStep
 from antiphon.agents._missing import report_missing, watch_agents
-from antiphon.agents._opening import EffectKeys, OnBusy, Opened, RunPart, open_run
+from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
-from antiphon.messages.keys import as_key
+from antiphon.messages.keys import as_key, base_of
 from antiphon.runtime import Admit, Context, Effects, Observer
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
@@ -134,12 +138,14 @@ class LedgerRun:
         required: bool = False,
         on_busy: OnBusy = "join",
         input: Json = None,
+        on_change: OnChange | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
         self.required = required
         """Whether it is an error if something in it is not recorded."""
         self._name = name
+        self._on_change: OnChange | None = on_change
         self._on_busy: OnBusy = on_busy
         self._input = input
         self._around = current_run()
@@ -241,23 +247,54 @@ class LedgerRun:
             LedgerError: it could not be stored.
         """
         self._is_used = True
-        effect = Effect(
-            self.journal,
-            self.course,
-            key,
-            arguments,
-            effects=effects,
-            park=self.park,
-            option=option,
-            parent_id=parent_id,
-            forgiven=self.forgiven,
-        )
+        effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
             with effect_scope(CurrentEffect(id, option or key, effects)):
                 return await run(id)
 
         return await effect.perform(inside)
+
+    async def now(self, *, key: str = "now") -> datetime:
+        """Return the time, aware, in UTC. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return datetime.fromisoformat(await self._read(key, lambda: current_port().now().isoformat()))
+
+    async def random(self) -> float:
+        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return float(await self._read("random", lambda: (int.from_bytes(_random_bytes(8)) >> 11) / 2**53))
+
+    async def uuid(self) -> UUID:
+        """Return a random UUID. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return UUID(await self._read("uuid", lambda: str(UUID(bytes=_random_bytes(16), version=4))))
+
+    async def patched(self, name: str) -> bool:
+        """Whether the run takes a new branch of the program: `if await run.patched("new-terms"): … else: …`.
+
+        A run that begins with the new program takes it, and so does one that has not come to this place yet. A run that has
+        passed it takes the old branch, as it did. The answer is recorded, and holds for the whole run.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return await self.opened.share(Patches).patched(self.opened, name)
+
+    async def _read(self, key: str, read: Callable[[], Json]) -> Any:
+        async def value(id: str) -> Json:
+            return read()
+
+        return await _Reading(self, key).perform(value)
 
     async def note(self, message: Message, *, key: str = "note") -> Record:
         """Append a control message about the run, such as a decision, once: not again when the program runs again.
@@ -331,7 +368,7 @@ class LedgerRun:
                 check_opened(ledger)
             else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            self._opened = await open_run(
+            opened = await open_run(
                 ledger,
                 self.thread_id,
                 self.id,
@@ -341,6 +378,7 @@ class LedgerRun:
                 on_busy="raise" if self._is_nested(ledger) else self._on_busy,
                 input=self._input,
             )
+            self._opened = replace(opened, on_change=self._on_change, is_program=True)
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -377,6 +415,10 @@ class LedgerRun:
         self._taken_up.add(run_id)
         return run_id
 
+    def peek_agent(self, name: str) -> str:
+        """Return the id that the next run of an agent will have."""
+        return f"{self.invocation_id}/{self._agents.peek_key(name)}"
+
     def of_agent(self, run_id: str, name: str) -> LedgerRun:
         """Return the part of this run that is a run of an agent."""
         part = self._parts.get(run_id)
@@ -406,7 +448,8 @@ class LedgerRun:
     def _check_agents(self, deed: str) -> None:
         """Refuse to close a run in which an agent did not run that ran before."""
         prefix = f"{self.course.invocation_id}/"
-        left = [each for each in self.opened.agents if each.startswith(prefix) and each not in self._taken_up]
+        # One that was restarted has the name of the one before it.
+        left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
             raise HistoryMismatchError(reason, self.course.to)
@@ -484,6 +527,29 @@ def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Gene
         callbacks.remove(callback)
         if not callbacks:
             _at_end[ledger].pop(thread_id, None)
+
+
+class _Reading(Effect):
+    """An effect that only reads, as a clock. Nothing depends on the intent, so intent and outcome are written together."""
+
+    is_told = False
+
+    def __init__(self, run: LedgerRun, key: str) -> None:
+        super().__init__(run.journal, run.course, key, {}, effects="none", park=run.park, forgiven=run.forgiven)
+
+    @override
+    async def begin(self) -> Message:
+        return self.intent()
+
+    @override
+    async def end(self, outcome: Message) -> Message:
+        *_, stored = await self.journal.write_soon(self.thread_id, [self.intent(), outcome])
+        return stored
+
+
+def _random_bytes(count: int) -> bytes:
+    """Return random bytes. They come from the port, so that a test or a simulation is exact."""
+    return sha256(current_port().new_id().encode()).digest()[:count]
 
 
 class _Scope(AbstractContextManager[CurrentT, None]):
@@ -588,6 +654,7 @@ def ledger_run(
     observer: Observer | None = None,
     on_busy: OnBusy = "join",
     input: Json = None,
+    on_change: OnChange | None = None,
     required: bool = False,
 ) -> RunBlock:
     """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
@@ -608,6 +675,11 @@ def ledger_run(
     continue the same threads. `input` is recorded when the run begins, so that another process can continue it (`program`,
     `recover_runs`): `run.input` is the recorded one.
 
+    `on_change` says what to do where the program differs from what is recorded, because it was changed: `stop` raises
+    `HistoryMismatchError` with the differences, `continue` takes what is recorded as it is and goes on under the new program,
+    `restart` does the changed part anew, unless a `once` effect was begun. Without it, the agents' `LedgerDurability` says it,
+    and else it is `stop`.
+
     If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued; one
     that was cancelled or interrupted waits for a program that continues it.
 
@@ -626,8 +698,9 @@ def ledger_run(
     """
     if isinstance(thread_id, Context):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id))
-    more: dict[str, Any] = {"admit": admit, "observer": observer, "on_busy": on_busy, "input": input, "required": required}
-    return RunBlock(thread_id, _in_program(partial(LedgerRun, thread_id, id=id, name=name, **more), ledger))
+    more: dict[str, Any] = {"on_busy": on_busy, "on_change": on_change, "input": input, "required": required}
+    make = partial(LedgerRun, thread_id, id=id, name=name, admit=admit, observer=observer, **more)
+    return RunBlock(thread_id, _in_program(make, ledger))
 
 
 @asynccontextmanager
@@ -638,7 +711,7 @@ async def _in_handler(context: Context) -> AsyncGenerator[LedgerRun, None]:
 
 @asynccontextmanager
 async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
-    watch_agents(_report_agent)
+    watch_agents(_watch_agent)
     run = make()
     try:
         if ledger is not None:
@@ -661,12 +734,17 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
         await run.leave()
 
 
-def _report_agent(name: str) -> None:
-    """Report an agent without durability that begins in the current run. What runs in an effect is recorded with it."""
+def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
+    """Return the id of the run that begins. Report an agent without durability; in an effect it is recorded with that."""
     run = current_run()
-    if run is not None and run.is_of_program and current_effect() is None:
+    if run is None:
+        return None
+    if name_in_journal is not None:
+        return run.peek_agent(name_in_journal)
+    if run.is_of_program and current_effect() is None:
         reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"
         report_missing(reason, required=run.required)
+    return None
 
 
 def _within(context: Context) -> LedgerRun:

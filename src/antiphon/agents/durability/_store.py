@@ -32,7 +32,7 @@ from typing_extensions import override
 
 from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
-from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore_unit
+from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore, restore_unit
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
@@ -63,7 +63,8 @@ class LedgerConversationStore(ConversationStore):
 
     async def _has_saved(self, conversation: Conversation, scope: str | None) -> bool:
         """Whether the new messages of a conversation are those of a durable run that has been saved before."""
-        new = conversation.messages[conversation.new_message_index or 0 :]
+        index = conversation.new_message_index or 0
+        new = conversation.messages[index if index < len(conversation.messages) else 0 :]
         runs = {message.run_id for message in new}
         if not new or not all(run and run.startswith(f"{conversation.conversation_id}/") for run in runs):
             return False
@@ -178,7 +179,12 @@ class _Saving:
         if unit["kind"] == "request":
             kept["instructions"] = unit.get("instructions")
         said: Unit = {"parent": entry.parent_id, "unit": mark, "kept": kept}
-        if {**restore_unit(own.rows), **kept} != unit:
+        if is_priced := own.is_priced:
+            said["priced"] = True
+        restored = own.unit(is_priced=is_priced)
+        # Fields beside the content that are set after the answer was recorded, such as the id of the model.
+        kept |= {name: value for name, value in unit.items() if name != "parts" and restored.get(name) != value}
+        if {**restored, **kept} != unit:
             said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly: it is stored whole
         self.rows.append(_row(ENTRY, said, entry.id))
 
@@ -188,6 +194,16 @@ class _Said:
     """The rows of a message."""
 
     rows: list[Message] = field(default_factory=list[Message])
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether a durable run has added a price, which the message itself does not have."""
+        usage = self.rows[0].usage if self.rows else None
+        return usage is not None and usage.cost is not None
+
+    def unit(self, *, is_priced: bool) -> Unit:
+        """Return the message."""
+        return restore(self.rows, is_priced=True) if is_priced else restore_unit(self.rows)
 
 
 class _Heard:
@@ -215,7 +231,8 @@ class _Heard:
     def entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry of the thread."""
         said = self.entries[entry_id]
-        unit = said.get("message") or {**restore_unit(self.units[said["unit"]].rows), **said["kept"]}
+        stored = said.get("message")
+        unit = stored or {**self.units[said["unit"]].unit(is_priced=said.get("priced", False)), **said["kept"]}
         return ConversationEntry(id=entry_id, parent_id=said["parent"], message=_load(unit))
 
 
