@@ -46,6 +46,8 @@ from antiphon.runtime.extending import (
     GOES_ON,
     LIFE,
     PARK,
+    REOPEN,
+    RUN,
     STOPPED,
     Course,
     Journal,
@@ -138,9 +140,6 @@ class RunPart(EffectKeys):
 # ---------------------------------------------------------------- opening
 
 SharedT = TypeVar("SharedT")
-
-RUN: Final = "RUN"
-"""What the journal calls a run."""
 
 _RECOVERIES = Settings().recoveries
 
@@ -473,11 +472,12 @@ class _Opening:
         return self._opened(attempt, again=rows, **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the failed effects that were the last of the run: they are retried, where that is safe.
+        """Return the failed effects that were the last of the run: they are retried, where that is safe, or a person says so.
 
         An earlier failure stays: the program has seen it and gone on. Also return the runs of agents: the courses with a model
         request.
         """
+        reopened: set[str] = set()
         harmless: set[str] = set()
         agents: set[str] = set()
         failed: set[str] = set()
@@ -485,7 +485,9 @@ class _Opening:
             message, payload = record.message, record.message.payload
             if message.lane != "effect" or not is_below(message.invocation_id, self._id):
                 continue
-            if isinstance(payload, OptionCallPayload):
+            if _option(message) == REOPEN:
+                reopened.add(message.parent_id or "")
+            elif isinstance(payload, OptionCallPayload):
                 failed.clear()
                 if kind_of(message) == "request":
                     agents.add(parent_of(payload.invocation_id))
@@ -493,7 +495,7 @@ class _Opening:
                     harmless.add(payload.invocation_id)
             elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:
                 failed.add(payload.invocation_id)
-        return frozenset(failed), frozenset(agents)
+        return frozenset(failed | reopened), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Park an effect for a person. The other effects of the run go on."""

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run
+from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
@@ -110,6 +111,7 @@ class LedgerRun:
         depth: int = 0,
         admit: Admit | None = None,
         observer: Observer | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
@@ -118,6 +120,8 @@ class LedgerRun:
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
         """How many agents run around this one."""
+        self.watch = watch or Watch()
+        """How it treats what tools change besides their results."""
         self._admit = admit
         self._observer = observer
         self._opened: Opened | None = None
@@ -340,7 +344,7 @@ class LedgerRun:
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
-        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper)
+        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
         part._url = self._url
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
@@ -415,6 +419,8 @@ async def ledger_run(
     ledger: Ledger | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
+    state: DepsState[Any] | None = None,
+    debug: bool = False,
 ) -> AsyncGenerator[LedgerRun, None]:
     """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
 
@@ -429,20 +435,25 @@ async def ledger_run(
     kind `run/NAME`: by default that of the module or file that the program was started as. Give one if several programs
     continue the same threads.
 
+    `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
+    continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
+
     If the block raises, the run stays open.
 
     Raises:
+        UserError: the state cannot be stored and restored.
         ParkedError: a person must settle something first.
         OwnedError: another living process has the thread. Nothing was done.
         FencedError: another process has taken the thread over.
         HistoryMismatchError: the program does not repeat what it did in its last run.
         LedgerError: the ledger cannot be used.
     """
+    watch = Watch(state, debug=debug)
     if isinstance(thread_id, Context):
-        with run_scope(_within(thread_id)) as run:
+        with run_scope(_within(thread_id, watch)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer)
+    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, watch=watch)
     try:
         if ledger is not None:
             await run.open(ledger)
@@ -456,10 +467,10 @@ async def ledger_run(
         await run.leave()
 
 
-def _within(context: Context) -> LedgerRun:
+def _within(context: Context, watch: Watch) -> LedgerRun:
     if context.thread_id is None:
         raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
-    run = LedgerRun(context.thread_id, id=context.course.invocation_id)
+    run = LedgerRun(context.thread_id, id=context.course.invocation_id, watch=watch)
     invocation_id = context.course.invocation_id
     run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
     return run

@@ -6,7 +6,7 @@ that are stored keep their meaning.
 """
 
 from antiphon.runtime._delivery import Course
-from antiphon.runtime._effects import Effect, Park, Run
+from antiphon.runtime._effects import Effect, GivenUp, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._gates import Gates, GateState
 from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
@@ -16,6 +16,8 @@ from antiphon.runtime._process import process_host
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
+    REOPEN,
+    RUN,
     Standing,
     begun,
     cut_result,
@@ -34,12 +36,15 @@ __all__ = [
     "LIFE",
     "LIFE_ACTOR",
     "PARK",
+    "REOPEN",
+    "RUN",
     "STOPPED",
     "Course",
     "Directive",
     "Effect",
     "GateState",
     "Gates",
+    "GivenUp",
     "Journal",
     "Lease",
     "LifeState",

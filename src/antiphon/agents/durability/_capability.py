@@ -14,6 +14,7 @@ from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, Durab
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.toolsets import FunctionToolset
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
@@ -21,9 +22,10 @@ from antiphon.agents._observers import live_handler, told_as_agent
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._model_request import limit_stream
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
-from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
+from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages.keys import end_id
@@ -56,6 +58,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         reconcile: Reconcile | None = None,
         budget: AgentBudget | None = None,
         thread_budget: AgentBudget | None = None,
+        retry: RetryPolicy | None = None,
         live: bool = False,
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
@@ -67,7 +70,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
         where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
-        `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
+        `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
+        `live` has models stream their answers, for `listen`. `name` is what the journal calls the
         agent, if not by its own name.
         """
         handler = live_handler(event_stream_handler) if live else event_stream_handler
@@ -76,14 +80,21 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
+        self._retry = retry
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         if self.name or agent.name:
+            self._check_tools(agent)
             return super().for_agent(agent)
         named = copy(self)
         named.name = "agent"
         return named.for_agent(agent)
+
+    def _check_tools(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
+        """Check the tools that the agent was made with; others are checked when they are offered."""
+        given = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+        check_replay((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
 
     @property
     @override
@@ -92,7 +103,14 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
-        return LedgerBackend(self.name, self._ledger, effects=self._effects, reconcile=self._reconcile, limits=self._limits)
+        return LedgerBackend(
+            self.name,
+            self._ledger,
+            effects=self._effects,
+            reconcile=self._reconcile,
+            limits=self._limits,
+            retry=self._retry,
+        )
 
     # ------------------------------------------------------------ a run of the agent
 
