@@ -37,7 +37,15 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    Json,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    current_port,
+    is_name,
+)
 from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
@@ -493,8 +501,8 @@ class _Opening:
                     agents.add(parent_of(payload.invocation_id))
                 if payload.arguments.get("effects") in ("none", "idempotent"):
                     harmless.add(payload.invocation_id)
-            elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:
-                failed.add(payload.invocation_id)
+            elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
+                failed |= harmless & {payload.invocation_id}  # what a person has recorded stays
         return frozenset(failed | reopened), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:

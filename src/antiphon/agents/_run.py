@@ -15,20 +15,20 @@ from asyncio import Lock
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run
+from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run, program_name
 from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
 from antiphon.messages.keys import as_key
-from antiphon.runtime import Admit, Context, Effects, Observer
-from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
+from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
 
 # ---------------------------------------------------------------- ledgers by URL
 
@@ -122,6 +122,10 @@ class LedgerRun:
         """How many agents run around this one."""
         self.watch = watch or Watch()
         """How it treats what tools change besides their results."""
+        self.done = 0
+        """How many requests and calls an agent made in it."""
+        self.replayed = 0
+        """How many were not made, because the ledger has their outcomes."""
         self._admit = admit
         self._observer = observer
         self._opened: Opened | None = None
@@ -349,6 +353,21 @@ class LedgerRun:
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
 
+    @contextmanager
+    def observed(self) -> Generator[None, None, None]:
+        """Tell the observer about it, for a `with` block."""
+        if self._observer is None:
+            yield
+            return
+        operation = RunOperation(program_name() if self._name is None else self._name, self.id)
+        with observed_run(self._observer, operation, self.thread_id) as activity:
+            try:
+                yield
+            finally:
+                if (opened := self._opened) is not None:
+                    attempt = None if opened.is_finished else opened.course.attempt
+                    activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
+
     async def close(self) -> None:
         """Write that it has ended.
 
@@ -454,17 +473,18 @@ async def ledger_run(
             yield run
         return
     run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, watch=watch)
-    try:
-        if ledger is not None:
-            await run.open(ledger)
-        with run_scope(run):
-            yield run
-        await run.close()
-    except HistoryMismatchError as exc:
-        await run.give_up(exc)
-        raise
-    finally:
-        await run.leave()
+    with run.observed():
+        try:
+            if ledger is not None:
+                await run.open(ledger)
+            with run_scope(run):
+                yield run
+            await run.close()
+        except HistoryMismatchError as exc:
+            await run.give_up(exc)
+            raise
+        finally:
+            await run.leave()
 
 
 def _within(context: Context, watch: Watch) -> LedgerRun:

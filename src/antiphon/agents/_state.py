@@ -43,6 +43,8 @@ class CountedUsage(RunUsage):
     """
 
     __slots__ = ("_added", "_whole")
+    _added: RunUsage
+    _whole: RunUsage
 
     def __init__(self, whole: RunUsage) -> None:
         object.__setattr__(self, "__dict__", whole.__dict__)
@@ -68,7 +70,7 @@ class CountedUsage(RunUsage):
 
     def added(self) -> RunUsage | None:
         """Return what this call has added; None if nothing."""
-        added: RunUsage = self._added
+        added = self._added
         return added if added.has_values() or added.unmeasured_requests else None
 
     def take_back(self) -> None:
@@ -81,28 +83,21 @@ class CountedUsage(RunUsage):
 
     @override
     def __copy__(self) -> RunUsage:
-        return copy(_plain(self._whole))
+        return copy(self._whole)
 
     @override
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        return copy(self).__reduce_ex__(protocol)
+        return copy, (copy(self),)
 
     @override
     def __eq__(self, value: object, /) -> bool:
         return copy(self) == (copy(value) if isinstance(value, CountedUsage) else value)
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    __hash__ = None  # type: ignore[assignment]
 
     @override
     def __repr__(self) -> str:
         return repr(copy(self))
-
-
-def _plain(usage: RunUsage) -> RunUsage:
-    """Return the run's own usage."""
-    while isinstance(usage, CountedUsage):
-        usage = usage._whole  # noqa: SLF001 (of the same class)
-    return usage
 
 
 class _CountedDetails(dict[str, int]):
@@ -358,8 +353,10 @@ class ToolChanges:
             found["state"] = changed
         elif self._watch.debug and (places := difference(self._before, fingerprint(self._ctx.deps))):
             more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-            todo = f"give ledger_run(state=…), or declare the tool with {{'antiphon': {{'effects': 'none', 'replay': 'run'}}}}"
-            self._unsaid = f"tool {self._tool!r} changed {places[0]}{more}, and a run that continues would not have that: {todo}"
+            todo = "give ledger_run(state=…), or declare the tool with {'antiphon': {'effects': 'none', 'replay': 'run'}}"
+            self._unsaid = (
+                f"tool {self._tool!r} changed {places[0]}{more}, and a run that continues would not have that: {todo}"
+            )
         return found
 
     def check(self) -> None:
@@ -379,7 +376,7 @@ class ToolChanges:
         """
         if self.did_run or self._repeats or not isinstance(stored, dict):
             return
-        changes = cast("dict[str, Any]", stored).get(_CHANGES) or {}
+        changes: dict[str, Any] = cast("dict[str, Any]", stored).get(_CHANGES) or {}
         if "usage" in changes:
             self._ctx.usage.incr(_usage.validate_python(changes["usage"]))
         if "unsaid" in changes:

@@ -5,7 +5,8 @@
     step         key | key=N | N            `model=2`: the second of its key; a number where the program gave no key
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
-                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`, `#reopen`
+                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
+                                            `#reopen`
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.

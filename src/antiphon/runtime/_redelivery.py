@@ -341,7 +341,7 @@ async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> st
     """Return the last attempt of an effect, if it failed and a run ended with that; else None.
 
     The run is open, and did nothing afterwards: a program that went on has handled the failure, and keeps it. An effect inside
-    of another one that must not be done twice, and has failed with it, is not done again by itself.
+    of another one that must not be done twice is not done again by itself.
     """
     effect, rows = invocation_id, await _effect_rows(ledger, thread_id, invocation_id)
     while later := await _effect_rows(ledger, thread_id, renamed(effect)):
@@ -358,7 +358,7 @@ async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> st
     around = parent_of(effect)
     while is_below(around, run):
         outer = await _effect_rows(ledger, thread_id, around)
-        if outer and _has_failed(outer) and _effects(outer[0].message) == "once":
+        if outer and _effects(outer[0].message) == "once":
             return None
         around = parent_of(around)
     return effect
@@ -371,8 +371,9 @@ async def _effect_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> li
 
 def _has_failed(rows: Sequence[Record]) -> bool:
     outcome = rows[-1].message.payload
-    is_failure = isinstance(outcome, OptionResultPayload) and outcome.is_error
-    return is_failure and outcome.error_type != errors.WithdrawnError.code
+    if not isinstance(outcome, OptionResultPayload):
+        return False
+    return outcome.is_error and outcome.error_type != errors.WithdrawnError.code
 
 
 def _effects(intent: Message) -> object:

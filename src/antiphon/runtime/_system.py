@@ -41,8 +41,8 @@ from antiphon.runtime._exchange import answer_to, error_response, from_wire, nam
 from antiphon.runtime._hosting import INBOX, Inbox
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
-from antiphon.runtime._redelivery import last_failure
 from antiphon.runtime._recovery import Parked, Recovered
+from antiphon.runtime._redelivery import last_failure
 from antiphon.runtime._settings import SYSTEM, Address, RestartWhen, Settings, Supervision
 from antiphon.runtime._supervision import Supervisor
 from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, subscribe
@@ -458,9 +458,9 @@ class System:
             LedgerError: it could not be journaled.
         """
         not_parked = f"{invocation_id!r} is not parked in thread {thread_id!r}"
-        if not await is_parked(self.ledger, thread_id, invocation_id):
-            if not retry or await last_failure(self.ledger, thread_id, invocation_id) is None:
-                raise ValueError(not_parked)
+        place = self.ledger, thread_id, invocation_id
+        if not await is_parked(*place) and (not retry or await last_failure(*place) is None):
+            raise ValueError(not_parked)
         given: dict[str, Any] = {"retry": True} if retry else {"result": result} if error is None else {"error": error}
         request = Settle(thread_id=thread_id, invocation_id=invocation_id, **given)
         try:

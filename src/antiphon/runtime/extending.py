@@ -13,6 +13,7 @@ from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
 from antiphon.runtime._process import process_host
+from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -62,6 +63,7 @@ __all__ = [
     "has_other_build",
     "is_too_large",
     "observe",
+    "observed_run",
     "process_host",
     "read_status",
     "response_type",

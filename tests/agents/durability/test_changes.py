@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import pickle
-from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -85,8 +84,10 @@ async def test_usage_of_recorded_calls_is_restored_exactly(is_helper_durable: bo
 async def test_a_usage_limit_counts_recorded_calls() -> None:
     ledger, desk, limits = MemoryLedger(), Desk(), UsageLimits(request_limit=2)
     with pytest.raises(UsageLimitExceeded):
-        async with ledger_run("bare", ledger=MemoryLedger()):
-            await boss(MemoryLedger(), desk, TWICE[:1], ["Here it is."], is_helper_durable=False).run("joke", usage_limits=limits)
+        async with ledger_run("bare"):
+            await boss(MemoryLedger(), desk, TWICE[:1], ["Here it is."], is_helper_durable=False).run(
+                "joke", usage_limits=limits
+            )
     with pytest.raises(DiedError):
         async with ledger_run("t"):
             await boss(ledger, desk, TWICE[:1], DiedError()).run("joke")
@@ -138,7 +139,9 @@ async def test_usage_of_a_toolkit_s_tool_is_restored() -> None:
 
 async def test_a_call_that_adds_nothing_has_the_same_row_as_ever() -> None:
     ledger, desk = MemoryLedger(), Desk()
-    agent: Agent[None, str] = Agent(script(desk, [call("look", "l1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)])
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("look", "l1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)]
+    )
 
     @agent.tool_plain(metadata=NONE)
     def look() -> str:
@@ -160,14 +163,12 @@ def test_a_counted_usage_is_the_usage_of_its_run() -> None:
     inner.incr(RunUsage(tool_calls=1, input_tokens=3, details={"a": 2}, cost=Decimal(1)))
     inner.details["b"] = 4
     outer.output_tokens += 7
-    expected = RunUsage(
-        requests=3, tool_calls=1, input_tokens=8, output_tokens=7, details={"a": 3, "b": 4}, cost=Decimal(1)
-    )
+    expected = RunUsage(requests=3, tool_calls=1, input_tokens=8, output_tokens=7, details={"a": 3, "b": 4}, cost=Decimal(1))
     for each in (whole, outer, inner):
         assert each == expected
         assert expected == each
         assert repr(each) == repr(expected)
-        for same in (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)), each + RunUsage()):  # noqa: S301
+        for same in (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)), each + RunUsage()):
             assert type(same) is RunUsage
             assert same == expected
     assert inner.added() == RunUsage(requests=2, tool_calls=1, input_tokens=3, details={"a": 2, "b": 4}, cost=Decimal(1))
@@ -211,6 +212,7 @@ def analyst(ledger: Ledger, desk: Desk, *turns: Any, metadata: Any = None, **mor
 
 
 LOADS = [call("load", "l1", name="a"), call("load", "l2", name="b")]
+STEPS = (LOADS[:1], LOADS[1:])
 TOTAL = [call("total", "t1")]
 ALL = Frames({"a": [1, 1, 1], "b": [2, 2, 2]}, 2)
 
@@ -230,13 +232,12 @@ async def test_dependencies_that_tools_change_are_restored(metadata: Any, has_st
     ledger, desk = MemoryLedger(), Desk()
     more = {"metadata": metadata, "has_state": has_state}
     with pytest.raises(DiedError):
-        await analyse(ledger, desk, LOADS, DiedError(), **more)
+        await analyse(ledger, desk, *STEPS, DiedError(), **more)
     desk.taken()
     again = [] if metadata is not AGAIN else ["load a", "load b"]
-    for own in (["model 1", "total", "model 2"], []):
-        assert await analyse(ledger, desk, LOADS, TOTAL, ["Done."], **more) == (9, ALL)
-        seen = desk.taken()
-        assert Counter(seen) == Counter(again + own)
+    for own in (["model 2", "total", "model 3"], []):
+        assert await analyse(ledger, desk, *STEPS, TOTAL, ["Done."], **more) == (9, ALL)
+        assert desk.taken() == again + own
 
 
 async def test_without_either_the_change_is_lost_and_debug_names_the_tool() -> None:
@@ -291,7 +292,9 @@ async def test_a_state_belongs_to_the_recorded_calls_and_to_no_other() -> None:
 async def test_a_state_that_was_recorded_must_be_given_again() -> None:
     ledger, desk = MemoryLedger(), Desk()
     await analyse(ledger, desk, LOADS, TOTAL, ["Done."], has_state=True)
-    with pytest.raises(HistoryMismatchError, match=r"changed the state of the run .* this program gives none: give ledger_run\(state=…\)"):
+    with pytest.raises(
+        HistoryMismatchError, match=r"changed the state of the run .* this program gives none: give ledger_run\(state=…\)"
+    ):
         await analyse(ledger, desk, LOADS, TOTAL, ["Done."])
 
 
@@ -315,7 +318,10 @@ def test_a_state_is_checked_when_it_is_given() -> None:
         (DepsState([]), "'list' needs dump and load"),
         (DepsState([], dump=lambda _: object(), load=nothing), "returned no JSON"),
         (DepsState([1], dump=lambda deps: [*deps, deps.append(0)][:-1], load=nothing), "load does not restore"),
-        (DepsState([1], dump=lambda deps: list(deps), load=lambda deps, value: value["a"]), "load of the state of 'list' failed"),
+        (
+            DepsState([1], dump=list, load=lambda deps, value: value["a"]),
+            "load of the state of 'list' failed",
+        ),
     ]
     for state, reason in wrong:
         with pytest.raises(UserError, match=reason):
@@ -408,7 +414,9 @@ async def test_a_secret_that_a_tool_returns_again_is_the_same() -> None:
     ledger, desk = MemoryLedger(), Desk()
 
     def agent(last: Any) -> Agent[None, str]:
-        made: Agent[None, str] = Agent(script(desk, [call("key", "k1")], last), name="a", capabilities=[LedgerDurability(ledger)])
+        made: Agent[None, str] = Agent(
+            script(desk, [call("key", "k1")], last), name="a", capabilities=[LedgerDurability(ledger)]
+        )
 
         @made.tool_plain(metadata=AGAIN)
         def key() -> str:
@@ -453,7 +461,9 @@ async def test_only_a_tool_without_effects_and_approval_may_run_again(tool: Tool
 
 async def test_a_tool_that_runs_again_may_not_ask_for_an_approval() -> None:
     ledger, desk = MemoryLedger(), Desk()
-    agent: Agent[None, str] = Agent(script(desk, [call("pay", "p1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)])
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("pay", "p1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)]
+    )
 
     @agent.tool_plain(metadata=AGAIN)
     def pay() -> str:

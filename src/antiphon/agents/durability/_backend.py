@@ -45,7 +45,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._observers import is_told
+from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents._state import ToolChanges
 from antiphon.agents.durability._failures import RetryPolicy, tool_errors, with_known_errors
@@ -171,7 +171,11 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         await _check_guarded(run, params.run_context, (tool.name for tool in tools))
         asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits)
 
+        was_done = False
+
         async def ask(key: str) -> Json:
+            nonlocal was_done
+            was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
                     response = await self._handled(cast("ParamsT", params))
@@ -179,6 +183,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
 
         said = await with_known_errors(asked.perform, ask)
+        count_step(run, params.run_context, was_done=was_done)
         return self._operation.result_codec.load(await asked.answer(said))
 
     async def _call(
@@ -235,9 +240,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             except Exception as exc:
                 called.explain(exc)
                 raise
-            if isinstance(recorded, dict) and _RETURNED in recorded:  # else a person has given it
+            if _is_own(recorded):
                 changes.restore(recorded, called.id)
-            if repeats and not changes.did_run:
+            count_step(run, params.ctx, was_done=changes.did_run)
+            if repeats and not changes.did_run and _is_own(recorded):
                 await self._repeat(called, start, recorded)
         changes.check()
         return self._operation.result_codec.load(_as_result(recorded))
@@ -373,6 +379,11 @@ def _has_broken_files(value: Any) -> bool:
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
     """Return a failed call in the form of the journal: the model is told, and the run goes on."""
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
+
+
+def _is_own(payload: Any) -> bool:
+    """Whether a recorded result is the tool's own; else a person has given it."""
+    return isinstance(payload, dict) and _RETURNED in payload
 
 
 def _as_result(payload: Any) -> Any:

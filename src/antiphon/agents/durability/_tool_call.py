@@ -71,7 +71,9 @@ def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> boo
     if replay == "record":
         return False
     if effects != "none":
-        raise UserError(f"tool {name!r} has replay='run', and effects {effects!r}: only a tool with effects 'none' may run again")
+        raise UserError(
+            f"tool {name!r} has replay='run', and effects {effects!r}: only a tool with effects 'none' may run again"
+        )
     if tool is not None and tool.kind != "function":
         raise UserError(f"tool {name!r} has replay='run', and must be approved or deferred: it cannot run again by itself")
     return True
@@ -261,6 +263,7 @@ class ToolCallEffect(Effect):
 
     @override
     async def parked(self, reason: str) -> NoReturn:
+        await self.check_parked()  # the first reason says what happened
         try:
             await super().parked(reason)
         except ParkedError as exc:
@@ -278,7 +281,9 @@ class ToolCallEffect(Effect):
         is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
         if self._effects == "once" and not is_other:
             command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)} --retry"
-            error.add_note(f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it.")
+            error.add_note(
+                f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
+            )
 
     def _waiting(self, reason: str, address: str | None) -> ParkedError:
         """Return an error that says how to settle it."""
