@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from pydantic_ai import RunContext
 
 from antiphon.agents._guards import Cover
+from antiphon.agents._observers import count_step
 from antiphon.agents._run import LedgerRun, current_run, run_scope
 from antiphon.agents._secrets import Secrets
 from antiphon.agents._state import ToolChanges
@@ -362,6 +363,8 @@ class Guard:
             raise ToolRefusal(TIMEOUT, exc.reason, retryable=True) from None
         except EffectFailedError as exc:  # as a person has settled it
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
+        finally:
+            count_step(run, asked.ctx, was_done=changes.did_run)
         changes.check()
         return ToolOutcome.from_json(said)
 
