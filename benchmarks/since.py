@@ -1,7 +1,8 @@
 """Compare this tree with an earlier commit: `make since COMMIT=v0.1.0 ARGS="codec runtime:ask"`.
 
-Each tree runs its own benchmarks on its own sources, in processes of its own that take turns: new, old, old, new.
-A row's ratio is the median over the turns of (new / old), of the fastest round in each turn. The rows `raw …` do not depend on
+Each tree runs its own benchmarks on its own sources, in a process of its own. The two processes take turns, sample by sample:
+a machine that is slower for a while is slower for both. A row has two ratios (new / old): the median over the pairs of
+samples, and that of the fastest samples. A row is slower if both are above `AT_MOST`. The rows `raw …` do not depend on
 antiphon: they are the control, and should say 1.00.
 """
 
@@ -12,33 +13,53 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent.parent
-TURNS = 5
 AT_MOST = 1.05
+PAIRS = 21
+"""Pairs of samples a row, at most."""
+LEAST_PAIRS = 7
+SECONDS = 3.0
+"""For one row; a slow row has fewer pairs."""
 PEERS = "langgraph autogen dbos litellm pykka thespian eventsourcing openai langchain pydantic-ai jsonschema msgspec"
 """Rows with these words are left out: they take time, and say nothing about us."""
 
-TURN = """
+SAMPLER = """
 import json, sys
 from importlib import import_module
 from benchmarks._harness import keep_freed_memory
 keep_freed_memory()
-name, part, peers, rounds = sys.argv[1], sys.argv[2], sys.argv[3].split(), int(sys.argv[4])
+name, part, peers = sys.argv[1], sys.argv[2], sys.argv[3].split()
+answers, sys.stdout = sys.stdout, sys.stderr
+def answer(value):
+    print(json.dumps(value), file=answers, flush=True)
 for table in import_module(f"benchmarks.{name}").tables(part):
     rows = {row: take for row, take in table.candidates.items() if not any(peer in row.lower() for peer in peers)}
-    seconds = {row: [] for row in rows}
-    for _ in range(rounds):
-        for row, take in rows.items():
-            seconds[row].append(take())
-    print("turn", json.dumps([table.name, {row: min(found) for row, found in seconds.items()}]), flush=True)
+    answer([table.name, list(rows)])
+    for line in sys.stdin:
+        if line == "next\\n":
+            break
+        answer(rows[json.loads(line)]())
+answer(None)
 """
 
-Rows = dict[tuple[str, str], float]
+
+class Ratio(NamedTuple):
+    """How a row compares with the same row of the other tree."""
+
+    of_pairs: float
+    of_fastest: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether both say so: one alone may be noise."""
+        return min(self) > AT_MOST
 
 
 def main(since: str, asked: list[str]) -> int:
@@ -47,35 +68,86 @@ def main(since: str, asked: list[str]) -> int:
     with _checked_out(since) as old:
         for each in asked:
             name, _, part = each.partition(":")
-            print(f"\n{each}: this tree / {since}", flush=True)
-            for row, ratio in _ratios(old, name, part).items():
-                is_slower = ratio > AT_MOST and not row[1].startswith("raw ")
-                slower += [" | ".join(row)] * is_slower
-                print(f"  {ratio:5.2f}  {row[0]} | {row[1]}{'  SLOWER' * is_slower}", flush=True)
+            print(f"\n{each}: this tree / {since} (pairs, fastest)", flush=True)
+            for row, ratio in _ratios(old, name, part):
+                is_slower = ratio.is_slower and "| raw " not in row
+                slower += [row] * is_slower
+                print(f"  {ratio.of_pairs:5.2f} {ratio.of_fastest:5.2f}  {row}{'  SLOWER' * is_slower}", flush=True)
     print(f"\n{len(slower)} rows above {AT_MOST}", *slower, sep="\n  ")
     return int(bool(slower))
 
 
-def _ratios(old: Path, name: str, part: str) -> dict[tuple[str, str], float]:
-    pairs: list[tuple[Rows, Rows]] = []
-    for turn in range(TURNS):
-        if turn % 2:
-            before, now = _turn(old, name, part), _turn(HERE, name, part)
+def _ratios(old: Path, name: str, part: str) -> Iterator[tuple[str, Ratio]]:
+    with ExitStack() as stack:
+        new_tree = stack.enter_context(_sampler(HERE, name, part))
+        old_tree = stack.enter_context(_sampler(old, name, part))
+        while True:
+            tables = new_tree.read(), old_tree.read()
+            if tables[0] is None or tables[1] is None:
+                return
+            shared = [row for row in tables[0][1] if row in tables[1][1]]
+            for row in shared:
+                yield f"{tables[0][0]} | {row}", _compared(new_tree, old_tree, row)
+            new_tree.say("next")
+            old_tree.say("next")
+
+
+def _compared(new_tree: _Sampler, old_tree: _Sampler, row: str) -> Ratio:
+    new_tree.sample(row), old_tree.sample(row)  # warms both up
+    pairs: list[tuple[float, float]] = []
+    until = time.monotonic() + SECONDS
+    while len(pairs) < PAIRS and (len(pairs) < LEAST_PAIRS or time.monotonic() < until):
+        if len(pairs) % 2:
+            before, now = old_tree.sample(row), new_tree.sample(row)
         else:
-            now, before = _turn(HERE, name, part), _turn(old, name, part)
-        pairs.append((before, now))
-    rows = [row for row in pairs[0][1] if row in pairs[0][0]]
-    return {row: median(now[row] / before[row] for before, now in pairs) for row in rows}
+            now, before = new_tree.sample(row), old_tree.sample(row)
+        pairs.append((now, before))
+    fastest = min(now for now, _ in pairs) / min(before for _, before in pairs)
+    return Ratio(median(now / before for now, before in pairs), fastest)
 
 
-def _turn(tree: Path, name: str, part: str) -> Rows:
-    command = [sys.executable, "-c", TURN, name, part, PEERS, "3"]
+class _Sampler:
+    """A process that takes samples of one tree."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
+
+    def say(self, line: str) -> None:
+        """Tell it what to do."""
+        print(line, file=self._input, flush=True)
+
+    def read(self) -> Any:
+        """Return its next answer."""
+        line = self._output.readline()
+        if not line:
+            raise RuntimeError("a benchmark has ended early: see above")
+        return json.loads(line)
+
+    def sample(self, row: str) -> float:
+        """Return the seconds of one sample."""
+        self.say(json.dumps(row))
+        seconds: float = self.read()
+        return seconds
+
+
+@contextmanager
+def _sampler(tree: Path, name: str, part: str) -> Iterator[_Sampler]:
     paths = os.pathsep.join((str(tree), str(tree / "src")))
-    said = subprocess.run(
-        command, cwd=tree, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True, timeout=1800
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAMPLER, name, part, PEERS],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    tables = [json.loads(line.removeprefix("turn ")) for line in said.stdout.splitlines() if line.startswith("turn ")]
-    return {(table, row): seconds for table, rows in tables for row, seconds in rows.items()}
+    try:
+        yield _Sampler(process)
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

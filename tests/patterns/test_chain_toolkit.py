@@ -21,12 +21,13 @@ from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
 from antiphon.agents.tools import ToolOffError
-from antiphon.errors import RefusedError, UnguardedToolError
+from antiphon.errors import OwnProgramError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
-from antiphon.patterns.postchain import ChainConfig, ChainConfigError, ChainResult, PostChain, ask_owner, rerun
+from antiphon.patterns.postchain import ChainConfig, ChainConfigError, ChainResult, PostChain, rerun
 from antiphon.protocol import PHASES, AgentConfig, Phase
+from antiphon.service import resume_elsewhere
 
 ORDER = "Pay 5 to the shop."
 PAYS = Rule(
@@ -210,20 +211,20 @@ async def test_what_a_thread_says_to_type_is_what_makes_it_go_on(tmp_path: Path,
         typed = command(*approve[1:], "--ledger", url)
         assert (typed.exit_code, shop.paid) == (0, []), typed.stderr
 
-    async def resume(thread_id: str) -> dict[str, Any]:
-        message = {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}
+    async def resume(thread_id: str) -> bool:
         async with open_ledger(url) as ledger:
-            return await ask_owner(ledger, message, patience=10 if is_alive else 0.01, or_here=False)
+            return await resume_elsewhere(ledger, thread_id)
 
     async with open_ledger(url) as ledger:
-        async with shop.chain(ledger, listen=True) as chain:
+        async with shop.chain(ledger) as chain:
             waiting = await chain.run(ORDER)
             await asyncio.to_thread(type_in, waiting.error_message)
             if is_alive:
-                assert (await resume(waiting.thread_id))["type"] == "THREAD_RESUMED"
+                assert await resume(waiting.thread_id)
                 assert (await chain.wait(waiting.thread_id)).status == "completed"
         if not is_alive:
-            assert (await resume(waiting.thread_id))["data"]["error_code"] == "TIMEOUT"
+            with pytest.raises(OwnProgramError, match="start that program"):
+                await resume(waiting.thread_id)
             async with shop.chain(ledger) as chain:  # it takes the thread up, and finds that it was resumed
                 assert (await chain.wait(waiting.thread_id)).status == "completed"
     assert shop.paid == ["5"]
@@ -624,7 +625,7 @@ async def test_the_command_leaves_a_thread_to_the_program_that_has_its_toolkit(t
     url = f"sqlite:///{tmp_path}/ledger.db"
 
     toolkit = Toolkit(rules=[ApprovalRule("calculator")])
-    async with sqlite(tmp_path) as ledger, PostChain(ledger, model="scripted", toolkit=toolkit, listen=True) as chain:
+    async with sqlite(tmp_path) as ledger, PostChain(ledger, model="scripted", toolkit=toolkit) as chain:
         thread_id = (await chain.run("What is 17 * 23?")).thread_id
         (waiting,) = await pending_approvals(ledger)
         await answer(ledger, waiting.id, principal="grace", approved=True)

@@ -20,9 +20,8 @@ from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
 from antiphon.cli._live import interruptible
 from antiphon.ledger import open_ledger
-from antiphon.patterns.postchain import ask_owner
 from antiphon.protocol import PHASES
-from antiphon.service import ChainRunner
+from antiphon.service import ChainRunner, pause_thread, terminate_thread
 
 pytest.importorskip("apsw")
 
@@ -154,11 +153,14 @@ def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Path) -> None:
     command("knowledge", "add", "tea.md")
-    moves = (("resume",), ("pause",), ("terminate",), ("run", QUESTION, "--model", "scripted", "--thread"))
-    for move in moves:
-        unknown, other = command(*move, "nobody"), command(*move, "knowledge")
-        assert (unknown.exit_code, other.exit_code) == (2, 2)
+    moves = (("resume",), ("run", QUESTION, "--model", "scripted", "--thread"))
+    for move in (*moves, ("pause",), ("terminate",)):
+        unknown = command(*move, "nobody")
+        assert unknown.exit_code == 2
         assert unknown.stderr.startswith("no thread is called 'nobody'; `antiphon threads` lists them")
+    for move in moves:
+        other = command(*move, "knowledge")
+        assert other.exit_code == 2
         assert other.stderr.startswith("thread 'knowledge' does not go through six phases; ")
     status = [line.split(maxsplit=1) for line in command("status", "knowledge").stdout.splitlines()]
     assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
@@ -252,24 +254,22 @@ async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
 
 
 async def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
-    """By the process that runs it, which finds what was posted; and by the one that asks, where there is none."""
+    """By its host, to which the request is posted; where no host lives, by the process that asks."""
     url = f"sqlite:///{tmp_path}/ledger.db"
 
     async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
         await known(ledger)
         witness = Witness(on_request=(held := Held("intention")))
-        async with chain_on(ledger, witness, listen=True) as chain:
+        async with chain_on(ledger, witness) as chain:
             thread_id = await chain.create(QUESTION)
             await chain.start(thread_id)
             await held.reached.wait()
-            move = {"data": {"thread_id": thread_id}}
-            paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
+            paused = await pause_thread(elsewhere, thread_id)
             assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
             assert paused["message_id"]
             assert (await chain.life(thread_id)).status == "paused"
             held.released.set()
-        end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
-        ended = await ask_owner(elsewhere, end, patience=0.1)
+        ended = await terminate_thread(elsewhere, thread_id, "enough")
         assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
         check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
 

@@ -15,6 +15,7 @@ from antiphon.errors import (
     LedgerUnavailableError,
     RefusedError,
     ReplyTimeoutError,
+    UndeliverableError,
     WithdrawnError,
 )
 from antiphon.ledger import Host, Record, TakenThread
@@ -115,6 +116,40 @@ async def test_what_is_told_into_a_thread_of_another_host_arrives_there_once() -
 
         assert (await owner.ask("probe/1", Do(what="list"), thread_id="t")).said == ("first", "hello")
         assert await ledger.open_calls("t") == ()
+
+
+async def test_a_system_without_the_actor_asks_and_tells_the_host_that_has_it() -> None:
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _), _system(ledger, "asker") as asker:
+        assert await asker.ask("probe/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="x!")
+        await asker.tell("probe/1", Note(text="hello"), thread_id="t", id="n")
+        await asyncio.sleep(1)
+
+        assert (await owner.ask("probe/1", Do(what="list"), thread_id="t")).said == ("first", "x", "hello")
+        assert await _owner(ledger) == "owner"
+
+
+async def test_a_new_thread_goes_to_the_host_that_has_the_actor() -> None:
+    ledger = MemoryLedger()
+    async with _system(ledger, "able") as able, _system(ledger, "asker") as asker:
+        able.register("probe", Probe)
+        async with _hosted(able):
+            assert await asker.ask("probe/1", Ping(text="x"), thread_id="new") == Pong(text="x!")
+            assert await _owner(ledger, "new") == "able"
+
+
+async def test_without_a_living_host_that_has_the_actor_a_message_is_undeliverable() -> None:
+    ledger = MemoryLedger()
+    async with _system(ledger, "able") as able:
+        able.register("probe", Probe)
+        await able.ask("probe/1", Ping(text="first"), thread_id="t")
+    async with _system(ledger, "asker") as asker:
+        with pytest.raises(UndeliverableError, match="start a host that has the kind 'probe'"):
+            await asker.ask("probe/1", Ping(text="x"), thread_id="t")
+        with pytest.raises(UndeliverableError, match="start a host"):
+            await asker.tell("probe/1", Note(text="x"), thread_id="t")
+        assert [letter.to for letter in asker.dead_letters] == ["probe/1", "probe/1"]
+    assert await ledger.open_calls("t") == ()
 
 
 async def test_an_error_answer_of_another_host_is_the_same_error_as_here() -> None:

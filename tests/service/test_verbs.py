@@ -8,13 +8,14 @@ import pytest
 from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, Witness, chain_on, known
 from tests.patterns.test_life import Held
+from tests.runtime.actors import Ping, Probe
 
 import antiphon.service
 from antiphon import errors
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import PHASES, AgentResponse, AgentResult, ProcessWithAgent
-from antiphon.runtime import Actor, Context, Supervision, System, handles
+from antiphon.runtime import Actor, Context, Settings, Supervision, System, handles
 from antiphon.service import (
     ChainRunner,
     ExportForm,
@@ -133,10 +134,25 @@ async def test_a_thread_of_another_pattern_has_a_status_and_no_phases() -> None:
     ledger = await chatted()
     report = await thread_status(ledger, "chat")
     assert (report.is_chain, report.messages, report.to_json()["open_calls"]) == (False, 4, 0)
-    with pytest.raises(errors.OtherPatternError, match="six phases"):
-        await pause_thread(ledger, "chat")
     with pytest.raises(errors.UnknownThreadError):
         await thread_status(ledger, "nobody")
+
+
+async def test_a_thread_of_any_pattern_is_paused_and_terminated_by_the_host_that_has_it() -> None:
+    ledger = MemoryLedger()
+    async with System(ledger, settings=Settings(host="owner", poll=0.01)) as owner:
+        owner.register("probe", Probe)
+        await owner.ask("probe/1", Ping(text="x"), thread_id="t")
+        paused = await pause_thread(ledger, "t")
+        assert (paused["type"], paused["data"]["status"]) == ("THREAD_PAUSED", "paused")
+        assert (await owner.status("t")).status == "paused"
+        found = await ledger.thread("t")
+        assert found is not None
+        assert found.owner == "owner"
+        assert (await terminate_thread(ledger, "t", "enough"))["data"]["reason"] == "enough"
+    with pytest.raises(errors.RefusedError, match="is terminated") as refused:
+        await pause_thread(ledger, "t")
+    assert refused.value.details["type"] == "ERROR"  # type: ignore[index]
 
 
 # ---------------------------------------------------------------- running

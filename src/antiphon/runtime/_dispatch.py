@@ -109,15 +109,15 @@ class Dispatcher:
             return await self.remote.ask(delivery, deadline)
         cell = self._cells.get(envelope.to)
         if cell is None or cell.state == "stopped" or envelope.hops:
-            cell = self._find(delivery)
-        if parent is not None:
+            cell = None if self._needs_other_host(delivery) else self._find(delivery)
+        if parent is not None and cell is not None:
             if parent.cell is cell:
                 return await self._ask_itself(cell, delivery)
             _check_circle(cell, parent)
         waiter = delivery.waiter = self._loop.create_future()  # before delivery: a stored answer settles it at once
         try:
-            if envelope.thread_id is not None:
-                await self._durable.append_and_deliver(cell, delivery, deadline)
+            if cell is None or envelope.thread_id is not None:
+                await self._carry_in_thread(cell, delivery, deadline)
             elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver_at_once(cell, delivery):
                 await self._hand_over(cell, delivery, deadline)
             # After the append: an expiry before that would withdraw a message that no cell has yet.
@@ -207,9 +207,9 @@ class Dispatcher:
         if self.remote is not None and self._is_elsewhere(delivery):
             await self.remote.ask(delivery, until)
             return
-        cell = self._find(delivery)
-        if delivery.thread_id is not None:
-            await self._durable.append_and_deliver(cell, delivery, until)
+        cell = None if self._needs_other_host(delivery) else self._find(delivery)
+        if cell is None or delivery.thread_id is not None:
+            await self._carry_in_thread(cell, delivery, until)
         elif not (delivery.may_be_known and self._recent.knows(delivery)):
             await self._hand_over(cell, delivery, until)
 
@@ -227,6 +227,23 @@ class Dispatcher:
     def _is_elsewhere(self, delivery: DeliveryState) -> bool:
         """Whether the actor is in another system. What a handler sends in a thread stays here: one system owns a thread."""
         return not self._tree.has(delivery.to) and (delivery.parent is None or delivery.thread_id is None)
+
+    async def _carry_in_thread(self, cell: Cell | None, delivery: DeliveryState, until: float) -> None:
+        """Journal a message and deliver it. One whose actor only another host has is posted, or is a dead letter."""
+        if cell is not None:
+            await self._durable.append_and_deliver(cell, delivery, until)
+            return
+        try:
+            await self._durable.post_to_host(delivery)
+        except DeliveryError as exc:
+            self._dead.add(delivery, exc.code, exc.reason)
+            raise
+
+    def _needs_other_host(self, delivery: DeliveryState) -> bool:
+        """Whether a thread is asked from outside for an actor that this system does not have."""
+        parent = delivery.parent
+        is_inside = parent is not None and parent.thread_id == delivery.thread_id
+        return delivery.thread_id is not None and not is_inside and not self._tree.has(delivery.to)
 
     def _until(self, parent: DeliveryState | None, within: float | None) -> float:
         """Return until when to wait: at most until the deadline of the message that is handled."""

@@ -116,6 +116,18 @@ class Durable:
         except (errors.FencedError, errors.OwnedError):
             await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
+    async def post_to_host(self, delivery: DeliveryState) -> None:
+        """Post a message whose actor this system does not have: a living host that has the actor takes the thread.
+
+        Raises:
+            UndeliverableError: there is no such host.
+        """
+        kind = kind_of(delivery.to)
+        if not any(each.is_alive and kind in each.host.kinds for each in await self._journal.ledger.hosts()):
+            reason = f"there is no actor; spawn it, register its kind, or start a host that has the kind {kind!r}"
+            raise errors.UndeliverableError(reason, delivery.to)
+        await self._post(delivery)
+
     async def _post(self, delivery: DeliveryState) -> None:
         """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
         if delivery.may_be_known:

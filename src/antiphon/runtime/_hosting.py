@@ -35,7 +35,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
@@ -78,6 +78,7 @@ class Lease:
         self._name: str | None = settings.host
         self._host: Host | None = None
         self._first_beat: asyncio.Task[Host] | None = None
+        self._renewal: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
 
     @property
@@ -106,7 +107,9 @@ class Lease:
                 self._first_beat = asyncio.create_task(self._register())
             return await asyncio.shield(self._first_beat)  # shielded: other claims wait for the same beat
         if renew or asyncio.get_running_loop().time() - self._beaten_at >= self._settings.heartbeat:
-            await self.beat()
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self.beat())
+            await asyncio.shield(self._renewal)  # one beat for all claims that wait now
         return self._host
 
     async def _register(self) -> Host:
@@ -593,20 +596,24 @@ class Hosting:
         if not self._journal.is_unsure:
             return
         self._journal.is_unsure = False  # before the look: what fails from here on needs another one
-        mine = ThreadFilter(owner=(await self._lease.host()).name)
         try:
-            page = await self._ledger.threads(mine)
-            while True:
-                for thread in page.threads:
-                    if not self._journal.epoch(thread.thread_id):
-                        with suppress(errors.OwnedError):
-                            await self._journal.own(thread.thread_id)
-                if page.next is None:
-                    return
-                page = await self._ledger.threads(mine, page=page.next)
+            for thread_id in await self._own_threads():
+                if not self._journal.epoch(thread_id):
+                    with suppress(errors.OwnedError):
+                        await self._journal.own(thread_id)
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True
             raise
+
+    async def _own_threads(self, **more: Any) -> set[str]:
+        """Return the threads that the ledger has given to this host; `more` are further fields of the filter."""
+        mine = ThreadFilter(owner=(await self._lease.host()).name, **more)
+        page = await self._ledger.threads(mine)
+        found = {thread.thread_id for thread in page.threads}
+        while page.next is not None:
+            page = await self._ledger.threads(mine, page=page.next)
+            found |= {thread.thread_id for thread in page.threads}
+        return found
 
     def _is_busy(self, thread_id: str) -> bool:
         return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
@@ -620,18 +627,18 @@ class Hosting:
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
                 idle.append(thread_id)
-        await asyncio.gather(*map(self._release_if_idle, idle))
+        if idle:
+            left = await self._own_threads(open_calls=True)  # one look for all: most have ended
+            await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in left) for each in idle))
 
-    async def _release_if_idle(self, thread_id: str) -> None:
+    async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool) -> None:
         """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
 
         A released thread is taken only when it is due, so what is open in it would wait for ever.
         """
         self._idle_since.pop(thread_id, None)
-        is_left = False
-        if thread_id in self._journal.unrecovered:
-            is_left = bool(await self._ledger.open_calls(thread_id))  # by an earlier owner: it is still to be done
-        elif (await self._continue(thread_id)).delivered:
+        is_left = has_open_calls and thread_id in self._journal.unrecovered  # by an earlier owner: it is still to be done
+        if has_open_calls and not is_left and (await self._continue(thread_id)).delivered:
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # looked at again after the reads
             wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import OtherPatternError, OwnProgramError, RefusedError
+from antiphon import protocol
+from antiphon.errors import DeliveryError, OtherPatternError, OwnProgramError, RefusedError
 from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.runtime import System
+from antiphon.runtime.extending import LIFE_ACTOR, error_response
 from antiphon.service._threads import find_thread, unfit_json
 
 if TYPE_CHECKING:
@@ -135,34 +138,48 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
 
 
 async def pause_thread(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
-    """Pause a thread: no new model or tool call starts. Running calls finish. Return THREAD_PAUSED, as JSON.
+    """Pause a thread of any pattern: no new model or tool call starts. Running calls finish. Return THREAD_PAUSED, as JSON.
 
-    The process that runs the thread answers; if none does, this one.
+    The host of the thread answers; if none lives, this process.
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it is of another pattern.
         RefusedError: it cannot be paused; `details` is the ERROR of the protocol.
     """
-    return await _moved(ledger, "PAUSE_THREAD", thread_id)
+    return await _moved(ledger, protocol.PauseThread(thread_id=thread_id), thread_id)
 
 
 async def terminate_thread(ledger: Ledger, thread_id: str, reason: str = "user_request") -> Mapping[str, Any]:
-    """End a thread permanently: running calls are cancelled, no new one starts. Return THREAD_TERMINATED, as JSON.
+    """End a thread of any pattern permanently: running calls are cancelled, no new one starts.
+
+    Return THREAD_TERMINATED, as JSON.
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it is of another pattern.
         RefusedError: it cannot be terminated; `details` is the ERROR of the protocol.
     """
-    return await _moved(ledger, "TERMINATE_THREAD", thread_id, reason=reason)
+    return await _moved(ledger, protocol.TerminateThread(thread_id=thread_id, reason=reason), thread_id)
 
 
-async def _moved(ledger: Ledger, move: str, thread_id: str, **data: str) -> Mapping[str, Any]:
-    from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (needs the extra `agents`)
+async def _moved(ledger: Ledger, request: protocol.Request[Any], thread_id: str) -> Mapping[str, Any]:
+    """Have the thread move; the host that has it is asked."""
+    await find_thread(ledger, thread_id)
+    wire = protocol.Message(type=request.message_type, data=request.to_data())
+    if await chain_life(ledger, thread_id) is not None:
+        from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (needs the extra `agents`)
 
-    await check_chain(ledger, thread_id)
-    return _checked(await ask_owner(ledger, {"type": move, "data": {"thread_id": thread_id, **data}}))
+        async with PostChain(ledger, recover=False) as chain:
+            return _checked(await chain.send(_json(wire)))
+    async with System(ledger) as system:
+        try:
+            reply = await system.ask(LIFE_ACTOR, request, thread_id=thread_id)
+        except DeliveryError as exc:
+            return _checked(_json(error_response(wire, exc)))
+        return _json(reply.to_response(wire))
+
+
+def _json(message: protocol.Message | protocol.Response) -> dict[str, Any]:
+    return message.model_dump(mode="json", exclude_none=True)
 
 
 def _checked(response: dict[str, Any]) -> dict[str, Any]:
@@ -175,8 +192,8 @@ def _checked(response: dict[str, Any]) -> dict[str, Any]:
 async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     """Have the thread's own program resume it, if only that can. Return whether it did; False: resume it here.
 
-    A thread whose current phase uses tools of a program cannot continue without that program. The request stays posted, so
-    the program obeys it when it runs again.
+    A thread whose current phase uses tools of a program cannot continue without that program. If the program does not run, the
+    request is posted, and the program obeys it when it runs again.
 
     Raises:
         OwnProgramError: the program does not run now.
@@ -186,13 +203,15 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life.current_phase)
     if life is None or tools is None:
         return False
-    from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain import PostChain, post_request  # noqa: PLC0415 (needs the extra `agents`)
 
-    response = await ask_owner(ledger, {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}, or_here=False)
-    if response["type"] == "ERROR" and response["data"]["error_code"] == "TIMEOUT":
+    request = {"type": protocol.ResumeThread.message_type, "data": {"thread_id": thread_id}}
+    if await living_owner(ledger, await find_thread(ledger, thread_id)) is None:
+        await post_request(ledger, request)
         reason = f"its {life.current_phase} phase uses {tools}, which only the thread's own program has"
         raise OwnProgramError(f"{reason}: start that program, and the thread continues there", thread_id)
-    _checked(response)
+    async with PostChain(ledger, recover=False) as chain:
+        _checked(await chain.send(request))
     return True
 
 

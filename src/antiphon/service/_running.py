@@ -126,7 +126,7 @@ def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None =
         more = for_small_model(ledger)
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((config,), model))
-    return PostChain(ledger, model=model, recover=False, listen=True, settings=settings, **more)
+    return PostChain(ledger, model=model, recover=False, settings=settings, **more)
 
 
 def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:

@@ -30,13 +30,17 @@ from antiphon.ledger._ownership import Release, claimed, due_since, released, wh
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger.sqlite._appends import insert_thread
-from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_owner
+from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._rows import Thread, find_thread, thread_of
 from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
 SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum
 FROM hosts ORDER BY name, since, key
+"""
+_ONE_HOST = """
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum
+FROM hosts WHERE name = ? AND instance = ? AND left_at IS NULL
 """
 _NEW_HOST = """
 INSERT INTO hosts (name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum)
@@ -79,10 +83,13 @@ class HostRow(NamedTuple):
     beaten_at: int
     left_at: int | None
 
+    def has_lease(self, clock: LeaseClock) -> bool:
+        """Whether it has not left, and its lease lasts."""
+        return self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
+
     def is_alive(self, clock: LeaseClock) -> bool:
-        """Whether it has not left, its lease lasts, and its process is not known to have ended."""
-        lives = self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
-        return lives and not clock.has_ended(self.host.instance)
+        """Whether it has a lease, and its process is not known to have ended."""
+        return self.has_lease(clock) and not clock.has_ended(self.host.instance)
 
     def until(self, now: datetime, clock: LeaseClock) -> datetime:
         """Return when its lease ends, or ended, as a time of day."""
@@ -126,13 +133,13 @@ def _write(connection: Connection, lease: HostRow) -> None:
 
 def _find(connection: Connection, host: Host) -> HostRow | None:
     """Return a host that was registered and has not left, whether its lease is over or not."""
-    wanted = (host.name, host.instance)
-    found = [each for each in leases(connection) if (each.host.name, each.host.instance) == wanted and each.left_at is None]
-    return found[0] if found else None
+    for row in connection.rows(_ONE_HOST, (host.name, host.instance)):
+        return _lease(row)
+    return None
 
 
 def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> HostRow:
-    """Return a host that lives.
+    """Return the host that asks, if it has a lease. Whether its process lives need not be looked up: it asks.
 
     Raises:
         UnknownHostError: it has never beaten, or has left.
@@ -141,7 +148,7 @@ def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock
     lease = _find(connection, host)
     if lease is None:
         raise UnknownHostError(host.name)
-    if not lease.is_alive(clock):
+    if not lease.has_lease(clock):
         raise HostExpiredError(host.name, lease.until(now, clock))
     return lease
 
@@ -219,14 +226,13 @@ def claim(
     thread = find_thread(connection, thread_id)
     if thread is None:
         redaction.check_name(thread_id, "the name of a thread")
-        state = new_state(thread_id, to_micros(now), is_redacted=redaction.is_on)
-        key = insert_thread(connection, state, None, 0)
-    else:
-        state, key = thread.state, thread.key
-    if owner is not None and state.owner not in (None, owner):
-        _refuse_owned(connection, state, now, clock)
-    state = claimed(state, owner, kind, build=None if by is None else by.build)
-    set_owner(connection, key, state)
+        state = claimed(new_state(thread_id, to_micros(now), is_redacted=redaction.is_on), owner, kind)
+        set_checksum(connection, insert_thread(connection, state, None, 0), state)
+        return state
+    if owner is not None and thread.state.owner not in (None, owner):
+        _refuse_owned(connection, thread.state, now, clock)
+    state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
+    set_owner(connection, thread.key, state)
     return state
 
 
@@ -261,7 +267,7 @@ class TakeRequest(NamedTuple):
 def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> bool:
     """Whether there is a thread that a host may take; also where the host may not, so that `take` says why."""
     lease = _find(connection, wanted.by)
-    if lease is None or not lease.is_alive(clock):
+    if lease is None or not lease.has_lease(clock):
         return True
     return any(True for _ in _due(connection, wanted._replace(limit=1), clock)) and wanted.limit > 0
 

@@ -18,6 +18,7 @@ from antiphon.patterns.postchain._context import Transform as Transform
 from antiphon.patterns.postchain._events import ChainEvent as ChainEvent
 from antiphon.patterns.postchain._events import event_of as event_of
 from antiphon.patterns.postchain._gateway import ClientActor as ClientActor
+from antiphon.patterns.postchain._gateway import post_request as post_request
 from antiphon.patterns.postchain._lifecycle import LIFE as LIFE
 from antiphon.patterns.postchain._lifecycle import ThreadLife as ThreadLife
 from antiphon.patterns.postchain._phases import ActionPhaseActor as ActionPhaseActor
@@ -28,7 +29,6 @@ from antiphon.patterns.postchain._phases import UnderstandingPhaseActor as Under
 from antiphon.patterns.postchain._phases import YieldPhaseActor as YieldPhaseActor
 from antiphon.patterns.postchain._postchain import ChainResult as ChainResult
 from antiphon.patterns.postchain._postchain import PostChain as PostChain
-from antiphon.patterns.postchain._postchain import ask_owner as ask_owner
 from antiphon.patterns.postchain._protocol import RunThread as RunThread
 from antiphon.patterns.postchain._protocol import SubscribeThread as SubscribeThread
 from antiphon.patterns.postchain._protocol import ThreadSubscribed as ThreadSubscribed

@@ -9,12 +9,13 @@ Tools that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not grant
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
@@ -36,6 +37,16 @@ from antiphon.patterns.postchain._protocol import agent_of, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 
+class _KnownConfig(NamedTuple):
+    """The configuration of an agent, as it was read."""
+
+    length: int
+    """Of the thread that it was read from."""
+    config: AgentConfig
+    checked_at: float
+    """By the clock of the event loop."""
+
+
 async def go_on_with(phase: Phase, reason: str) -> str:
     """Do not answer yet: have the question go through another phase first.
 
@@ -54,6 +65,8 @@ _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 _SCRIPT = Path(__file__).with_name("script.toml")
 """The default script of the scripted model in a chain; `scripted:mine.toml` names another."""
 _MARK = "toolkit"
+_FRESH: Final = 0.2
+"""Seconds for which a configuration is used before it is compared with the ledger again."""
 _GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
 _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
 
@@ -71,7 +84,7 @@ class ChainCast(Cast):
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
         self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
         self._config = config
-        self._configs: dict[Phase, tuple[int, AgentConfig]] = {}
+        self._configs: dict[Phase, _KnownConfig] = {}
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
@@ -111,13 +124,17 @@ class ChainCast(Cast):
         return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
-        """Return the current configuration of a phase's agent."""
+        """Return the current configuration of a phase's agent. One that another host has changed is seen after `_FRESH`."""
+        known, now = self._configs.get(phase), asyncio.get_running_loop().time()
+        if known is not None and now < known.checked_at + _FRESH:
+            return known.config
+        if known is not None:
+            self._configs[phase] = known._replace(checked_at=now)  # before the read: other threads need not compare as well
         length = (await self.ledger.head(config_thread(phase))).seq
-        known = self._configs.get(phase)
-        if known is None or known[0] != length:
+        if known is None or known.length != length:
             config = await current_agent(self.ledger, phase, self._config.agent(phase))
-            known = self._configs[phase] = (length, self.tools.marked(config))
-        return known[1]
+            known = self._configs[phase] = _KnownConfig(length, self.tools.marked(config), now)
+        return known.config
 
     def seen(self, record: Record) -> None:
         """Read a new record: it may change the configuration of an agent."""

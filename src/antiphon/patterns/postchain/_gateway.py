@@ -1,4 +1,4 @@
-"""The gateway: messages from outside, as JSON from this process, or posted to the ledger by another process.
+"""The gateway: messages of the protocol from outside, as JSON.
 
 A message without a receiver is routed by its type and data. A message about a thread is journaled in that thread, one that
 sets up an agent in the agent's own thread, and a question to an agent alone in a new thread.
@@ -6,17 +6,15 @@ sets up an agent in the agent's own thread, and a question to an agent alone in 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 from pydantic import ValidationError
 
 from antiphon import protocol
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
-from antiphon.ledger import Ledger, Tailed
+from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.postchain._config import check_input
@@ -24,19 +22,14 @@ from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.patterns.postchain._protocol import (
     CLIENT,
     OUTSIDE,
-    POSTED,
     SUPERVISOR,
-    TakeUp,
     agent_of,
     config_thread,
     thread_address,
     thread_of_message,
 )
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime.extending import error_of, error_response, from_wire, response_type
-
-if TYPE_CHECKING:
-    from antiphon.patterns.postchain._chain import Chain
+from antiphon.runtime.extending import error_response, from_wire, response_type
 
 
 class ClientActor(Actor):
@@ -194,55 +187,12 @@ def _plain(response: protocol.Response) -> dict[str, Any]:
     return response.model_dump(mode="json", exclude_none=True)
 
 
-_LOOK: Final = 0.05
-"""Seconds between two polls for an answer."""
-
-
-class PostedMessageActor(Actor):
-    """Handles posted messages."""
-
-    @handles
-    async def take_up(self, notice: TakeUp, context: Context) -> None:
-        await context.recover_message(notice.thread_id, notice.invocation_id)
-
-
-async def listen(system: System, chain: Chain, horizon: str) -> None:
-    """Handle messages that other processes post to threads that run here, until it is cancelled."""
-    tailing = cast("AsyncGenerator[Tailed, None]", system.ledger.tail(horizon))
-    async with aclosing(tailing) as records:
-        async for tailed in records:
-            message = tailed.record.message
-            if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in chain.at_work:
-                taken = TakeUp(thread_id=message.thread_id, invocation_id=message.invocation_id or "")
-                await system.tell(POSTED, taken)
-
-
-async def answer_of_owner(
-    ledger: Ledger, message: dict[str, Any], patience: float
-) -> tuple[protocol.Message, protocol.Response | None]:
-    """Post a message to its thread, and return it with the response of the process that runs the thread, if it gives one.
+async def post_request(ledger: Ledger, message: Mapping[str, Any]) -> None:
+    """Post a request about a thread to it: the next program that owns the thread obeys it.
 
     Raises:
         LedgerError: the ledger cannot be used.
     """
     thread_id = str(message["data"]["thread_id"])
-    wire = protocol.Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
-    if not await is_known(ledger, thread_id):
-        return wire, wire.reply_error(
-            f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND
-        )
-    posted = from_wire(wire, thread_id)
-    await ledger.post(thread_id, posted)
-    until = asyncio.get_running_loop().time() + patience
-    while asyncio.get_running_loop().time() < until:
-        for record in await ledger.by_invocation(wire.id, thread_id=thread_id):
-            if isinstance(record.message.payload, OptionResultPayload):
-                return wire, _response(wire, record.message.payload)
-        await asyncio.sleep(_LOOK)
-    return wire, None
-
-
-def _response(wire: protocol.Message, result: OptionResultPayload) -> protocol.Response:
-    if result.is_error:
-        return error_response(wire, error_of(result, wire.receiver or ""))
-    return wire.reply(protocol.response_type_of(wire.type), cast("dict[str, Any]", thaw(result.result)))
+    wire = protocol.Message(**message, sender=OUTSIDE, receiver=thread_address(thread_id))
+    await ledger.post(thread_id, from_wire(wire, thread_id))

@@ -167,6 +167,8 @@ class ThreadLife:
 
     def _moved(self, call: Mapping[str, Any], at: datetime | None) -> ThreadLife:
         kind, data = call["type"], call["data"]
+        if self.status == "none" and kind != protocol.CreateThread.message_type:
+            return self  # a thread of another pattern was paused, resumed or terminated
         life = replace(self, status=_BECOMES[kind])
         if kind == protocol.CreateThread.message_type:
             return replace(

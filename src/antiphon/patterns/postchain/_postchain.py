@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from typing_extensions import override
 
@@ -35,7 +35,7 @@ from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorAct
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._gateway import ClientActor, Gateway, PostedMessageActor, answer_of_owner, listen
+from antiphon.patterns.postchain._gateway import ClientActor, Gateway
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._phases import (
@@ -49,7 +49,6 @@ from antiphon.patterns.postchain._phases import (
 from antiphon.patterns.postchain._protocol import (
     CLIENT,
     DELEGATE,
-    POSTED,
     SUPERVISOR,
     AskChain,
     thread_address,
@@ -100,17 +99,15 @@ class PostChain(Pattern):
         ledger: Ledger | None = None,
         config: ChainConfig | Path | str | None = None,
         *,
-        listen: bool = False,
         grace: float = 1.0,
         **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. With `listen`, the chain answers
-        messages that other processes post to threads that run here. When the block ends, actors have `grace` seconds to
-        finish; the next process continues unfinished work. The other options are those of every pattern: see `Pattern` and
-        `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may name. With a
-        `toolkit`, agents may also name its tools, and every tool call goes through it.
+        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. When the block ends, actors have
+        `grace` seconds to finish; the next process continues unfinished work. The other options are those of every pattern:
+        see `Pattern` and `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may
+        name. With a `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
             ChainConfigError: the file cannot be read, or is invalid.
@@ -123,17 +120,8 @@ class PostChain(Pattern):
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         self._chain = Chain(self.ledger, self.config, **self.cast_options)
-        self._grace, self._listen = grace, listen
+        self._grace = grace
         self._heard: list[Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]] = []
-
-    @override
-    async def __aenter__(self) -> Self:
-        horizon = await self.ledger.horizon() if self._listen else ""
-        await super().__aenter__()
-        if self._listen:
-            listening = asyncio.create_task(listen(self.system, self._chain, horizon))
-            self._stack.push_async_callback(_cancelled, listening)
-        return self
 
     @override
     def host(self, system: System) -> None:
@@ -145,7 +133,6 @@ class PostChain(Pattern):
         system.watch(chain.seen)
         system.on_evicted(chain.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
-        system.spawn(POSTED, PostedMessageActor)
         system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
@@ -399,33 +386,6 @@ class PostChain(Pattern):
     def _hear(self, client: str, said: protocol.ThreadResult | protocol.AgentStreamChunk) -> None:
         for listener in tuple(self._heard):
             listener(client, said)
-
-
-async def ask_owner(
-    ledger: Ledger, message: Mapping[str, Any], *, patience: float = 2.0, or_here: bool = True
-) -> dict[str, Any]:
-    """Ask the process that runs a thread; if none answers within `patience` seconds, answer here.
-
-    The process must listen (`PostChain(ledger, listen=True)`); a live process that does not listen loses the thread. Without
-    `or_here`, a message without an answer is a TIMEOUT. It stays posted, and the next owner of the thread handles it: in this
-    way a thread is resumed whose tools only its own program has.
-
-    Raises:
-        LedgerError: the ledger cannot be used.
-    """
-    wire, response = await answer_of_owner(ledger, dict(message), patience)
-    if response is not None:
-        return response.model_dump(mode="json", exclude_none=True)
-    if not or_here:
-        reason = f"no process that runs the thread has answered within {patience:g} s; the next one will"
-        return wire.reply_error(reason, protocol.ErrorCode.TIMEOUT).model_dump(mode="json", exclude_none=True)
-    async with PostChain(ledger, recover=False) as chain:
-        return await chain.send(wire.model_dump(mode="json", exclude_none=True))
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _is_answer(message: Message) -> bool:

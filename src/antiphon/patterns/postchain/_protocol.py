@@ -43,16 +43,8 @@ SUPERVISOR = "supervisor/agents"
 
 DELEGATE: Final = "delegate/1"
 """The actor that runs the phases in threads of other patterns."""
-POSTED: Final = "door/1"
 OUTSIDE: Final = "client/outside"
 """The sender of messages from other processes."""
-
-
-class TakeUp(Notice, frozen=True, type="TAKE_UP", family="thread"):
-    """Another process has posted a message to a thread."""
-
-    thread_id: str
-    invocation_id: str
 
 
 class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
