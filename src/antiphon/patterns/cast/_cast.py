@@ -91,7 +91,7 @@ class AgentSpec(BaseModel):
         said = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         agent = cast("Any", said.get("agent"))
         if "name" in said or not isinstance(agent, AbstractAgent):
-            return given
+            return cast("Any", given)
         if agent.name is None:
             raise ValueError("the agent has no name: give one")
         return {**said, "name": agent.name}
