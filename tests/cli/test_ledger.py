@@ -67,6 +67,7 @@ def test_threads_for_programs_are_objects(url: str) -> None:
             "owner": None,
             "kind": None,
             "unfit": [],
+            "runs": [],
         }
     )
     assert (chat["thread_id"], chat["status"], chat["messages"], chat["cost"]) == ("chat", None, 5, 0)

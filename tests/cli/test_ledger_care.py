@@ -224,7 +224,8 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, url: str) -> None:
 def test_a_backup_needs_its_folder(tmp_path: Path, url: str) -> None:
     result = run("backup", tmp_path / "none" / "copy.db", "--ledger", url)
 
-    assert (result.exit_code, result.stderr) == (2, f"{tmp_path}/none/copy.db: there is no such folder\n")
+    missing = f"there is no folder '{tmp_path}/none'; make it, or look at the path"
+    assert (result.exit_code, result.stderr) == (2, f"{tmp_path}/none/copy.db: {missing}\n")
 
 
 # ---------------------------------------------------------------- a ledger that cannot be used
@@ -441,7 +442,8 @@ def test_an_export_to_a_full_disk_says_so(url: str) -> None:
 
 
 def test_an_export_to_a_place_that_is_none_says_so(tmp_path: Path, url: str) -> None:
-    assert refusal("export", "-o", f"{tmp_path}/none/x", "--ledger", url) == f"{tmp_path}/none/x: No such file or directory\n"
+    missing = f"there is no folder '{tmp_path}/none'; make it, or look at the path"
+    assert refusal("export", "-o", f"{tmp_path}/none/x", "--ledger", url) == f"{tmp_path}/none/x: {missing}\n"
 
 
 def test_an_export_that_stops_says_that_its_file_is_not_whole(tmp_path: Path, url: str) -> None:

@@ -3,24 +3,29 @@
 A run is a course of effects outside of actors. `RunPart` is a part of it that numbers its effects for itself.
 
 **Owner.** The runs of a process on one ledger are one host (`ProcessHost`). The first run of a thread claims it, further runs
-share it, and the last one gives it up. While another living host has the thread, a run is refused with `OwnedError`. If this
-process slept past its lease and another host took the thread over, the thread is lost for all its runs here: nothing is
-written or started any more (`RunCourse.evicted`), and it is claimed again only by a run that is opened after they have ended.
-A finished run is read without a claim.
+share it, and the last one gives it up. If this process slept past its lease and another host took the thread over, the thread
+is lost for all its runs here: nothing is written or started any more (`RunCourse.evicted`), and it is claimed again only by a
+run that is opened after they have ended. A finished run is read without a claim, by any number of readers at once.
+
+**Busy.** A run is busy while it is open elsewhere in this process, or another living host has its thread. A second caller that
+joins waits without a claim, and looks again and again: when the run has ended, it reads the recorded run; when the owner has
+died or released the thread with the run open, it claims the thread and continues the run. It never waits for a block that is
+around it, because that block waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -36,7 +41,7 @@ from antiphon.errors import (
     RefusedError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger, Record, command_line
 from antiphon.messages import (
     RUNTIME_POLICY,
     Json,
@@ -46,7 +51,7 @@ from antiphon.messages import (
     current_port,
     is_name,
 )
-from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
+from antiphon.messages.keys import again_id, as_key, counted, failed_id, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
@@ -64,8 +69,11 @@ from antiphon.runtime.extending import (
     begun,
     ended,
     has_other_build,
+    is_of_this_process,
     observe,
     process_host,
+    says_the_same_value,
+    text_of,
     unfit_reason,
     unused,
 )
@@ -149,6 +157,12 @@ class RunPart(EffectKeys):
 
 SharedT = TypeVar("SharedT")
 
+FAILED: Final = "RUN_FAILED"
+"""A call that is open while a run has ended with an error, and has not been continued."""
+FAILED_STATUS: Final = "failed"
+_LONGEST_ERROR = 2000
+"""Characters of an error that are recorded."""
+
 _RECOVERIES = Settings().recoveries
 
 
@@ -193,12 +207,14 @@ class Opened:
     """That of the thread, if it was claimed for this run."""
     again: tuple[str, ...] = ()
     """The rows that record further attempts."""
-    was_stopped: bool = False
-    """Whether the thread was stopped before, because a program could not continue it."""
+    had_stopped: bool = False
+    """Whether the thread had the status stopped or failed before."""
     root: str = ""
     """The invocation id of the whole run."""
     began: datetime | None = None
     """When the first attempt began."""
+    input: Json = None
+    """What the run was begun with, as it is stored."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """Objects that all parts of the run share, by class."""
 
@@ -218,6 +234,7 @@ class Opened:
             again=self.again,
             root=self.root,
             began=self.began,
+            input=self.input,
             shared=self.shared,
         )
 
@@ -240,7 +257,20 @@ class Opened:
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         rows += [ended(RUN, invocation_id, thread_id=thread_id)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
-        await self.journal.write(thread_id, rows, **({"status": "completed"} if self.was_stopped else {}))
+        await self.journal.write(thread_id, rows, **({"status": "completed"} if self.had_stopped else {}))
+
+    async def fail(self, error: Exception) -> None:
+        """Record the error that the program ended with, if this process owns the run."""
+        if self.tenure is None or self.is_finished:
+            return
+        thread_id, run = self.course.thread_id or "", self.course.invocation_id
+        text = f"{type(error).__qualname__}: {text_of(error)}"[:_LONGEST_ERROR].encode(errors="replace").decode()
+        said: dict[str, Json] = {"error": text, "attempt": self.course.attempt}
+        row = begun(FAILED, failed_id(run, self.course.attempt), thread_id=thread_id, parent_id=run, arguments=said)
+        with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
+            found = await self.journal.ledger.thread(thread_id)
+            has_own_status = found is None or found.pattern is None  # a pattern says itself how its thread is
+            await self.journal.write(thread_id, [row], **({"status": FAILED_STATUS} if has_own_status else {}))
 
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
         """Return effects that began and did not end, here or in a process that died, and that this attempt did not reach."""
@@ -260,6 +290,12 @@ class Opened:
 
 def _option(call: Message) -> str | None:
     return call.payload.option_name if isinstance(call.payload, OptionCallPayload) else None
+
+
+def _failures(rows: Sequence[Record], run: str) -> list[str]:
+    """Return the open rows that say that a run has failed."""
+    about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == run]
+    return [row.invocation_id or "" for row in about if _option(row) == FAILED]
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:
@@ -286,6 +322,8 @@ class Tenure:
         self.journal.on_lost = self._evict
         self._at_work: dict[str, RunCourse | None] = {}
         """By invocation; None until the run is open."""
+        self._ends: dict[str, asyncio.Event] = {}
+        """By invocation of a run at work that others wait for; set when it leaves."""
         self._lost: FencedError | None = None
 
     @property
@@ -296,6 +334,21 @@ class Tenure:
     def has(self, invocation_id: str) -> bool:
         """Whether a run is at work."""
         return invocation_id in self._at_work
+
+    async def until_left(self, invocation_id: str) -> None:
+        """Wait until a run at work here has left."""
+        await self._ends.setdefault(invocation_id, asyncio.Event()).wait()
+
+    async def until_over(self) -> None:
+        """Wait until no run is at work here."""
+        while self._at_work:
+            await self.until_left(next(iter(self._at_work)))
+
+    async def refusal(self) -> OwnedError:
+        """Return the error for a run that is at work in this process."""
+        name, now = self._host.name, current_port().now()
+        until = [each.until for each in await self.journal.ledger.hosts() if each.host.name == name and each.is_alive]
+        return OwnedError(self._thread_id, name, until[0] if until else now + timedelta(seconds=_LEASE), _BUSY)
 
     async def join(self, invocation_id: str, kind: str) -> None:
         """Add a run."""
@@ -310,6 +363,13 @@ class Tenure:
     async def leave(self, invocation_id: str, kind: str) -> None:
         """Remove a run. After the last one, the thread is free for other hosts."""
         del self._at_work[invocation_id]
+        try:
+            await self._left(kind)
+        finally:  # after the release: a caller that waited must not find the thread owned by a host that leaves
+            if (end := self._ends.pop(invocation_id, None)) is not None:
+                end.set()
+
+    async def _left(self, kind: str) -> None:
         await self._host.leave(self._release if self.is_over else None, kind=kind)
 
     async def give_up(self, error: HistoryMismatchError) -> None:
@@ -345,7 +405,15 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
     return threads.setdefault(thread_id, Tenure(ledger, thread_id))
 
 
-_OTHER_HOST = "wait until that program has ended, stop it, or run in another thread"
+OnBusy: TypeAlias = Literal["join", "raise"]
+"""What a run does that is open already, here or elsewhere, or whose thread another process has: wait for it, or raise."""
+
+_BUSY = "wait until it has ended (on_busy='join'), or run in another thread"
+_OWN_SYSTEM = "a system of this program has it: in a handler, use ledger_run(context)"
+_LEASE = Settings().heartbeat * 3
+_FIRST_LOOK = 0.02
+_LONGEST_PAUSE = 0.5
+"""Seconds between two looks at a busy thread. They begin short, because most runs that are sent twice are short."""
 
 
 async def open_run(
@@ -356,32 +424,124 @@ async def open_run(
     name: str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
+    on_busy: OnBusy = "join",
+    input: Json = None,
 ) -> Opened:
     """Begin or continue a run. `admit` is called before each effect, and the observer is notified of each.
 
+    `input` is recorded with a run that begins. It must be the same for one that was begun before, unless it is None.
+
     Raises:
+        HistoryMismatchError: the run was begun with another input.
         ParkedError: it was continued too often, and a person must look at it.
-        OwnedError: another living process has the thread.
-        FencedError: another process has taken the thread over while other runs of it are running in this one.
+        OwnedError: it is open already, or another living process has the thread; with `on_busy="raise"`.
+        FencedError: another process has taken the thread over while other runs of it are running here; with that, too.
         RefusedError: the thread is paused.
         WithdrawnError: the thread is terminated.
-        RuntimeError: it is running in this process.
         LedgerError: the ledger cannot be used.
     """
-    tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
-    if tenure.has(invocation_id):
-        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is open in this process; give the other run another id")
+    invocation_id = f"{thread_id}/{as_key(id)}"
     kind = f"{RUN_KIND}/{program_name() if name is None else name}"
-    opening = _Opening(tenure, thread_id, invocation_id, kind, admit=admit, observer=observer)
-    try:
-        await tenure.join(invocation_id, kind)
-        return await opening.open()
-    except OwnedError as exc:
-        await tenure.leave(invocation_id, kind)
-        raise OwnedError(thread_id, exc.owner, exc.until, _OTHER_HOST) from None
-    except BaseException:
-        await tenure.leave(invocation_id, kind)
-        raise
+    while True:
+        if (finished := await _finished(ledger, thread_id, invocation_id, observer)) is not None:
+            _check_input(finished.input, input, invocation_id)
+            return finished
+        tenure = _tenure(ledger, thread_id)
+        if tenure.has(invocation_id):
+            if on_busy == "raise":
+                raise await tenure.refusal()
+            await tenure.until_left(invocation_id)
+            continue
+        # No await between the look at the tenure and this: two callers must not both begin the run.
+        opening = _Opening(tenure, thread_id, invocation_id, kind, admit=admit, observer=observer, input=input)
+        try:
+            await tenure.join(invocation_id, kind)
+            return await opening.open()
+        except OwnedError as exc:
+            await tenure.leave(invocation_id, kind)
+            await _check_may_wait(ledger, exc, on_busy)
+            await _until_free(ledger, thread_id, invocation_id)
+        except FencedError:
+            await tenure.leave(invocation_id, kind)
+            if on_busy == "raise":
+                raise
+            await tenure.until_over()  # the thread is lost for all runs here, and claimed again after they have ended
+        except BaseException:
+            await tenure.leave(invocation_id, kind)
+            raise
+
+
+async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> None:
+    """Refuse to wait, if the caller does not want to, or if the owner might wait for the caller.
+
+    Raises:
+        OwnedError: it must not.
+    """
+    if on_busy == "raise":
+        raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _BUSY) from None
+    for each in await ledger.hosts():
+        is_own = each.host.name == busy.owner and is_of_this_process(each.host)
+        if is_own and not any(kind.startswith(f"{RUN_KIND}/") for kind in each.host.kinds):
+            # Its handler may be the caller: it would wait until its deadline, and the thread is not released before.
+            raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _OWN_SYSTEM) from None
+
+
+async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> None:
+    """Wait until a run has ended, or no living host has its thread.
+
+    It only reads: a claim that is refused would still take the write lock of a file.
+    """
+    pause = _FIRST_LOOK
+    while True:
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        found = await ledger.thread(thread_id)
+        if found is None or found.owner is None or await _rows_end(ledger, thread_id, invocation_id):
+            return
+        if not any(each.is_alive and each.host.name == found.owner for each in await ledger.hosts()):
+            return
+
+
+async def _run_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
+    """Return the rows that say that a run has begun, and that it has ended."""
+    records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
+    return [record for record in records if record.message.lane == "effect"]
+
+
+async def _rows_end(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
+    rows = await _run_rows(ledger, thread_id, invocation_id)
+    return bool(rows) and rows[-1].message.kind == "option_result"
+
+
+async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer: Observer | None) -> Opened | None:
+    """Return a finished run, which is only read: the thread is not claimed. None if the run has not ended."""
+    rows = await _run_rows(ledger, thread_id, invocation_id)
+    if not rows or rows[-1].message.kind != "option_result":
+        return None
+    journal = _Finished(ledger, Budget())
+    observe(journal, observer)
+    course = RunCourse(thread_id, invocation_id, "program", 2)
+    said = _input_of(rows[0])
+    return Opened(journal, course, _no_park, root=invocation_id, began=rows[0].recorded_at, input=said)
+
+
+def _input_of(run: Record) -> Json:
+    payload = run.message.payload
+    return payload.arguments.get("input") if isinstance(payload, OptionCallPayload) else None
+
+
+def _check_input(recorded: Json, given: Json, run: str) -> None:
+    """Refuse another input than the recorded one. The thread is not marked: the caller is wrong, not the program.
+
+    Raises:
+        HistoryMismatchError: it is another one.
+    """
+    if given is not None and not says_the_same_value(recorded, given):
+        raise HistoryMismatchError(f"run {run!r} was begun with another input: give this one another id", "program")
+
+
+async def _no_park(reason: str, evidence: dict[str, Json]) -> None:
+    """Park nothing: a finished run starts nothing, so nothing of it can be unknown."""
 
 
 RUN_KIND: Final = "run"
@@ -416,7 +576,9 @@ class _Opening:
         *,
         admit: Admit | None,
         observer: Observer | None,
+        input: Json,
     ) -> None:
+        self._input = input
         self._tenure = tenure
         self._journal = _passing(tenure.journal, admit, observer)
         self._observer = observer
@@ -425,19 +587,33 @@ class _Opening:
         self._kind = kind
 
     async def open(self) -> Opened:
-        rows = await self._rows()
-        if not rows or rows[-1].message.kind != "option_result":
-            if await self._journal.own(self._thread_id, self._kind) > 1:
-                await self._check_held()  # as the owner: nobody else can pause it from here on
-            rows = await self._rows()  # again, as the owner: another host may have begun or ended it since
+        """Claim the thread, and begin or continue the run. If another host has ended it since, it is read.
+
+        Raises:
+            OwnedError: another living host has the thread.
+        """
+        if await self._journal.own(self._thread_id, self._kind) > 1:
+            await self._check_held()  # as the owner: nobody else can pause it from here on
+        rows = await _run_rows(self._journal.ledger, self._thread_id, self._id)  # as the owner: nobody else begins or ends it
         if not rows:
-            await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
-            return self._opened(1, began=current_port().now())
+            return await self._first()
+        _check_input(_input_of(rows[0]), self._input, self._id)
         if len(rows) == 1:
             return await self._again(rows[0])
         finished = _Finished(self._journal.ledger, Budget())
         observe(finished, self._observer)
-        return replace(self._opened(2, began=rows[0].recorded_at), journal=finished)
+        return replace(self._opened(2, began=rows[0].recorded_at, input=_input_of(rows[0])), journal=finished)
+
+    async def _first(self) -> Opened:
+        began, program = current_port().now(), self._kind.removeprefix(f"{RUN_KIND}/")
+        if self._input is None:
+            await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
+            return self._opened(1, began=began)
+        # Stored before anything else: another program can then continue the run, wherever this one dies.
+        said: dict[str, Json] = {"program": program, "input": self._input}
+        row = begun(RUN, self._id, thread_id=self._thread_id, arguments=said)
+        (record,) = await self._journal.write(self._thread_id, [row])
+        return self._opened(1, began=began, input=_input_of(record))  # as it is stored: a later process gets the same
 
     async def _check_held(self) -> None:
         """Refuse a thread that was paused or terminated: nobody in this process could resume it."""
@@ -445,13 +621,9 @@ class _Opening:
         if held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
         if held == "paused":
-            reason = f"thread {self._thread_id!r} is paused: resume it first, with `antiphon resume {self._thread_id}`"
+            command = command_line(self._journal.ledger, "resume", self._thread_id)
+            reason = f"thread {self._thread_id!r} is paused: resume it first, with `{command}`"
             raise RefusedError(reason, ErrorCode.INVALID_STATE)
-
-    async def _rows(self) -> list[Record]:
-        """Return the rows that say that the run has begun, and that it has ended."""
-        records = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
-        return [record for record in records if record.message.lane == "effect"]
 
     def _opened(self, attempt: int, **more: Any) -> Opened:
         course = RunCourse(self._thread_id, self._id, "program", attempt)
@@ -459,9 +631,11 @@ class _Opening:
         return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **more)
 
     async def _again(self, run: Record) -> Opened:
-        standing = Standing.of(await self._journal.ledger.open_calls(self._thread_id), self._id)
+        rows = await self._journal.ledger.open_calls(self._thread_id)
+        standing = Standing.of(rows, self._id)
         if standing.parked is not None:
-            raise ParkedError(f"run {self._id!r} waits for a person: see `antiphon parked`")
+            command = command_line(self._journal.ledger, "parked")
+            raise ParkedError(f"run {self._id!r} waits for a person: see `{command}`")
         if len(standing.again) >= _RECOVERIES:
             reason = f"it was begun {len(standing.again) + 1} times, and never ended"
             time = await self._unused(partial(park_id, self._id), 1)
@@ -469,15 +643,16 @@ class _Opening:
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}")
         attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
+        failures = [ended(FAILED, each, thread_id=self._thread_id, parent_id=self._id) for each in _failures(rows, self._id)]
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
         summary = await self._journal.ledger.thread(self._thread_id)
-        was_stopped = summary is not None and summary.status == STOPPED
-        await self._journal.write(self._thread_id, [again], **({"status": GOES_ON} if was_stopped else {}))
+        own = (STOPPED,) if summary is None or summary.pattern is not None else (STOPPED, FAILED_STATUS)
+        had_stopped = summary is not None and summary.status in own
+        await self._journal.write(self._thread_id, [*failures, again], **({"status": GOES_ON} if had_stopped else {}))
         forgiven, agents = await self._history(run.seq)
-        rows = (*standing.again, row)
-        more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "was_stopped": was_stopped}
-        return self._opened(attempt, again=rows, **more)
+        more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "had_stopped": had_stopped}
+        return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
         """Return the failed effects that were the last of the run: they are retried, where that is safe, or a person says so.

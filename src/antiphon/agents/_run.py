@@ -2,8 +2,9 @@
 
 A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. What is
 done in it are effects of that call. The same program, run again, finds the call, and every recorded effect returns its
-outcome instead of being executed. The process that opens a run owns the thread while it lives; nobody takes it away. One that
-was thought dead, because it slept past its lease, is fenced.
+outcome instead of being executed. The process that opens a run owns the thread while it lives; nobody takes it away. Another
+caller of the same run waits, and gets the recorded outcomes (`on_busy`). A process that was thought dead, because it slept
+past its lease, is fenced.
 
 `current_run()` is where tools, toolkits and models find the run that they are part of.
 """
@@ -21,11 +22,11 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run, program_name
+from antiphon.agents._opening import EffectKeys, OnBusy, Opened, RunPart, open_run, program_name
 from antiphon.agents._state import DepsState, Watch
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
-from antiphon.ledger import Ledger, Record, open_ledger
-from antiphon.messages import Json, Lane, Message, current_port
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
+from antiphon.ledger import Ledger, Record, check_opened, open_ledger
+from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
@@ -111,11 +112,18 @@ class LedgerRun:
         depth: int = 0,
         admit: Admit | None = None,
         observer: Observer | None = None,
+        on_busy: OnBusy = "join",
+        input: Json = None,
         watch: Watch | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
         self._name = name
+        self._on_busy: OnBusy = on_busy
+        self._input = input
+        self._around = current_run()
+        """The run whose block is around this one, or whose part this is."""
+        self._has_left = False
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
@@ -186,6 +194,11 @@ class LedgerRun:
     def is_again(self) -> bool:
         """Whether the run was begun before, so that the thread has rows of it."""
         return self.course.attempt > 1
+
+    @property
+    def input(self) -> Any:
+        """What the run was begun with, as plain JSON: the same in every process that continues it. None if it had no input."""
+        return thaw(self.opened.input)
 
     # ------------------------------------------------------------ doing
 
@@ -290,12 +303,39 @@ class LedgerRun:
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
-            if isinstance(ledger, str):
+            if not isinstance(ledger, str):
+                check_opened(ledger)
+            else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
             self._opened = await open_run(
-                ledger, self.thread_id, self.id, name=self._name, admit=self._admit, observer=self._observer
+                ledger,
+                self.thread_id,
+                self.id,
+                name=self._name,
+                admit=self._admit,
+                observer=self._observer,
+                on_busy="raise" if self._is_nested(ledger) else self._on_busy,
+                input=self._input,
             )
         return ledger
+
+    def _is_nested(self, ledger: Ledger) -> bool:
+        """Whether a block around this one has the thread: it must not wait, because that block may be what it would wait for.
+
+        Raises:
+            RuntimeError: a block around this one has the same run.
+        """
+        is_nested, around = False, self._around
+        while around is not None:
+            opened = around._opened
+            is_open = opened is not None and opened.tenure is not None and not around._has_left
+            if opened is not None and is_open and around.thread_id == self.thread_id:
+                if opened.journal.ledger is ledger and opened.root == self.invocation_id:
+                    reason = f"run {self.id!r} of thread {self.thread_id!r} is open around this block"
+                    raise RuntimeError(f"{reason}; give the inner run another id")
+                is_nested = True
+            around = around._around
+        return is_nested
 
     def attach(self, opened: Opened) -> None:
         """Attach this part to a run that is open."""
@@ -350,6 +390,7 @@ class LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
         part._url = self._url
+        part._around = self
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
 
@@ -388,8 +429,14 @@ class LedgerRun:
         if self._opened is not None:
             await self._opened.give_up(error)
 
+    async def fail(self, error: Exception) -> None:
+        """Record that the program ended with an error. The run stays open, and can be continued."""
+        if self._opened is not None:
+            await self._opened.fail(error)
+
     async def leave(self) -> None:
         """Release the thread. A run that was not closed stays open, and can be continued."""
+        self._has_left = True
         try:
             if self._opened is not None:
                 with suppress(LedgerError):  # its caller has the error, or the run has failed already
@@ -438,6 +485,8 @@ async def ledger_run(
     ledger: Ledger | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
+    on_busy: OnBusy = "join",
+    input: Json = None,
     state: DepsState[Any] | None = None,
     debug: bool = False,
 ) -> AsyncGenerator[LedgerRun, None]:
@@ -450,21 +499,28 @@ async def ledger_run(
     waits, nothing begins, and if it raises, nothing does (in a handler, the system's `admit` is used). `observer` is notified
     of the effects, as that of a system is; in a handler it is the system's.
 
+    If the same run is open elsewhere, in this process or another, or another process has the thread, this call joins: it
+    waits, and when the run has ended, the block returns what is recorded. If the owner dies meanwhile, this process continues
+    the run. Bound the wait with `asyncio.timeout`. With `on_busy="raise"` it raises `OwnedError` at once.
+
     The process has the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
     kind `run/NAME`: by default that of the module or file that the program was started as. Give one if several programs
-    continue the same threads.
+    continue the same threads. `input` is recorded when the run begins, so that another process can continue it (`program`,
+    `recover_runs`): `run.input` is the recorded one.
 
     `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
     continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
 
-    If the block raises, the run stays open.
+    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued; one
+    that was cancelled or interrupted waits for a program that continues it.
 
     Raises:
         UserError: the state cannot be stored and restored.
         ParkedError: a person must settle something first.
-        OwnedError: another living process has the thread. Nothing was done.
+        OwnedError: the run is open already, or another living process has the thread, and `on_busy` is "raise". Nothing was
+            done.
         FencedError: another process has taken the thread over.
-        HistoryMismatchError: the program does not repeat what it did in its last run.
+        HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
         LedgerError: the ledger cannot be used.
     """
     watch = Watch(state, debug=debug)
@@ -472,7 +528,7 @@ async def ledger_run(
         with run_scope(_within(thread_id, watch)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, watch=watch)
+    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, on_busy=on_busy, input=input, watch=watch)
     with run.observed():
         try:
             if ledger is not None:
@@ -482,6 +538,11 @@ async def ledger_run(
             await run.close()
         except HistoryMismatchError as exc:
             await run.give_up(exc)
+            raise
+        except (LedgerError, ParkedError):
+            raise  # not the program's: another process, or the same one after a person's answer, continues the run
+        except Exception as exc:
+            await run.fail(exc)
             raise
         finally:
             await run.leave()

@@ -135,7 +135,7 @@ class DepsState(Generic[DepsT]):
     """Puts a state that `dump` has returned into the object."""
 
 
-class RunState:
+class StoredState:
     """The state of a run, and the number of its changes."""
 
     def __init__(self, given: DepsState[Any]) -> None:
@@ -291,7 +291,7 @@ class Watch:
     """How a run treats changes of tools: its state, and whether it looks for changes that are not recorded."""
 
     def __init__(self, state: DepsState[Any] | None = None, *, debug: bool = False) -> None:
-        self.state = None if state is None else RunState(state)
+        self.state = None if state is None else StoredState(state)
         self.debug = debug
         self._locks: dict[str, Lock] = {}
 

@@ -17,7 +17,7 @@ from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert, dialects, repair
 from antiphon.cli._export import export
-from antiphon.cli._hosts import host, hosts
+from antiphon.cli._hosts import host, hosts, recover
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._life import pause, resume, status, terminate
@@ -38,6 +38,7 @@ OVERVIEW: Final = {
         "status": "Show the state of a thread",
         "host": "Run threads until a signal, beside other hosts",
         "hosts": "List the hosts of a ledger",
+        "recover": "Continue runs that a dead process has left",
         "knowledge": "Manage the documents that agents search",
         "local": "Install a small language model on this machine",
     },
@@ -135,6 +136,7 @@ for _command in (
     hosts,
     parked,
     pause,
+    recover,
     repair,
     replay,
     restore,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -88,7 +89,7 @@ def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> 
     if for_programs:
         print_json([each.to_json() for each in found])
     elif found:
-        _print_parked(found)
+        _print_parked(found, ledger)
     else:
         note("nothing is parked")
 
@@ -97,7 +98,7 @@ async def _parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
     return await service.list_parked(ledger)
 
 
-def _print_parked(found: Sequence[ParkedCall]) -> None:
+def _print_parked(found: Sequence[ParkedCall], ledger: str | None) -> None:
     console = open_console()
     for each in found:
         console.print(styled(f"{each.thread_id}  {each.invocation_id}", "bold"), soft_wrap=True)
@@ -105,7 +106,10 @@ def _print_parked(found: Sequence[ParkedCall]) -> None:
         console.print(styled(f"  {each.option}{began}: {each.reason}"), soft_wrap=True)
         if each.arguments:
             console.print(styled(f"  {write(each.arguments).decode()}"), soft_wrap=True)
-    note("find out the outcome of each, then: antiphon settle THREAD INVOCATION --result JSON | --error TEXT | --retry")
+    place = "" if ledger is None else f" --ledger {quote(ledger)}"
+    note(
+        f"find out the outcome of each, then: antiphon settle THREAD INVOCATION --result JSON | --error TEXT | --retry{place}"
+    )
 
 
 def settle(

@@ -1,4 +1,4 @@
-"""Hosts: `antiphon host`, which runs threads until a signal, and `antiphon hosts`, which lists the hosts of a ledger."""
+"""Hosts: `antiphon host` runs threads until a signal, `recover` continues runs once, `hosts` lists the hosts of a ledger."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ import asyncio
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in_use, with_ledger
 from antiphon.cli._live import ConfigOption, ModelOption, choose_model
-from antiphon.cli._output import print_json, shown_time
-from antiphon.cli._screen import note, open_console, print_table, styled
+from antiphon.cli._output import print_json, shown_age, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_table, styled
 
 if TYPE_CHECKING:
     from antiphon.ledger import HostStatus, Ledger
-    from antiphon.service import HostedThread
+    from antiphon.service import HostedThread, RecoveredRun, RunApp, RunStatus
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+AppOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--app", metavar="MODULE:NAME", help="A program, an agent or a list of them, to import; repeatable."),
+]
 
 
 def host(
@@ -31,11 +37,18 @@ def host(
         list[Path] | None,
         typer.Option("--team", metavar="FILE", help="Run threads of this team too; repeatable, one of each pattern."),
     ] = None,
+    apps: AppOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Run threads that are due, until SIGTERM or Ctrl-C: then other hosts continue them. The second signal ends it at once."""
+    """Run threads that are due, until SIGTERM or Ctrl-C: then other hosts continue them. The second signal ends it at once.
+
+    With --app it continues the runs of your own programs that a dead process has left, and nothing else.
+    """
+    if apps:
+        _host_apps(apps, ledger, has_more=bool(teams or config or model))
+        return
     chosen = choose_model(model)
 
     async def work(found: Ledger) -> None:
@@ -56,6 +69,26 @@ def host(
         service.import_model(chosen)
         with_ledger(ledger, work, create=True)
     _print_line("stopped")
+
+
+def _host_apps(apps: list[str], ledger: str | None, *, has_more: bool) -> None:
+    if has_more:
+        fail("--app is a host of its own; start another one for --team, --config and --model", code=2)
+
+    async def work(found: Ledger) -> None:
+        with _until_signal() as stop:
+            ready = partial(_tell_ready, ledger_in_use(ledger))
+            await service.host_app(found, app, ready=ready, hear=_tell_run, stop=stop)
+
+    with complaints():
+        app = service.load_apps(apps)
+        with_ledger(ledger, work, create=True)
+    _print_line("stopped")
+
+
+def _tell_run(run: RecoveredRun) -> None:
+    reason = "" if run.reason is None else f": {run.reason}"
+    _print_line(f"{run.thread_id} run {run.id} {run.status}{reason}")
 
 
 @contextmanager
@@ -94,6 +127,54 @@ def _print_line(text: str) -> None:
     console = open_console()
     console.print(styled(text), soft_wrap=True)
     console.file.flush()
+
+
+# ---------------------------------------------------------------- once
+
+
+def recover(
+    *,
+    apps: AppOption = None,
+    with_failed: Annotated[bool, typer.Option("--failed", help="Also continue runs that failed.")] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Continue the runs that a dead or stopped process has left, and print how each ended. Without --app, list them."""
+    if not apps:
+        _list_left(ledger, with_failed=with_failed, for_programs=for_programs)
+        return
+    with complaints():
+        app = service.load_apps(apps)
+        done = with_ledger(ledger, partial(_recover, app=app, with_failed=with_failed))
+    if for_programs:
+        print_json([asdict(each) for each in done])
+    elif done:
+        rows = [(each.thread_id, each.id, each.name, each.status, each.reason or "") for each in done]
+        print_table(open_console(), ("thread", "run", "program", "status", "reason"), rows)
+    else:
+        note("nothing is left to these programs; `antiphon recover` lists the runs of others")
+    if any(each.status in ("failed", "stopped") for each in done):
+        raise typer.Exit(1)
+
+
+async def _recover(ledger: Ledger, *, app: RunApp, with_failed: bool) -> tuple[RecoveredRun, ...]:
+    return await service.recover_runs(ledger, app, with_failed=with_failed)
+
+
+def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> None:
+    found = [each for each in with_ledger(ledger, _runs) if each.is_left or (with_failed and each.status == "failed")]
+    if for_programs:
+        print_json([each.to_json() for each in found])
+    elif found:
+        rows = [(each.thread_id, each.id, each.name or "", each.status, shown_age(each.age)) for each in found]
+        print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
+        note("continue them with `antiphon recover --app MODULE:NAME`, or start their programs")
+    else:
+        note("no run is left; `antiphon threads` lists all")
+
+
+async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
+    return await service.list_runs(ledger)
 
 
 # ---------------------------------------------------------------- the list

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -40,7 +40,13 @@ def deliver(text: bytes, output: Path | None) -> None:
     try:
         output.write_bytes(text)
     except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}", code=2)
+        fail(_not_written(output, exc), code=2)
+
+
+def _not_written(output: Path, error: OSError) -> str:
+    if not output.parent.is_dir():
+        return f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path"
+    return f"{output}: {error.strerror or error}"
 
 
 @contextmanager
@@ -52,7 +58,7 @@ def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
     try:
         file = output.open("wb")
     except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}", code=2)
+        fail(_not_written(output, exc), code=2)
     try:
         with file:
             yield file.write
@@ -83,3 +89,13 @@ def print_json_line(value: dict[str, Any]) -> None:
 def shown_time(moment: datetime) -> str:
     """Return a time as tables and lines show it, without the time zone."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def shown_age(age: timedelta) -> str:
+    """Return a duration in its largest two units, such as `3m 20s`."""
+    seconds = max(0, int(age.total_seconds()))
+    for unit, below, size in (("d", "h", 86400), ("h", "m", 3600), ("m", "s", 60)):
+        if seconds >= size:
+            rest = seconds % size // (size // {"d": 24, "h": 60, "m": 60}[unit])
+            return f"{seconds // size}{unit} {rest}{below}"
+    return f"{seconds}s"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
-from antiphon.cli._output import deliver, print_json, print_json_line, shown_time
+from antiphon.cli._output import deliver, print_json, print_json_line, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.service import visible
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from antiphon.ledger import Hit, Ledger, Record, ThreadSummary
+    from antiphon.service import ListedThread
 
 SystemOption = Annotated[bool, typer.Option("--all", help="Include the threads of the system.")]
 NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
@@ -38,28 +39,41 @@ def threads(
     """List the threads of a ledger, most recent first."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
-        print_json([service.thread_json(each) for each in found])
+        print_json([each.to_json() for each in found])
     elif found:
-        print_table(open_console(), ("thread", "status", "messages", "updated (UTC)", "cost"), [_row(each) for each in found])
-        for each in found:
-            for unfit in service.unfit_json(each):
-                note(f"{each.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="yellow")
+        _print_threads(found)
     else:
         note("no threads" if with_system else "no threads; --all lists those of the system too")
 
 
-async def _list(ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None) -> list[ThreadSummary]:
-    found: list[ThreadSummary] = []
-    async for each in service.list_threads(ledger, with_system=with_system, status=status):
+async def _list(ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None) -> list[ListedThread]:
+    found: list[ListedThread] = []
+    async for each in service.list_with_runs(ledger, with_system=with_system, status=status):
         found.append(each)
         if len(found) == limit:
             break
     return found
 
 
-def _row(thread: ThreadSummary) -> tuple[str, ...]:
+def _print_threads(found: Sequence[ListedThread]) -> None:
+    """Print a table, with owner and age if there are open runs, and what they wait for."""
+    has_runs = any(each.runs for each in found)
+    headings = ("thread", "status", *(("owner", "age") if has_runs else ()), "messages", "updated (UTC)", "cost")
+    print_table(open_console(), headings, [_row(each, has_runs) for each in found])
+    for each in found:
+        for unfit in service.unfit_json(each.thread):
+            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="yellow")
+        for run in each.runs:
+            if run.reason is not None and run.status != "stopped":
+                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="yellow")
+
+
+def _row(listed: ListedThread, has_runs: bool) -> tuple[str, ...]:
+    thread, runs = listed.thread, listed.runs
     cost = f"{thread.cost:f}" if thread.cost else ""
-    return thread.thread_id, thread.status or "", str(thread.messages), shown_time(thread.updated_at), cost
+    run = (runs[0].owner or "", shown_age(runs[0].age)) if runs else ("", "")
+    more = run if has_runs else ()
+    return thread.thread_id, listed.status or "", *more, str(thread.messages), shown_time(thread.updated_at), cost
 
 
 # ---------------------------------------------------------------- search

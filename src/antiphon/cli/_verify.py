@@ -133,7 +133,7 @@ def backup(
 ) -> None:
     """Write a consistent copy of a ledger to a new file."""
     if not out.parent.is_dir():
-        fail(f"{out}: there is no such folder", code=2)
+        fail(f"{out}: there is no folder {str(out.parent)!r}; make it, or look at the path", code=2)
     with wheel("copying"):
         with_ledger(ledger, partial(_copy, out=out))
     note(f"{out}: {service.file_size(out.stat().st_size)}; open it with --ledger sqlite:///{out}")

@@ -4,7 +4,7 @@ from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
 from antiphon.ledger._listing import SYSTEM_PATTERN
-from antiphon.ledger._open import open_ledger
+from antiphon.ledger._open import check_opened, command_line, open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
@@ -56,6 +56,8 @@ __all__ = [
     "Verification",
     "Why",
     "Woken",
+    "check_opened",
+    "command_line",
     "from_outside",
     "is_foreign",
     "is_not_executed",

@@ -6,7 +6,7 @@
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
                  invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
-                                            `#reopen`
+                                            `#reopen`; `#failed` of a run, `#failed2` of its second attempt
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -26,6 +26,7 @@ __all__ = [
     "counted",
     "end_id",
     "ended_id",
+    "failed_id",
     "is_below",
     "is_key",
     "key_of",
@@ -152,6 +153,11 @@ def park_id(invocation_id: str, time: int = 1) -> str:
 def reopen_id(invocation_id: str) -> str:
     """Return the invocation of the rows that say that the failure of an effect does not count."""
     return f"{invocation_id}#reopen"
+
+
+def failed_id(invocation_id: str, attempt: int) -> str:
+    """Return the invocation of the row that says that an attempt of a run ended with an error."""
+    return f"{invocation_id}#failed" if attempt == 1 else f"{invocation_id}#failed{attempt}"
 
 
 def withdrawn_id(invocation_id: str) -> str:

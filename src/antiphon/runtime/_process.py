@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import LedgerError
+from antiphon.ledger import Host
 from antiphon.runtime._hosting import Lease
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._settings import Settings
@@ -24,7 +26,7 @@ from antiphon.runtime._settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from antiphon.ledger import Host, Ledger
+    from antiphon.ledger import Ledger
 
 _SETTINGS = Settings()
 
@@ -35,6 +37,7 @@ class ProcessHost:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._users = 0
+        self._build: str | None = None
         self._kinds: Counter[str] = Counter()
         self._lease = self._new_lease()
         self._beats: asyncio.Task[None] | None = None
@@ -42,7 +45,17 @@ class ProcessHost:
         """Held while the host leaves the ledger."""
 
     def _new_lease(self) -> Lease:
-        return Lease(self._ledger, _SETTINGS, lambda: tuple(self._kinds))
+        settings = _SETTINGS if self._build is None else replace(_SETTINGS, build=self._build)
+        return Lease(self._ledger, settings, lambda: tuple(self._kinds))
+
+    def set_build(self, build: str) -> None:
+        """Set the version of the program, where its main file does not say it: a command that runs programs of other files.
+
+        It counts from the next beginning of the host on.
+        """
+        self._build = build
+        if self._beats is None:
+            self._lease = self._new_lease()
 
     async def join(self, kind: str | None = None) -> None:
         """Add a user of the host, which runs threads of a kind. Call `leave` for it, also if this raises."""
@@ -74,6 +87,11 @@ class ProcessHost:
         if self._beats is None:
             self._beats = asyncio.create_task(self._beat(), name="antiphon-host")
         return host
+
+    @property
+    def name(self) -> str:
+        """The name of this host in the ledger."""
+        return self._lease.name
 
     @property
     def build(self) -> str:
@@ -120,3 +138,9 @@ def process_host(ledger: Ledger) -> ProcessHost:
     if (host := hosts.get(ledger)) is None:
         host = hosts[ledger] = ProcessHost(ledger)
     return host
+
+
+def is_of_this_process(host: Host) -> bool:
+    """Whether a host is, or was, a system or the runs of this process."""
+    own = Host("this", "1")  # each new value names the process that made it
+    return host.instance.rpartition("/")[0] == own.instance.rpartition("/")[0]

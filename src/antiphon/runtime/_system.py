@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
+from antiphon.ledger import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
 from antiphon.messages.keys import kind_of
@@ -122,7 +123,12 @@ class System:
         Without a ledger it has one in memory. `supervision` is for the actors that have no other supervisor. An `observer`
         is told what happens. `admit` is the block in which an effect of a thread writes its intent: a thread can be paused
         there, and nothing of it starts meanwhile.
+
+        Raises:
+            TypeError: the ledger is not open, or is none.
         """
+        if ledger is not None:
+            check_opened(ledger)
         self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer, admit)
         self._kernel.tree.spawn(
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)

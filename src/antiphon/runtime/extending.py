@@ -12,7 +12,7 @@ from antiphon.runtime._gates import Gates, GateState
 from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
-from antiphon.runtime._process import process_host
+from antiphon.runtime._process import is_of_this_process, process_host
 from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
     AGAIN,
@@ -61,6 +61,7 @@ __all__ = [
     "error_response",
     "from_wire",
     "has_other_build",
+    "is_of_this_process",
     "is_too_large",
     "observe",
     "observed_run",

@@ -1,3 +1,5 @@
+from antiphon.agents import RecoveredRun as RecoveredRun
+from antiphon.agents import RunStatus as RunStatus
 from antiphon.agents.toolkit import Approval as Approval
 from antiphon.agents.tools import AddedDocument as AddedDocument
 from antiphon.agents.tools import Passage as Passage
@@ -31,6 +33,7 @@ from antiphon.service._following import WordSource as WordSource
 from antiphon.service._following import chain_words as chain_words
 from antiphon.service._following import follow as follow
 from antiphon.service._hosting import HostedThread as HostedThread
+from antiphon.service._hosting import host_app as host_app
 from antiphon.service._hosting import host_json as host_json
 from antiphon.service._hosting import list_hosts as list_hosts
 from antiphon.service._hosting import run_host as run_host
@@ -58,6 +61,12 @@ from antiphon.service._running import TeamStep as TeamStep
 from antiphon.service._running import import_model as import_model
 from antiphon.service._running import open_chain as open_chain
 from antiphon.service._running import run_team as run_team
+from antiphon.service._runs import ListedThread as ListedThread
+from antiphon.service._runs import RunApp as RunApp
+from antiphon.service._runs import list_runs as list_runs
+from antiphon.service._runs import list_with_runs as list_with_runs
+from antiphon.service._runs import load_apps as load_apps
+from antiphon.service._runs import recover_runs as recover_runs
 from antiphon.service._sequence import SequenceStep as SequenceStep
 from antiphon.service._sequence import SequenceWindow as SequenceWindow
 from antiphon.service._sequence import TimelineSpan as TimelineSpan

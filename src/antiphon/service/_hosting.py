@@ -14,7 +14,9 @@ from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
 from antiphon.service._threads import all_threads, unfit_json
 
 if TYPE_CHECKING:
+    from antiphon.agents import RecoveredRun
     from antiphon.patterns.cast import Pattern
+    from antiphon.service._runs import RunApp
 
 _LOOK: Final = 0.5
 """Seconds between two looks at the threads of the host. A thread stays with its host for some seconds after it has ended."""
@@ -73,6 +75,8 @@ async def run_host(
 ) -> None:
     """Run threads of six phases and of teams that are due and that no living host has, until `stop` is set.
 
+    `host_app` does the same for runs of programs.
+
     Then the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next host
     continues them. `config` and `model` are those of the six phases; `team_model` overrides the models of the team files.
     `ready` is called once, with this host as the ledger knows it; `hear` with what happens to its threads.
@@ -105,6 +109,30 @@ async def run_host(
                 task.cancel()
             await asyncio.gather(hosting, telling, stopping, return_exceptions=True)
     await told.released()
+
+
+async def host_app(
+    ledger: Ledger,
+    app: RunApp,
+    *,
+    ready: Callable[[HostStatus], None] | None = None,
+    hear: Callable[[RecoveredRun], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Continue the runs of an app that dead or stopped processes leave, until `stop` is set.
+
+    `ready` is called once, with this host as the ledger knows it; `hear` with each run that was continued.
+
+    Raises:
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be used at the beginning.
+    """
+    from antiphon.agents import host_runs  # noqa: PLC0415 (only where it is used)
+
+    async def tell(name: str) -> None:
+        await _tell_ready(ledger, name, ready)
+
+    await host_runs(ledger, app.programs, ready=tell, hear=hear, stop=stop, build=app.build)
 
 
 async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], None] | None) -> None:

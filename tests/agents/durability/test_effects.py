@@ -267,7 +267,7 @@ async def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(mon
 async def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_it() -> None:
     ledger = MemoryLedger()
     async with ledger_run("t", ledger=ledger), ledger_run("t", ledger=ledger, id="other"):
-        with pytest.raises(RuntimeError, match="run 'run' of thread 't' is open in this process"):
+        with pytest.raises(RuntimeError, match="run 'run' of thread 't' is open around this block"):
             async with ledger_run("t", ledger=ledger):
                 pass
     assert not await ledger.open_calls("t")

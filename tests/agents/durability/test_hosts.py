@@ -78,8 +78,8 @@ async def test_a_run_of_a_thread_that_another_living_process_has_is_refused_at_o
     first = folder.started()
     assert first.says() == "open"
     async with open_ledger(f"sqlite:///{folder.path}/ledger.db") as ledger:
-        with pytest.raises(OwnedError, match="wait until that program has ended, stop it, or run in another thread"):
-            async with ledger_run("t", id="other", ledger=ledger):
+        with pytest.raises(OwnedError, match=r"wait until it has ended \(on_busy='join'\), or run in another thread"):
+            async with ledger_run("t", id="other", ledger=ledger, on_busy="raise"):
                 pass
         summary = await ledger.thread("t")
         assert summary is not None

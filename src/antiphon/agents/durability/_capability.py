@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
@@ -14,7 +14,7 @@ from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, Durab
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
@@ -26,7 +26,9 @@ from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._model_request import limit_stream
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay
-from antiphon.ledger import Ledger
+from antiphon.agents.toolkit._names import known_names
+from antiphon.errors import SetupError
+from antiphon.ledger import Ledger, check_opened
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
@@ -73,11 +75,22 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
         `live` has models stream their answers, for `listen`. `name` is what the journal calls the
         agent, if not by its own name.
+
+        Raises:
+            TypeError: the ledger is not open, or is none.
+            ValueError: what `effects` says of a tool is not one of `none`, `idempotent` and `once`.
         """
+        if not isinstance(ledger, str):
+            check_opened(ledger)
         handler = live_handler(event_stream_handler) if live else event_stream_handler
         super().__init__(models=models, event_stream_handler=None if handler is None else limit_stream(handler), name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
+        if wrong := [name for name, said in self._effects.items() if said not in get_args(Effects)]:
+            said = self._effects[wrong[0]]
+            raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
+        self._is_checked = not self._effects
+        """Whether `effects` names only tools that the agent has, as far as that can be known."""
         self._reconcile = reconcile
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
         self._retry = retry
@@ -141,6 +154,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         run = current_run()
         if run is None:
             return await handler()
+        self._check_effects()
         await run.open(self._ledger)
         if ctx.run_id is None:
             return await handler()
@@ -153,6 +167,33 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         finally:
             await ThreadTalk.of(part).leave(part)
         return result
+
+    def _check_effects(self) -> None:
+        """Refuse effects of a tool that the agent does not have. The tools of a server are not known here.
+
+        Raises:
+            SetupError: there is no such tool.
+        """
+        if self._is_checked or self.agent is None:
+            return
+        names: set[str] = set()
+        for toolset in self.agent.toolsets:
+            if (own := _tool_names(toolset)) is None:
+                return
+            names |= own
+        if unknown := [name for name in self._effects if name not in names]:
+            who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
+            raise SetupError(f"{who}{known_names(unknown[0], names)}")
+        self._is_checked = True
+
+
+def _tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
+    """Return the names of the tools of a toolset, also of those that are offered at times only; None if they are not known."""
+    if isinstance(toolset, FunctionToolset):
+        return set(toolset.tools)
+    if isinstance(toolset, WrapperToolset) and not isinstance(toolset, PrefixedToolset | RenamedToolset):
+        return _tool_names(toolset.wrapped)
+    return None
 
 
 class _Began(Effect):

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from shlex import quote
 from typing import Any, Final, NoReturn, TypeAlias, cast, get_args
 
 import orjson
@@ -27,6 +26,7 @@ from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
+from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import park_id
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
@@ -280,16 +280,18 @@ class ToolCallEffect(Effect):
         """Add to the error of a call that must not be repeated how a person can have it repeated."""
         is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
         if self._effects == "once" and not is_other:
-            command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)} --retry"
+            command = self._command("--retry")
             error.add_note(
                 f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
             )
 
     def _waiting(self, reason: str, address: str | None) -> ParkedError:
         """Return an error that says how to settle it."""
-        command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)}"
-        todo = f"find out, say it with `{command} --result JSON | --error TEXT | --retry`, and start the program again"
-        return ParkedError(f"{reason}; {todo}", address)
+        command = self._command("--result JSON | --error TEXT | --retry")
+        return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", address)
+
+    def _command(self, options: str) -> str:
+        return command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import dropwhile
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
@@ -116,11 +116,20 @@ class Approval:
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
         given = _first_result(rows, asked)
+        found = cls.of_question(asked, thread_id)
+        return None if found is None else replace(found, answer=given)
+
+    @classmethod
+    def of_question(cls, asked: Message, thread_id: str | None = None) -> Approval | None:
+        """Return the approval that a row asks for, without its answer; None if the row is no question of a guard."""
+        if not _is_question(asked) or not isinstance(asked.payload, OptionCallPayload):
+            return None
         try:
             said = _Question.model_validate(thaw(asked.payload.arguments))
         except ValidationError:
             return None  # it was forged
-        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, answer=given, **said.model_dump())
+        thread_id = thread_id or asked.thread_id or ""
+        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, **said.model_dump())
 
     # ------------------------------------------------------------ what it amounts to
 

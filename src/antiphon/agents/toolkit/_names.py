@@ -7,6 +7,8 @@ the person who grants it. Such names are refused: they can neither be registered
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 ANY: Final = "*"
@@ -43,3 +45,15 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     raise ValueError(
         f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
     )
+
+
+_SHOWN = 10
+
+
+def known_names(wrong: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the name that was probably meant, or the names that there are."""
+    known = sorted(names)
+    if close := get_close_matches(wrong, known, 1):
+        return f"; is it {close[0]!r}?"
+    shown = ", ".join(map(repr, known[:_SHOWN])) + (", …" if len(known) > _SHOWN else "")
+    return f"; it has {shown}" if known else "; it has no tool"

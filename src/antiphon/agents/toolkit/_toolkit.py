@@ -24,7 +24,7 @@ from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
 from antiphon.agents.toolkit._decision_log import begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
-from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
+from antiphon.agents.toolkit._names import ANY, check_agent, check_tool, known_names
 from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.agents.toolkit._servers import (
@@ -40,7 +40,7 @@ from antiphon.agents.toolkit._servers import (
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
-from antiphon.errors import ParkedError
+from antiphon.errors import ParkedError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 
@@ -79,6 +79,8 @@ class Toolkit:
         self._own: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
+        self._checked: Permissions | None = None
+        """The permissions whose grants all name tools of this toolkit."""
         for tool in tools:
             self.add(tool)
 
@@ -195,9 +197,24 @@ class Toolkit:
     async def tools_of(
         self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
     ) -> dict[str, ToolkitTool]:
-        """Return the tools that an agent may use."""
+        """Return the tools that an agent may use.
+
+        Raises:
+            SetupError: a grant names a tool that the toolkit does not have.
+        """
         permissions = self.policy.permissions
+        self._check_grants(permissions)
         return {name: tool for name, tool in (await self.tools(ctx, run)).items() if permissions.knows(agent, name)}
+
+    def _check_grants(self, permissions: Permissions) -> None:
+        """Refuse a grant of an unknown tool. The tools of servers are not known before they are listed, so any may be one."""
+        if self._foreign or permissions is self._checked:
+            return
+        for grant in permissions.grants:
+            if grant.tool != ANY and grant.tool not in self._own:
+                who = f"the grant for agent {grant.agent!r} names tool {grant.tool!r}"
+                raise SetupError(f"{who}, and toolkit {self.name!r} has none of that name{known_names(grant.tool, self._own)}")
+        self._checked = permissions
 
     # ------------------------------------------------------------ who may
 
@@ -307,7 +324,7 @@ class Toolkit:
             return await guard.call(asked)
         except PendingApproval as exc:
             if not await guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.approval.id) from None
+                raise waits_for(exc.ledger, exc.approval.id) from None
             return await guard.call(asked)
 
     async def connect(self) -> AsyncExitStack:
@@ -391,7 +408,7 @@ class ToolkitCapability(AbstractCapability[object]):
         answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
         missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
         if missing:
-            raise waits_for(*missing)
+            raise waits_for(run.ledger, *missing)
 
 
 def _own(said: dict[str, Any], name: str) -> str | None:

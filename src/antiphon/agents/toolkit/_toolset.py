@@ -24,6 +24,7 @@ from antiphon.agents.toolkit._outcome import ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError
+from antiphon.ledger import Ledger, command_line
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -164,7 +165,7 @@ class AgentToolset(AbstractToolset[Any]):
             if _can_wait(ctx) and not ctx.tool_call_approved:
                 raise ApprovalRequired({"antiphon": {WAITS: exc.approval.id}}) from None
             if not await self._guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.approval.id) from None
+                raise waits_for(exc.ledger, exc.approval.id) from None
             return await self._guard.call(asked)
 
     def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
@@ -178,9 +179,9 @@ def _is_durable(run_id: str | None) -> bool:
     return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
 
 
-def waits_for(*approvals: str) -> ParkedError:
+def waits_for(ledger: Ledger, *approvals: str) -> ParkedError:
     """Return the error that names the missing approvals."""
-    how = " and ".join(f"`antiphon approve {each}`" for each in approvals)
+    how = " and ".join(f"`{command_line(ledger, 'approve', each)}`" for each in approvals)
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
 
 

@@ -83,6 +83,11 @@ class SqliteLedger(Verbs):
         self._writer = Writer(place, connection, self._commits.notify)
         self._watch: asyncio.Task[None] | None = None
 
+    @property
+    def url(self) -> str:
+        """The URL that opens the same ledger from any folder."""
+        return f"sqlite:///{os.path.abspath(self._place.path)}"
+
     @classmethod
     @asynccontextmanager
     async def open(

@@ -1,0 +1,335 @@
+"""Programs: functions that can be named, so that another process continues the runs that a dead one has left.
+
+A run is continued by calling the same function again in the same run: recorded steps return their outcomes, and it goes on
+from there. The function must therefore get everything from the run: its input is recorded with the run, and the rest is code.
+A program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
+
+**Which runs are taken.** Those of the given programs that nobody has and that wait for no person (`RunStatus.is_left`), unless
+this build has given them up. A run that failed is taken only if the caller says so: its program has seen the error. Two
+processes that recover at the same time do not collide: the ledger gives the thread to one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
+
+from antiphon.agents._opening import RUN_KIND, OnBusy
+from antiphon.agents._run import LedgerRun, ledger_run
+from antiphon.agents._run_status import RunState, RunStatus, living_hosts, runs_of
+from antiphon.errors import AntiphonError, LedgerError, OwnedError, SetupError
+from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
+from antiphon.messages import Json, is_name
+from antiphon.runtime.extending import process_host, text_of
+
+if TYPE_CHECKING:
+    from pydantic_ai.agent import AbstractAgent
+
+ResultT = TypeVar("ResultT")
+
+Work: TypeAlias = Callable[[LedgerRun], Awaitable[ResultT]]
+
+
+class RunProgram(Generic[ResultT]):
+    """A function that begins, joins and continues the runs of one name."""
+
+    def __init__(self, name: str, work: Work[ResultT]) -> None:
+        """Make it; threads of its runs have the kind `run/NAME`.
+
+        Raises:
+            ValueError: the name is none.
+        """
+        if not is_name(name):
+            raise ValueError(f"the name of a program is a name of 1 to 512 visible characters, not {name!r}")
+        self.name = name
+        self._work = work
+
+    async def run(
+        self,
+        thread_id: str,
+        input: Json = None,
+        *,
+        id: str = "run",
+        ledger: Ledger | str,
+        on_busy: OnBusy = "join",
+        **options: Any,
+    ) -> ResultT:
+        """Return the result for a thread and an id: run it, join or continue it, or take the result from the records.
+
+        `input` is recorded when the run begins, and is `run.input` in the function. `options` are further ones of
+        `ledger_run`.
+
+        Raises:
+            HistoryMismatchError: the run was begun with another input, or the function does not repeat what it did.
+            OwnedError: the run is open already, and `on_busy` is "raise".
+            ParkedError: a person must settle something first.
+            LedgerError: the ledger cannot be used.
+        """
+        opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
+        async with opening as run:
+            return await self._work(run)
+
+    def __repr__(self) -> str:
+        return f"<RunProgram {self.name!r}>"
+
+
+def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
+    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`."""
+
+    def named(work: Work[ResultT]) -> RunProgram[ResultT]:
+        return RunProgram(name, work)
+
+    return named
+
+
+def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -> RunProgram[ResultT]:
+    """Return the program that runs an agent: the input is the prompt, the result is the output. Its name is the agent's.
+
+    Raises:
+        ValueError: neither the agent nor the program has a name.
+    """
+    own = name or agent.name
+    if own is None:
+        raise ValueError("the agent has no name; give it one, Agent(…, name='clerk'): its runs are found by it")
+
+    async def ask(run: LedgerRun) -> ResultT:
+        return (await agent.run(run.input)).output
+
+    return RunProgram(own, ask)
+
+
+Recoverable: TypeAlias = "RunProgram[Any] | AbstractAgent[Any, Any]"
+"""A program, or an agent, which stands for its `agent_program`."""
+
+
+def programs_by_name(programs: Iterable[Recoverable]) -> dict[str, RunProgram[Any]]:
+    """Return programs by name; an agent is the program that runs it.
+
+    Raises:
+        SetupError: one is neither program nor agent, or two have the same name.
+    """
+    found: dict[str, RunProgram[Any]] = {}
+    for each in programs:
+        own = each if isinstance(each, RunProgram) else _program_of(each)
+        if found.setdefault(own.name, own) is not own:
+            raise SetupError(f"two programs are called {own.name!r}; runs are found by the name, so give one another name")
+    return found
+
+
+def _program_of(given: object) -> RunProgram[Any]:
+    from pydantic_ai.agent import AbstractAgent  # noqa: PLC0415 (programs need no agent)
+
+    if not isinstance(given, AbstractAgent):
+        what = f"a {type(given).__qualname__}"
+        raise SetupError(f"{what} is no program: write @program('name') above an async function, or give an agent")
+    try:
+        return agent_program(cast("AbstractAgent[Any, Any]", given))
+    except ValueError as exc:
+        raise SetupError(str(exc)) from exc
+
+
+# ---------------------------------------------------------------- recovery
+
+_AT_ONCE: Final = 10
+_LOOK: Final = 1.0
+"""Seconds between two looks of a host."""
+_LOOK_AGAIN: Final = 60.0
+"""Seconds after which an unchanged thread is looked at again: an approval may have expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredRun:
+    """A run that was continued, and its state afterwards."""
+
+    thread_id: str
+    id: str
+    name: str
+    status: RunState
+    reason: str | None = None
+    """Why it is not completed."""
+
+
+async def recover_runs(
+    ledger: Ledger,
+    programs: Iterable[Recoverable],
+    *,
+    with_failed: bool = False,
+    at_once: int = _AT_ONCE,
+    build: str | None = None,
+) -> tuple[RecoveredRun, ...]:
+    """Continue the runs that a dead or stopped process has left, and return how each ended, in the order of their ends.
+
+    `with_failed` continues also those that failed. `at_once` is how many threads are worked on at the same time; the runs of
+    one thread are continued one after the other. `build` is the version of the programs, by default that of the main file.
+
+    Raises:
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be used.
+    """
+    recovery = _Recovery(ledger, programs, with_failed=with_failed, at_once=at_once)
+    async with recovery.hosting(build):
+        work = [recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()]
+        await asyncio.gather(*work)
+    return tuple(recovery.done)
+
+
+async def host_runs(
+    ledger: Ledger,
+    programs: Iterable[Recoverable],
+    *,
+    hear: Callable[[RecoveredRun], None] | None = None,
+    ready: Callable[[str], Awaitable[None]] | None = None,
+    stop: asyncio.Event | None = None,
+    at_once: int = _AT_ONCE,
+    build: str | None = None,
+) -> None:
+    """Continue runs that dead or stopped processes leave, until `stop` is set. Then the runs at work are left to others.
+
+    `ready` is awaited once, with the name of this host in the ledger; `hear` with each run that was continued.
+
+    Raises:
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be used at the beginning.
+    """
+    stop = stop or asyncio.Event()
+    recovery = _Recovery(ledger, programs, with_failed=False, at_once=at_once, hear=hear)
+    async with recovery.hosting(build) as name:
+        if ready is not None:
+            await ready(name)
+        work: set[asyncio.Task[None]] = set()
+        try:
+            while not stop.is_set():
+                with suppress(LedgerError):  # it is unavailable for a while, or a thread was deleted meanwhile
+                    work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()}
+                work = {each for each in work if not each.done()}
+                await _wait(stop, _LOOK)
+        finally:
+            for each in work:
+                each.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+class _Recovery:
+    """Finds the runs that are left, and continues them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        programs: Iterable[Recoverable],
+        *,
+        with_failed: bool,
+        at_once: int,
+        hear: Callable[[RecoveredRun], None] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._programs = programs_by_name(programs)
+        self._with_failed = with_failed
+        self._turns = asyncio.Semaphore(at_once)
+        self._hear = hear
+        self._at_work: set[str] = set()
+        self._looked: dict[str, tuple[object, float]] = {}
+        """By thread in which nothing was left: how it was then, and when."""
+        self.done: list[RecoveredRun] = []
+
+    @asynccontextmanager
+    async def hosting(self, build: str | None) -> AsyncGenerator[str, None]:
+        """Be a host that has the kinds of the programs, while the block lasts; its name is given."""
+        host = process_host(self._ledger)
+        if build is not None:
+            host.set_build(build)
+        kinds = [f"{RUN_KIND}/{name}" for name in self._programs]
+        joined: list[str] = []
+        try:
+            for kind in kinds:
+                joined.append(kind)
+                await host.join(kind)
+            await host.host()
+            yield host.name
+        finally:
+            for kind in joined:
+                await host.leave(kind=kind)
+
+    async def left(self) -> AsyncIterator[tuple[str, Sequence[RunStatus]]]:
+        """Yield the threads with runs that these programs may continue, each with those runs, oldest first.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        alive = living_hosts(await self._ledger.hosts())
+        now = asyncio.get_running_loop().time()
+        seen: set[str] = set()
+        async for thread in self._threads():
+            seen.add(thread.thread_id)
+            how = (thread.messages, thread.owner, thread.status, thread.unfit)
+            known, at = self._looked.get(thread.thread_id, (None, 0.0))
+            is_known = known == how and now - at < _LOOK_AGAIN
+            if thread.owner in alive or thread.thread_id in self._at_work or is_known:
+                continue
+            found = [run for run in await runs_of(self._ledger, thread, alive) if self._may_continue(run)]
+            if found:
+                yield thread.thread_id, sorted(found, key=lambda run: run.began_at)
+            else:
+                self._looked[thread.thread_id] = (how, now)
+        self._looked = {name: how for name, how in self._looked.items() if name in seen}
+
+    async def _threads(self) -> AsyncIterator[ThreadSummary]:
+        wanted, page = ThreadFilter(open_calls=True, system=False), None
+        while True:
+            found = await self._ledger.threads(wanted, "created_at", page)
+            for each in found.threads:
+                yield each
+            page = found.next
+            if page is None:
+                return
+
+    def _may_continue(self, run: RunStatus) -> bool:
+        is_wanted = run.is_left or (self._with_failed and run.status == "failed")
+        return is_wanted and run.name in self._programs and process_host(self._ledger).build not in run.unfit
+
+    def start(self, thread_id: str, runs: Sequence[RunStatus]) -> asyncio.Task[None]:
+        """Begin to continue the runs of a thread."""
+        self._at_work.add(thread_id)
+        return asyncio.create_task(self._continue(thread_id, runs), name=f"antiphon-recover-{thread_id}")
+
+    async def _continue(self, thread_id: str, runs: Sequence[RunStatus]) -> None:
+        try:
+            async with self._turns:
+                for run in runs:
+                    await self._continue_one(run)
+        finally:
+            self._at_work.discard(thread_id)
+
+    async def _continue_one(self, run: RunStatus) -> None:
+        own = self._programs[run.name or ""]
+        reason: str | None = None
+        try:
+            await own.run(run.thread_id, id=run.id, ledger=self._ledger, on_busy="raise")
+        except OwnedError:
+            return  # another process was quicker
+        except AntiphonError as exc:
+            reason = text_of(exc)
+        except Exception as exc:  # noqa: BLE001 (the program's; it is recorded with the run, and reported below)
+            reason = f"{type(exc).__qualname__}: {text_of(exc)}"
+        ended = RecoveredRun(run.thread_id, run.id, own.name, *await self._after(run, reason))
+        self.done.append(ended)
+        if self._hear is not None:
+            self._hear(ended)
+
+    async def _after(self, run: RunStatus, error: str | None) -> tuple[RunState, str | None]:
+        """Return the state of a run that was continued, as the ledger has it."""
+        try:
+            thread = await self._ledger.thread(run.thread_id)
+            found = () if thread is None else await runs_of(self._ledger, thread, ())
+        except LedgerError as exc:
+            return "waiting", error or text_of(exc)
+        state = next((each for each in found if each.id == run.id), None)
+        return ("completed", None) if state is None else (state.status, error or state.reason)

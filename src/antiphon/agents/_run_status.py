@@ -1,0 +1,255 @@
+"""Status of runs: which there are, who has them, how old they are, and what they wait for.
+
+Nothing of this is stored by itself: it follows from the open calls of a thread, its owner, and what its last owner said of it.
+The first line that holds decides:
+
+| a run is | if |
+|---|---|
+| `completed` | its call has a result |
+| `parked` | a person must settle it, or a call of it |
+| `failed` | its program ended with an error, and nobody has continued it |
+| `waiting` | a person must approve a call of it, or resume its thread |
+| `running` | a living host has its thread |
+| `stopped` | the last program could not continue it |
+| `waiting` | nobody has it: its process has died, or was stopped. A program can continue it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from antiphon.agents._opening import FAILED, RUN_KIND
+from antiphon.agents.toolkit._approvals import Approval
+from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
+from antiphon.messages.keys import is_below
+from antiphon.runtime.extending import AGAIN, PARK, RUN, STOPPED
+
+RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
+
+_PAUSED: Final = "paused"
+_LEFT: Final = "no process runs it: start its program again, or `antiphon recover --app MODULE:NAME`"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run as the ledger knows it."""
+
+    thread_id: str
+    id: str
+    """Give it to `ledger_run` to continue the run; of a long or odd id, a digest."""
+    name: str | None
+    """The name of its program: the thread has the kind `run/NAME`. None if the thread is of another kind."""
+    status: RunState
+    owner: str | None
+    """The living host that has its thread."""
+    began_at: datetime
+    ended_at: datetime | None = None
+    attempts: int = 1
+    """How often it was begun or continued."""
+    reason: str | None = None
+    """Why it is parked, failed or stopped, or what it waits for."""
+    input: Json = None
+    """What it was begun with, if that was recorded."""
+    unfit: tuple[str, ...] = ()
+    """The builds that cannot continue it."""
+    is_left: bool = False
+    """Whether nobody has it and it waits for no person: a program that can continue it may do so."""
+
+    @property
+    def age(self) -> timedelta:
+        """How long it has taken, until now or until it ended."""
+        return (self.ended_at or current_port().now()) - self.began_at
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "thread_id": self.thread_id,
+            "id": self.id,
+            "name": self.name,
+            "status": self.status,
+            "owner": self.owner,
+            "began_at": self.began_at,
+            "ended_at": self.ended_at,
+            "age": round(self.age.total_seconds(), 3),
+            "attempts": self.attempts,
+            "reason": self.reason,
+            "input": thaw(self.input),
+        }
+
+
+async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
+    """Return the open runs of a ledger or of one thread, oldest first; `with_ended`: also those that have ended.
+
+    Open runs are found by an index. For those that have ended, the threads of runs are read.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    alive = living_hosts(await ledger.hosts())
+    found: list[RunStatus] = []
+    if thread_id is not None:
+        names: Sequence[str] = (thread_id,)
+    elif with_ended:
+        names = [each.thread_id async for each in _threads(ledger) if is_of_runs(each)]
+    else:
+        names = await _with_open_runs(ledger)
+    for name in names:
+        summary = await ledger.thread(name)
+        if summary is not None:
+            found += await runs_of(ledger, summary, alive, with_ended=with_ended)
+    return tuple(sorted(found, key=lambda each: each.began_at))
+
+
+def is_of_runs(thread: ThreadSummary) -> bool:
+    """Whether a thread has the kind of a run."""
+    return thread.kind is not None and thread.kind.startswith(f"{RUN_KIND}/")
+
+
+def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
+    """Return the names of the hosts that live."""
+    return frozenset(each.host.name for each in hosts if each.is_alive)
+
+
+async def _threads(ledger: Ledger) -> AsyncIterator[ThreadSummary]:
+    page = await ledger.threads(ThreadFilter(system=False), "created_at")
+    while True:
+        for each in page.threads:
+            yield each
+        if page.next is None:
+            return
+        page = await ledger.threads(ThreadFilter(system=False), "created_at", page.next)
+
+
+async def _with_open_runs(ledger: Ledger) -> list[str]:
+    names: dict[str, None] = {}
+    page = await ledger.open_calls_of(RUN)
+    while True:
+        names |= {record.message.thread_id or "": None for record in page.calls if _key_of(record.message) is not None}
+        if page.next is None:
+            return list(names)
+        page = await ledger.open_calls_of(RUN, page=page.next)
+
+
+async def runs_of(
+    ledger: Ledger, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
+) -> tuple[RunStatus, ...]:
+    """Return the open runs of a thread; `with_ended`: also those that have ended.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    rows = await ledger.open_calls(thread.thread_id) if thread.open_calls else ()
+    begun = [row for row in rows if _key_of(row.message) is not None]
+    ends: dict[str, Record] = {}
+    if with_ended:
+        begun.clear()
+        async for record in ledger.read(thread.thread_id):
+            if _key_of(record.message) is not None:
+                begun.append(record)
+            elif _is_end(record.message):
+                ends[record.message.invocation_id or ""] = record
+    calls = [row.message for row in rows]
+    return tuple([_status(run, thread, calls, alive, ends.get(run.message.invocation_id or "")) for run in begun])
+
+
+def _key_of(message: Message) -> str | None:
+    """Return the id of the run that a row begins; None for other rows."""
+    payload, thread_id = message.payload, message.thread_id or ""
+    if message.lane != "effect" or not isinstance(payload, OptionCallPayload) or payload.option_name != RUN:
+        return None
+    key = payload.invocation_id.removeprefix(f"{thread_id}/")
+    is_run = key != payload.invocation_id and "/" not in key and "effects" not in payload.arguments
+    return key if is_run else None
+
+
+def _is_end(message: Message) -> bool:
+    return message.lane == "effect" and isinstance(message.payload, OptionResultPayload) and message.payload.option_name == RUN
+
+
+def _status(
+    run: Record, thread: ThreadSummary, calls: Sequence[Message], alive: Collection[str], end: Record | None
+) -> RunStatus:
+    payload, run_id = run.message.payload, run.message.invocation_id or ""
+    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls begin a run)
+    owner = thread.owner if thread.owner in alive else None
+    state, reason, is_left = _state(thread, [call for call in calls if _is_about(call, run_id)], owner, end)
+    again = sum(_option(call) == AGAIN and call.parent_id == run_id for call in calls)
+    return RunStatus(
+        thread_id=thread.thread_id,
+        id=_key_of(run.message) or "",
+        name=_name(payload, thread),
+        status=state,
+        owner=None if end is not None else owner,
+        began_at=run.recorded_at,
+        ended_at=None if end is None else end.recorded_at,
+        attempts=1 + again,
+        reason=reason,
+        input=payload.arguments.get("input"),
+        unfit=tuple(each.build for each in thread.unfit),
+        is_left=is_left,
+    )
+
+
+def _name(run: OptionCallPayload, thread: ThreadSummary) -> str | None:
+    """Return the name of a run's program: as its row says, or as the first run of the thread was called."""
+    said = run.arguments.get("program")
+    if isinstance(said, str):
+        return said
+    return (thread.kind or "").removeprefix(f"{RUN_KIND}/") if is_of_runs(thread) else None
+
+
+def _is_about(call: Message, run_id: str) -> bool:
+    """Whether an open call belongs to a run: by its id, or by the call that it is about."""
+    return any(each == run_id or is_below(each, run_id) for each in (call.invocation_id, call.parent_id) if each is not None)
+
+
+def _state(
+    thread: ThreadSummary, calls: Sequence[Message], owner: str | None, end: Record | None
+) -> tuple[RunState, str | None, bool]:
+    """Return the status of a run, the reason, and whether a program may continue it."""
+    if end is not None:
+        return _ended(end)
+    if (parked := _first(calls, PARK)) is not None:
+        return "parked", _said(parked, "reason"), False
+    if (failed := _first(calls, FAILED)) is not None:
+        return "failed", _said(failed, "error"), False
+    if (approvals := _approvals(calls)) or thread.status == _PAUSED:
+        resume = f"the thread is paused: `antiphon resume {thread.thread_id}`"
+        asked = [f"a person must approve {each.tool!r}: `antiphon approve {each.id}`" for each in approvals]
+        return "waiting", "; ".join(asked) or resume, False
+    if owner is not None:
+        return "running", None, False
+    if thread.status == STOPPED:
+        return "stopped", "; ".join(f"build {each.build}: {each.reason}" for each in thread.unfit) or None, True
+    return "waiting", _LEFT, True
+
+
+def _ended(end: Record) -> tuple[RunState, str | None, bool]:
+    payload = end.message.payload
+    assert isinstance(payload, OptionResultPayload)  # noqa: S101 (see `_is_end`)
+    return ("failed", payload.error_message, False) if payload.is_error else ("completed", None, False)
+
+
+def _option(call: Message) -> str | None:
+    return call.payload.option_name if isinstance(call.payload, OptionCallPayload) else None
+
+
+def _first(calls: Sequence[Message], option: str) -> Message | None:
+    return next((call for call in calls if _option(call) == option and call.lane == "effect"), None)
+
+
+def _said(call: Message, name: str) -> str | None:
+    said: Mapping[str, Any] = call.payload.arguments if isinstance(call.payload, OptionCallPayload) else {}
+    found = said.get(name)
+    return found if isinstance(found, str) else None
+
+
+def _approvals(calls: Sequence[Message]) -> list[Approval]:
+    """Return the approvals that a run waits for. One that has expired is refused when the run is continued."""
+    now = current_port().now()
+    asked = [Approval.of_question(call) for call in calls]
+    return [each for each in asked if each is not None and not each.is_late(now)]

@@ -1,0 +1,351 @@
+"""Programs: the status of runs, and runs that another process continues. G6, G7, G15."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from pydantic_ai import Agent
+from tests.agents.toolkit.kit import call, script
+
+from antiphon.agents import (
+    LedgerDurability,
+    LedgerRun,
+    RecoveredRun,
+    RunStatus,
+    Toolkit,
+    agent_program,
+    host_runs,
+    ledger_run,
+    program,
+    recover_runs,
+    runs,
+)
+from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.errors import HistoryMismatchError, OwnedError, ParkedError, SetupError
+from antiphon.ledger import Host, Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import System
+
+paid: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_payments() -> None:
+    paid.clear()
+
+
+async def _pay(key: str) -> str:
+    paid.append(key)
+    return "paid"
+
+
+@program("desk")
+async def desk(run: LedgerRun) -> str:
+    await run.effect("pay", {"amount": run.input["amount"]}, _pay)
+    return f"{run.input['amount']} paid"
+
+
+async def _interrupted(ledger: Ledger, thread_id: str = "order", *, amount: int = 30, after_payment: bool = False) -> None:
+    """Have a run of the desk begun, and its process die: here, its task is cancelled."""
+    with suppress(asyncio.CancelledError):
+        async with ledger_run(thread_id, ledger=ledger, name="desk", input={"amount": amount}) as run:
+            if after_payment:
+                await run.effect("pay", {"amount": amount}, _pay)
+            raise asyncio.CancelledError
+
+
+async def _only(ledger: Ledger, **more: bool) -> RunStatus:
+    (run,) = await runs(ledger, **more)
+    return run
+
+
+# ---------------------------------------------------------------- programs
+
+
+async def test_a_program_gives_the_same_result_for_the_same_thread_and_id() -> None:
+    ledger = MemoryLedger()
+    for _ in range(2):
+        assert await desk.run("order", {"amount": 30}, ledger=ledger) == "30 paid"
+    assert await desk.run("order", ledger=ledger) == "30 paid"
+    assert paid == ["order/run/pay"]
+
+
+async def test_a_run_with_another_input_is_refused_and_the_thread_is_not_stopped() -> None:
+    ledger = MemoryLedger()
+    await _interrupted(ledger)
+    with pytest.raises(HistoryMismatchError, match="was begun with another input: give this one another id"):
+        await desk.run("order", {"amount": 31}, ledger=ledger)
+    assert (await _only(ledger)).status == "waiting"
+    assert await desk.run("order", {"amount": 30}, ledger=ledger) == "30 paid"
+    with pytest.raises(HistoryMismatchError, match="another input"):
+        await desk.run("order", {"amount": 31}, ledger=ledger)
+
+
+async def test_the_input_is_stored_before_the_program_begins() -> None:
+    """A process that dies at once leaves a run that another can continue."""
+    ledger = MemoryLedger()
+    async with ledger_run("order", ledger=ledger, name="desk", input={"amount": 30}):
+        (row,) = await ledger.by_invocation("order/run")
+        assert row.message.payload.arguments == {"program": "desk", "input": {"amount": 30}}  # type: ignore[union-attr]
+
+
+async def test_a_redacted_input_is_the_same_in_the_first_process_and_in_the_next() -> None:
+    """Both get what is stored."""
+    seen: list[object] = []
+    async with MemoryLedger.open() as ledger:
+        for _ in range(2):
+            async with ledger_run("order", ledger=ledger, input={"key": "sk-" + "a1B2c3D4e5F6g7H8" * 3}) as run:
+                seen.append(run.input)
+    assert seen[0] == seen[1]
+    assert "redacted" in str(seen[0])
+
+
+async def test_an_agent_is_a_program_whose_input_is_the_prompt() -> None:
+    ledger = MemoryLedger()
+    agent = Agent(script(), name="greeter", capabilities=[LedgerDurability(ledger)])
+    for _ in range(2):
+        assert await agent_program(agent).run("chat", "Hi.", ledger=ledger) == "done"
+    with pytest.raises(ValueError, match="the agent has no name"):
+        agent_program(Agent(script()))
+
+
+# ---------------------------------------------------------------- status
+
+
+async def test_a_run_has_a_status_an_owner_and_an_age() -> None:
+    ledger = MemoryLedger()
+    async with ledger_run("order", ledger=ledger, name="desk", input={"amount": 1}):
+        (host,) = await ledger.hosts()
+        run = await _only(ledger)
+        assert (run.thread_id, run.id, run.name) == ("order", "run", "desk")
+        assert (run.status, run.owner, run.attempts) == ("running", host.host.name, 1)
+        assert timedelta() <= run.age < timedelta(seconds=10)
+        assert not run.is_left
+    assert await runs(ledger) == ()
+    ended = await _only(ledger, with_ended=True)
+    assert (ended.status, ended.owner) == ("completed", None)
+    assert ended.ended_at is not None
+    assert ended.age == ended.ended_at - ended.began_at
+
+
+async def test_a_run_whose_process_has_ended_waits_for_a_program() -> None:
+    ledger = MemoryLedger()
+    await _interrupted(ledger)
+    run = await _only(ledger)
+    assert (run.status, run.owner, run.is_left) == ("waiting", None, True)
+    assert run.reason is not None
+    assert run.reason.startswith("no process runs it")
+
+
+async def test_a_run_that_raised_has_failed_until_it_is_continued() -> None:
+    ledger = MemoryLedger()
+
+    async def fail(*, again: bool) -> None:
+        async with ledger_run("order", ledger=ledger) as run:
+            assert not again or (await _only(ledger)).status == "running"
+            await run.effect("look", {}, _pay)
+            raise RuntimeError("no such order")
+
+    for attempt in (1, 2):
+        with pytest.raises(RuntimeError):
+            await fail(again=attempt > 1)
+        run = await _only(ledger)
+        assert (run.status, run.reason, run.attempts) == ("failed", "RuntimeError: no such order", attempt)
+        summary = await ledger.thread("order")
+        assert summary is not None
+        assert summary.status == "failed"
+    async with ledger_run("order", ledger=ledger) as continued:
+        await continued.effect("look", {}, _pay)
+    assert not await ledger.open_calls("order")
+    summary = await ledger.thread("order")
+    assert summary is not None
+    assert summary.status == "completed"
+
+
+async def test_a_run_that_waits_for_an_approval_says_which() -> None:
+    ledger, toolkit = MemoryLedger(), Toolkit(approvers=["ada"])
+    toolkit.add(_refund, name="refund", approval=True, to=["clerk"])
+    more = [LedgerDurability[object](ledger), toolkit.capability("clerk")]
+    clerk = Agent(script([call("refund", amount=5)]), name="clerk", deps_type=object, capabilities=more)
+    with pytest.raises(ParkedError):
+        await agent_program(clerk).run("order", "Go.", ledger=ledger)
+    (approval,) = await pending_approvals(ledger)
+    run = await _only(ledger)
+    assert (run.status, run.is_left) == ("waiting", False)
+    assert run.reason == f"a person must approve 'refund': `antiphon approve {approval.id}`"
+    assert await recover_runs(ledger, [clerk]) == ()
+    await answer(ledger, approval.id, principal="ada", approved=True)
+    (done,) = await recover_runs(ledger, [clerk])
+    assert (done.name, done.status) == ("clerk", "completed")
+
+
+def _refund(amount: int) -> str:
+    return f"refunded {amount}"
+
+
+async def test_a_run_with_a_parked_call_is_parked_and_is_not_recovered() -> None:
+    ledger = MemoryLedger()
+
+    async def dies(key: str) -> str:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        async with ledger_run("order", ledger=ledger, name="desk", input={"amount": 1}) as run:
+            await run.effect("pay", {"amount": 1}, dies)
+    (found,) = await recover_runs(ledger, [desk])
+    assert found.status == "parked"
+    run_status = await _only(ledger)
+    assert run_status.status == "parked"
+    assert "must not be done twice" in str(run_status.reason)
+    assert await recover_runs(ledger, [desk]) == ()
+    async with System(ledger) as system:
+        (parked,) = await system.parked()
+        await system.settle("order", parked.invocation_id, result="paid")
+    (found,) = await recover_runs(ledger, [desk])
+    assert found.status == "completed"
+    assert paid == []
+
+
+async def test_a_run_that_the_program_cannot_continue_is_stopped_and_not_tried_again_by_the_same_build() -> None:
+    ledger = MemoryLedger()
+    await _interrupted(ledger, after_payment=True)
+
+    @program("desk")
+    async def changed(run: LedgerRun) -> None:
+        await run.effect("pay", {"amount": 1_000}, _pay)
+
+    (found,) = await recover_runs(ledger, [changed], build="new")
+    assert found.status == "stopped"
+    run = await _only(ledger)
+    assert (run.status, run.unfit) == ("stopped", ("new",))
+    assert "build new: HISTORY_MISMATCH" in str(run.reason)
+    assert await recover_runs(ledger, [changed], build="new") == ()
+    (found,) = await recover_runs(ledger, [desk], build="mended")
+    assert found.status == "completed"
+    assert len(paid) == 1
+
+
+# ---------------------------------------------------------------- recovery
+
+
+async def test_runs_that_a_dead_process_left_are_continued_with_their_input() -> None:
+    ledger = MemoryLedger()
+    for number in range(3):
+        await _interrupted(ledger, f"order-{number}", amount=number, after_payment=number == 1)
+    async with ledger_run("other", ledger=ledger, name="elsewhere"):
+        done = await recover_runs(ledger, [desk])
+    assert {(each.thread_id, each.status) for each in done} == {(f"order-{n}", "completed") for n in range(3)}
+    assert sorted(paid) == [f"order-{number}/run/pay" for number in range(3)]
+    assert await runs(ledger) == ()
+    assert not [each for each in await ledger.hosts() if each.is_alive]
+
+
+async def test_runs_of_other_programs_and_runs_of_living_hosts_are_left_alone() -> None:
+    ledger = MemoryLedger()
+    await _interrupted(ledger)
+    host = Host("another", "1", ("run/desk",))
+    await ledger.beat(host)
+    await ledger.claim("order", by=host)
+    assert await recover_runs(ledger, [desk]) == ()
+    await ledger.leave(host)
+
+    @program("shop")
+    async def shop(run: LedgerRun) -> None:
+        raise AssertionError
+
+    assert await recover_runs(ledger, [shop]) == ()
+    assert (await _only(ledger)).is_left
+
+
+async def test_a_failed_run_is_recovered_only_if_the_caller_says_so() -> None:
+    ledger = MemoryLedger()
+    with pytest.raises(KeyError):
+        await desk.run("order", {}, ledger=ledger)
+    assert await recover_runs(ledger, [desk]) == ()
+
+    @program("desk")
+    async def mended(run: LedgerRun) -> None:
+        await run.effect("pay", {}, _pay)
+
+    (found,) = await recover_runs(ledger, [mended], with_failed=True)
+    assert found == RecoveredRun("order", "run", "desk", "completed")
+
+
+async def test_two_processes_that_recover_at_once_do_it_once() -> None:
+    ledger = MemoryLedger()
+    await _interrupted(ledger)
+    one, two = await asyncio.gather(recover_runs(ledger, [desk]), recover_runs(ledger, [desk]))
+    assert len(one + two) >= 1
+    assert len(paid) == 1
+
+
+async def test_a_host_continues_runs_as_they_are_left_and_leaves_them_when_it_stops() -> None:
+    ledger, stop, done = MemoryLedger(), asyncio.Event(), list[RecoveredRun]()
+    ready = asyncio.Event()
+
+    async def tell(name: str) -> None:
+        (host,) = await ledger.hosts()
+        assert (host.host.name, host.host.kinds) == (name, ("run/desk", "run/slow"))
+        ready.set()
+
+    @program("slow")
+    async def slow(run: LedgerRun) -> None:
+        await asyncio.Event().wait()
+
+    hosting = asyncio.create_task(host_runs(ledger, [desk, slow], hear=done.append, ready=tell, stop=stop))
+    await ready.wait()
+    await _interrupted(ledger)
+    await _until(ledger, lambda found: bool(done))
+    assert [(each.thread_id, each.status) for each in done] == [("order", "completed")]
+    with pytest.raises(asyncio.CancelledError):
+        async with ledger_run("long", ledger=ledger, name="slow", input=1):
+            raise asyncio.CancelledError
+    await _until(ledger, lambda found: [(each.status, each.attempts) for each in found] == [("running", 2)])
+    stop.set()
+    await hosting
+    run = await _only(ledger)
+    assert (run.thread_id, run.is_left, run.attempts) == ("long", True, 2)
+    assert not [each for each in await ledger.hosts() if each.is_alive]
+
+
+async def _until(ledger: Ledger, is_so: Callable[[Sequence[RunStatus]], bool]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if is_so(await runs(ledger)):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_programs_must_be_programs_of_different_names() -> None:
+    ledger = MemoryLedger()
+    with pytest.raises(SetupError, match="two programs are called 'desk'"):
+        await recover_runs(ledger, [desk, program("desk")(_nothing)])
+    with pytest.raises(SetupError, match="a function is no program: write @program"):
+        await recover_runs(ledger, [_nothing])  # type: ignore[list-item]
+    with pytest.raises(SetupError, match="the agent has no name"):
+        await recover_runs(ledger, [Agent(script())])
+    with pytest.raises(ValueError, match="the name of a program is a name"):
+        program("")(_nothing)
+
+
+async def _nothing(run: LedgerRun) -> None:
+    """Do nothing."""
+
+
+async def test_a_duplicate_of_a_program_joins_or_is_refused() -> None:
+    ledger, opens = MemoryLedger(), asyncio.Event()
+
+    @program("slow")
+    async def slow(run: LedgerRun) -> str:
+        await opens.wait()
+        return "done"
+
+    first = asyncio.create_task(slow.run("t", 1, ledger=ledger))
+    await asyncio.sleep(0.01)
+    with pytest.raises(OwnedError):
+        await slow.run("t", 1, ledger=ledger, on_busy="raise")
+    second = asyncio.create_task(slow.run("t", 1, ledger=ledger))
+    opens.set()
+    assert await asyncio.gather(first, second) == ["done", "done"]

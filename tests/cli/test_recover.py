@@ -1,0 +1,157 @@
+"""`antiphon recover`, `antiphon host --app` and the runs in `antiphon threads`, in the process and as a user starts them."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.running import COMMAND, PLAIN, run
+
+from antiphon import open_ledger
+from antiphon.agents import ledger_run, runs
+
+pytest.importorskip("apsw")
+
+SHOP = """
+from antiphon.agents import program
+
+
+async def pay(key):
+    with open("payments", "a") as file:
+        file.write(key + "\\n")
+    return "paid"
+
+
+@program("desk")
+async def desk(run):
+    if run.input["amount"] < 0:
+        raise ValueError("a negative amount")
+    return await run.effect("pay", {"amount": run.input["amount"]}, pay)
+
+
+programs = [desk]
+number = 7
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user: a module with a program, and a ledger with a run that a dead process has left."""
+    name = f"shop_{re.sub('[^a-z0-9]', '', tmp_path.name.lower())}"  # a module is imported once in a process
+    module = tmp_path / f"{name}.py"
+    module.write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(_leave(tmp_path, "order-1", 30))
+    return module
+
+
+async def _leave(folder: Path, thread_id: str, amount: int) -> None:
+    try:
+        async with (
+            open_ledger(f"sqlite:///{folder}/antiphon.db") as ledger,
+            ledger_run(thread_id, ledger=ledger, name="desk", input={"amount": amount}),
+        ):
+            raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        pass
+
+
+@pytest.mark.slow
+def test_runs_that_are_left_are_listed_and_then_recovered(shop: Path) -> None:
+    listed = run("recover")
+    assert "order-1" in listed.stdout
+    assert "antiphon recover --app MODULE:NAME" in listed.stderr
+    (found,) = json.loads(run("recover", "--json").stdout)
+    assert (found["thread_id"], found["name"], found["status"], found["input"]) == (
+        "order-1",
+        "desk",
+        "waiting",
+        {"amount": 30},
+    )
+    done = run("recover", "--app", f"{shop.stem}:programs")
+    assert done.exit_code == 0
+    assert re.search(r"order-1 .*desk .*completed", done.stdout)
+    assert Path("payments").read_text() == "order-1/run/pay\n"
+    assert "no run is left" in run("recover").stderr
+    assert "nothing is left to these programs" in run("recover", "--app", f"{shop.stem}:desk").stderr
+
+
+@pytest.mark.slow
+def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> None:
+    shown = run("threads")
+    assert re.search(r"thread +status +owner +age +messages", shown.stdout)
+    assert re.search(r"order-1 +waiting +\d+s", shown.stdout)
+    assert "order-1 run run is waiting: no process runs it" in shown.stderr
+    (thread,) = json.loads(run("threads", "--json", "--status", "waiting").stdout)
+    (found,) = thread["runs"]
+    assert (thread["status"], found["status"], found["owner"], found["attempts"]) == ("waiting", "waiting", None, 1)
+    assert 0 <= found["age"] < 60
+    assert json.loads(run("threads", "--json", "--status", "running").stdout) == []
+    run("recover", "--app", f"{shop.stem}:desk")
+    (thread,) = json.loads(run("threads", "--json").stdout)
+    assert (thread["status"], thread["runs"]) == ("completed", [])
+    assert "owner" not in run("threads").stdout
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_said_so_and_continued_on_demand(shop: Path) -> None:
+    asyncio.run(_leave(shop.parent, "order-2", -1))
+    done = run("recover", "--app", f"{shop.stem}:desk", "--json")
+    assert done.exit_code == 1
+    states = {each["thread_id"]: (each["status"], each["reason"]) for each in json.loads(done.stdout)}
+    assert states == {"order-1": ("completed", None), "order-2": ("failed", "ValueError: a negative amount")}
+    assert "order-2 run run is failed: ValueError: a negative amount" in run("threads").stderr
+    assert json.loads(run("recover", "--app", f"{shop.stem}:desk", "--json").stdout) == []
+    (again,) = json.loads(run("recover", "--app", f"{shop.stem}:desk", "--failed", "--json").stdout)
+    assert again["status"] == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("app", "sentence"),
+    [
+        ("{shop}", "an app is MODULE:NAME, such as shop.desk:programs, not"),
+        ("no_such_shop:desk", "there is no module 'no_such_shop' here; start in the folder that has it"),
+        ("{shop}:clerk", "has no 'clerk'"),
+        ("{shop}:number", "a int is no program: write @program('name') above an async function, or give an agent"),
+    ],
+)
+def test_what_is_no_app_is_said(shop: Path, app: str, sentence: str) -> None:
+    done = run("recover", "--app", app.format(shop=shop.stem))
+    assert done.exit_code in (1, 2)
+    assert sentence in done.stderr
+
+
+def test_a_host_of_an_app_is_a_host_of_its_own() -> None:
+    done = run("host", "--app", "shop:desk", "--model", "scripted")
+    assert done.exit_code == 2
+    assert "--app is a host of its own" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_host_continues_runs_of_an_app_until_a_signal(shop: Path) -> None:
+    """Also one that is left while it runs."""
+    command = [*COMMAND, "host", "--app", f"{shop.stem}:programs"]
+    host = subprocess.Popen(command, cwd=shop.parent, env=PLAIN, stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    try:
+        assert re.fullmatch(r"host \S+ runs run/desk on sqlite:///antiphon\.db\n", host.stdout.readline())
+        assert host.stdout.readline() == "order-1 run run completed\n"
+        asyncio.run(_leave(shop.parent, "order-2", 5))
+        assert host.stdout.readline() == "order-2 run run completed\n"
+        host.send_signal(signal.SIGTERM)
+        assert host.stdout.read() == "stopping; the threads go to other hosts\nstopped\n"
+        assert host.wait(10) == 0
+    finally:
+        host.kill()
+        host.communicate()
+    assert Path("payments").read_text().split() == ["order-1/run/pay", "order-2/run/pay"]
+    assert asyncio.run(_open_runs(shop.parent)) == 0
+
+
+async def _open_runs(folder: Path) -> int:
+    async with open_ledger(f"sqlite:///{folder}/antiphon.db") as ledger:
+        return len(await runs(ledger))
