@@ -15,7 +15,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from tests.agents.durability.agents import Desk, call, script
 
 from antiphon.agents import DepsState, LedgerDurability, Toolkit, current_run, ledger_run
-from antiphon.agents._state import CountedUsage
+from antiphon.agents._state import CountedUsage, StoredState
 from antiphon.errors import EffectFailedError, HistoryMismatchError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -504,3 +504,11 @@ async def test_a_tool_that_runs_again_repeats_nothing_of_what_is_recorded_in_it(
             pass
         assert deps == ["stamped"]
     assert desk.taken() == ["model 0", "stamp", "model 1", "model 1"]
+
+
+def test_of_two_recorded_states_the_later_counts_in_whatever_order_they_come() -> None:
+    deps = Frames()
+    state = StoredState(DepsState(deps))
+    for count, loads in ((2, 20), (1, 10)):
+        state.restore({"count": count, "value": {"rows": {}, "loads": loads}}, "call")
+    assert deps.loads == 20

@@ -89,6 +89,16 @@ async def test_a_call_that_stays_transient_is_parked_with_its_error(effects: str
     assert await list_parked(ledger) == ()
 
 
+async def test_a_program_may_end_with_a_call_that_is_parked() -> None:
+    """It is parked once, with its own reason, although the run did not wait for a person."""
+    ledger, desk = MemoryLedger(), Desk()
+    async with ledger_run("t"):
+        with pytest.raises(ParkedError):
+            await paying(ledger, desk, "once", [ConnectionResetError("gone")], retry=POLICY).run("pay", deps=[])
+    (parked,) = await list_parked(ledger)
+    assert parked.reason == "'pay' failed, at last with ConnectionResetError: gone"
+
+
 async def test_a_once_call_that_may_have_been_done_is_parked_at_once() -> None:
     """G7: a lost connection does not prove that nothing was done. `reconcile` is asked first where there is one."""
     ledger, desk = MemoryLedger(), Desk()
