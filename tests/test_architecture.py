@@ -119,6 +119,7 @@ assert not found, found
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_the_names_that_a_reader_guesses_are_at_the_top_of_the_package() -> None:
     """They are those of `antiphon.agents`, and are imported when first used."""
     code = """
@@ -154,6 +155,7 @@ def _names_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
 
 
+@pytest.mark.slow
 def test_no_code_of_ours_claims_a_thread_without_a_host() -> None:
     """A claim without `by` takes the thread from an owner that lives. It is for a person, and for the check of ledgers."""
     forced = [

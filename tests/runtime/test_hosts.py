@@ -10,9 +10,11 @@ import pytest
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, left_by_the_dead, rows, taken_by_another
 
 from antiphon.errors import (
+    ActorStoppedError,
     HistoryMismatchError,
     HostNameTakenError,
     LedgerUnavailableError,
+    ParkedError,
     RefusedError,
     ReplyTimeoutError,
     UndeliverableError,
@@ -20,7 +22,8 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Host, Record, TakenThread
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
+from antiphon.protocol import Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
 pytestmark = pytest.mark.virtual_time
@@ -149,6 +152,62 @@ async def test_without_a_living_host_that_has_the_actor_a_message_is_undeliverab
         with pytest.raises(UndeliverableError, match="start a host"):
             await asker.tell("probe/1", Note(text="x"), thread_id="t")
         assert [letter.to for letter in asker.dead_letters] == ["probe/1", "probe/1"]
+    assert await ledger.open_calls("t") == ()
+
+
+class Broken(Probe):
+    """An actor whose handler raises until a message has been delivered `times` times."""
+
+    times = 1
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        if context.attempt <= self.times:
+            raise RuntimeError("broken")
+        return Pong(text="mended")
+
+
+async def test_a_failed_actor_is_restarted_by_its_own_host() -> None:
+    """Every host has an actor of that address. The first to fail owns the system thread of both."""
+    ledger = MemoryLedger()
+    async with _system(ledger, "first") as first, _system(ledger, "second") as second:
+        for number, system in enumerate((first, second, first, second)):
+            if number < 2:
+                system.register("probe", Broken)
+            assert await system.ask("probe/1", Ping(text="x"), thread_id=f"t{number}") == Pong(text="mended")
+        assert [_incarnation(system) for system in (first, second)] == [3, 3]
+
+
+def _incarnation(system: System) -> int:
+    return system._kernel.tree.cells["probe/1"].incarnation
+
+
+async def test_the_caller_of_another_host_learns_that_its_message_is_parked() -> None:
+    class NeverMended(Broken):
+        times = 100
+
+    ledger = MemoryLedger()
+    async with _system(ledger, "owner") as owner, _system(ledger, "other") as other:
+        for system in (owner, other):
+            system.register("probe", NeverMended)
+        await owner.tell("probe/1", Note(text="begins"), thread_id="t")
+        for _ in range(2):  # while it waits, and after it was parked
+            with pytest.raises(ParkedError, match="it was delivered 4 times"):
+                await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m")
+        assert await _owner(ledger) == "owner"
+
+
+async def test_a_message_that_is_recovered_to_a_stopped_actor_is_answered() -> None:
+    ledger = MemoryLedger()
+    async with _system(ledger, "host") as host:
+        host.register("probe", Probe)
+        await host.ask("probe/1", Stop(actor_id="probe/1", reason="enough"))
+        message = Message(policy="client", payload=_call("m", Ping(text="x")), to=("probe/1",), lane="control", id="m")
+        await left_by_the_dead(ledger, "t", "probe", [message])
+        await host.recover("t")
+        (_, result) = await ledger.by_invocation("m", thread_id="t")
+        assert isinstance(result.message.payload, OptionResultPayload)
+        assert result.message.payload.error_type == ActorStoppedError.code
     assert await ledger.open_calls("t") == ()
 
 

@@ -139,6 +139,8 @@ class DeliveryState:
     """Where its deadline is kept."""
     origin: str | None = None
     """The trace in which it was said from outside, as a W3C `traceparent`."""
+    is_of_host: bool = False
+    """Whether it is about an actor of this very host, such as RESTART: it is never posted to another host."""
     # -- where it is
     cell: Holder | None = None
     """The cell that has it."""
@@ -403,6 +405,10 @@ class DeliveryState:
             self.outcome = (outcome, None)
         for duplicate in self.duplicates:
             duplicate.settle(outcome)
+
+    def leave_thread(self) -> None:
+        """Carry it outside of its thread, unjournaled."""
+        self.envelope = self.envelope._replace(thread_id=None)
 
     def fail(self, error: BaseException) -> None:
         """Give an error to the caller, and to duplicates."""

@@ -20,6 +20,7 @@ from antiphon.errors import (
     FencedError,
     HistoryMismatchError,
     HopLimitError,
+    OwnedError,
     WithdrawnError,
 )
 from antiphon.messages import Message
@@ -230,14 +231,25 @@ class Dispatcher:
 
     async def _carry_in_thread(self, cell: Cell | None, delivery: DeliveryState, until: float) -> None:
         """Journal a message and deliver it. One whose actor only another host has is posted, or is a dead letter."""
-        if cell is not None:
-            await self._durable.append_and_deliver(cell, delivery, until)
+        if cell is None:
+            try:
+                await self._durable.post_to_host(delivery)
+            except DeliveryError as exc:
+                self._dead.add(delivery, exc.code, exc.reason)
+                raise
             return
         try:
-            await self._durable.post_to_host(delivery)
-        except DeliveryError as exc:
-            self._dead.add(delivery, exc.code, exc.reason)
-            raise
+            await self._durable.append_and_deliver(cell, delivery, until)
+        except (FencedError, OwnedError):
+            if not delivery.is_of_host:
+                raise
+            _check_evicted(delivery.parent)
+            # Another host has the system thread of the actor, and an actor of the same address. The one here is meant.
+            delivery.leave_thread()
+            if delivery.is_command:
+                self._durable.run_command(cell, delivery)
+            else:
+                await self._hand_over(cell, delivery, until)
 
     def _needs_other_host(self, delivery: DeliveryState) -> bool:
         """Whether a thread is asked from outside for an actor that this system does not have."""
@@ -349,15 +361,18 @@ class Dispatcher:
         if delivery.is_settled:
             return
         if delivery.thread_id is not None:
-            await self._redelivery.failed(cell, delivery, reason)
+            await self.redeliver(cell, delivery, reason)
             return
         wrapped = ActorFailedError(reason, delivery.to)
         wrapped.__cause__ = error
         await self.end_with_error(delivery, wrapped)
 
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        """Redeliver a message of a thread whose handler was interrupted."""
-        await self._redelivery.failed(cell, delivery, reason)
+        """Redeliver a message of a thread whose handler has failed or was interrupted."""
+        try:
+            await self._redelivery.failed(cell, delivery, reason)
+        except ActorStoppedError as exc:
+            await self._durable.refuse(delivery, exc)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Handle a message again without a row, because the ledger is unavailable."""

@@ -84,7 +84,7 @@ class Durable:
         self._in_flight = in_flight
         self._redelivery = redelivery
         self._dead = dead
-        self._run_command = run_command
+        self.run_command = run_command
         self._recover_later = recover_later
 
     # ------------------------------------------------------------ to the actor
@@ -109,11 +109,15 @@ class Durable:
                 kind = kind_of(delivery.to)
                 await self._journal.own(thread_id, None if kind == SYSTEM else kind)  # every host has the built-in actors
         except (errors.OwnedError, errors.FencedError):
+            if delivery.is_of_host:
+                raise
             await self._post(delivery)  # fenced: it is lost, and not evicted yet
             return
         try:
             await self._append_and_deliver(cell, delivery, until)
         except (errors.FencedError, errors.OwnedError):
+            if delivery.is_of_host:
+                raise
             await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
     async def post_to_host(self, delivery: DeliveryState) -> None:
@@ -255,15 +259,15 @@ class Durable:
         # Before the mailbox and before the await below: a duplicate that comes now must find this delivery, not make its own.
         self._in_flight.take_over(delivery)
         if delivery.is_command:
-            self._run_command(cell, delivery)
+            self.run_command(cell, delivery)
             return False
         if cell.state == "stopped":
-            await self._refuse(delivery, errors.ActorStoppedError("it takes no more messages", delivery.to))
+            await self.refuse(delivery, errors.ActorStoppedError("it takes no more messages", delivery.to))
             return False
         cell.deliver(delivery)
         return True
 
-    async def _refuse(self, delivery: DeliveryState, error: errors.DeliveryError) -> None:
+    async def refuse(self, delivery: DeliveryState, error: errors.DeliveryError) -> None:
         """End an appended message whose actor has stopped. If the system closes, leave it open for the next one."""
         if self._lifetime.is_closing:
             await self.leave_to_next_system(delivery, error)
@@ -347,6 +351,9 @@ class Durable:
             await self._go_on(_thread(delivery))
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
+        except errors.ActorStoppedError as exc:
+            await self.refuse(delivery, exc)
+            return False
         finally:
             cell.held -= 1
 

@@ -80,9 +80,13 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         ValueError: it is a message of the journal, or of another thread.
     """
     if not isinstance(said, Message):
-        if not thread_id and type(said) in SYSTEM_TYPES:
-            thread_id = system_thread(to)
-        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
+        is_of_host = not thread_id and type(said) in SYSTEM_TYPES
+        delivery = DeliveryState(
+            Envelope(said, None, sender, to, id, system_thread(to) if is_of_host else thread_id), id is not None
+        )
+        if is_of_host:
+            delivery.is_of_host = True
+        return delivery
     thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
     message = _stamped(said, to, thread_id)
     envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
@@ -97,13 +101,17 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
     """
     hops, exchange = handled.envelope.hops + 1, handled.exchange
     if not isinstance(said, Message):
-        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
+        is_system = type(said) in SYSTEM_TYPES
+        thread_id = own_thread(to, is_system, handled.thread_id)
         # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # finds in the ledger what it has already said.
         is_derived = thread_id is not None and handled.thread_id is not None
         own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
         envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
-        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+        delivery = DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+        if is_system and thread_id == system_thread(to):
+            delivery.is_of_host = True
+        return delivery
     thread_id = said.thread_id or handled.thread_id
     message = _stamped(said, to, thread_id)
     envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)

@@ -48,6 +48,7 @@ from antiphon.runtime._context import Context
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._rows import PARK, option_of, park_reason
 from antiphon.runtime._settings import STOPPED, SYSTEM, Address
 
 if TYPE_CHECKING:
@@ -272,11 +273,19 @@ class RemoteAnswers:
         with suppress(errors.LedgerError):  # the tail goes on
             for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
                 self._take(record.message)
+            if key in self._waiting:  # it has no answer: it may be parked
+                for record in await self._ledger.open_calls(thread_id):
+                    self._take(record.message)
 
     def _take(self, message: Message) -> None:
+        """Give callers the result of their message, or the error that it is parked."""
+        thread_id = message.thread_id or ""
         if message.kind == "option_result" and message.lane != "effect":
-            for delivery in tuple(self._waiting.get((message.thread_id or "", message.invocation_id or ""), ())):
+            for delivery in tuple(self._waiting.get((thread_id, message.invocation_id or ""), ())):
                 delivery.settle(message)
+        elif message.lane == "effect" and option_of(message) == PARK:
+            for delivery in tuple(self._waiting.get((thread_id, message.parent_id or ""), ())):
+                delivery.fail(errors.ParkedError(park_reason(message), delivery.to))
 
 
 # ---------------------------------------------------------------- eviction
@@ -319,7 +328,9 @@ class Eviction:
             delivery.evicted = error
             if delivery.cell is not None:
                 delivery.cell.withdraw(delivery)
-            if delivery.parent is None or delivery.parent.thread_id != thread_id:
+            if delivery.is_of_host:
+                delivery.fail(error)
+            elif delivery.parent is None or delivery.parent.thread_id != thread_id:
                 self._answers.add(delivery)
         self._timers.forget(thread_id)
         self._states.forget(thread_id)

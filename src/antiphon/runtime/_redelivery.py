@@ -206,7 +206,8 @@ class Redelivery:
         try:
             await self.deliver(cell, delivery, "failed", reason)
         except errors.FencedError as exc:
-            self._in_flight.abandon(delivery, exc)
+            if delivery.evicted is None:  # else its caller gets the answer that the new owner writes
+                self._in_flight.abandon(delivery, exc)
         except errors.LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, log_text(exc), extra=log_fields(delivery, error=exc))
@@ -227,6 +228,7 @@ class Redelivery:
         never one too few: a message that kills its process is parked in the end.
 
         Raises:
+            ActorStoppedError: its actor has been stopped, and takes no more messages.
             LedgerError: it could not be journaled.
         """
         if self._is_often_enough(delivery, cause):
@@ -237,6 +239,9 @@ class Redelivery:
         attempt = await self._unused(delivery, name, len(delivery.standing.again) + 2)
         row = name(attempt)
         await self._note(AGAIN, row, delivery, {"attempt": attempt, "cause": cause, "reason": reason})
+        if cell.state == "stopped":  # looked at after the append: its supervisor may have stopped it meanwhile
+            delivery.is_unsure = True  # the end of the message ends the row above as well
+            raise errors.ActorStoppedError("it takes no more messages", delivery.to)
         delivery.prepare_redelivery(cell, delivery.standing.plus(row, cause))
         self._in_flight.take_over(delivery)
         if self._hooks is not None:

@@ -103,6 +103,12 @@ def option_of(message: Message) -> str | None:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
+def park_reason(row: Message) -> str:
+    """Return why a PARK row parks a message."""
+    payload = row.payload
+    return str(payload.arguments.get("reason")) if isinstance(payload, OptionCallPayload) else ""
+
+
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
     """Return the first number whose name the thread does not have.
 

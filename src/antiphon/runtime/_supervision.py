@@ -20,7 +20,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from antiphon.errors import ActorFailedError, DeliveryError, EscalatedError, LedgerError, LedgerUnavailableError, RefusedError
+from antiphon.errors import (
+    ActorFailedError,
+    DeliveryError,
+    EscalatedError,
+    FencedError,
+    LedgerError,
+    LedgerUnavailableError,
+    OwnedError,
+    RefusedError,
+)
 from antiphon.messages import current_port
 from antiphon.protocol import (
     ErrorAcknowledged,
@@ -140,7 +149,8 @@ class Escalation:
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
         """Ask a supervisor for a decision, in the system thread of the failed actor.
 
-        If the ledger is unavailable, it is asked outside of a thread: an actor must not stay down for that.
+        If the ledger is unavailable, or another host takes that thread over, it is asked outside of a thread: an actor must
+        not stay down for that, and only its own host can restart it.
 
         Raises:
             DeliveryError: there is no decision.
@@ -148,9 +158,12 @@ class Escalation:
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
             delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread))
+            delivery.is_of_host = True
             try:
                 reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)
                 return
+            except (OwnedError, FencedError) as exc:
+                LOG.info("%s: another host has its system thread", sender, extra=log_fields(sender, error=exc))
             except LedgerError as exc:
                 LOG.error(
                     "%s: its failure cannot be journaled: %s", sender, log_text(exc), extra=log_fields(sender, error=exc)
