@@ -1,514 +1,403 @@
-"""What a tool changes besides its result: usage is restored, dependencies are if the program says how. G9."""
+"""A changed program meets an open run: it stops and says why, continues, or restarts, as it was told. G9, G11."""
+
+from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
-from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext, Tool
-from pydantic_ai.exceptions import UsageLimitExceeded, UserError
-from pydantic_ai.usage import RunUsage, UsageLimits
+from pydantic_ai import Agent
+from pydantic_ai.tools import Tool
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import DepsState, LedgerDurability, Toolkit, current_run, ledger_run
-from antiphon.agents._state import CountedUsage, StoredState
-from antiphon.errors import EffectFailedError, HistoryMismatchError
-from antiphon.ledger import Ledger
+from antiphon.agents import LedgerDurability, LedgerRun, current_run, ledger_run
+from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionResultPayload, thaw
-
-
-class DiedError(BaseException):
-    """Ends the program as a kill does."""
-
-
-NONE = {"antiphon": {"effects": "none"}}
-AGAIN = {"antiphon": {"effects": "none", "replay": "run"}}
-
-# ---------------------------------------------------------------- usage
-
-
-def boss(ledger: Ledger, desk: Desk, *turns: Any, is_helper_durable: bool = True) -> Agent[None, str]:
-    """Return an agent whose tools have another agent do the work."""
-    more: dict[str, Any] = {"capabilities": [LedgerDurability(ledger)]} if is_helper_durable else {}
-    helper: Agent[None, str] = Agent(script(desk, ["a joke"]), name="helper", **more)
-    agent: Agent[None, str] = Agent(script(desk, *turns), name="boss", capabilities=[LedgerDurability(ledger)])
-
-    @agent.tool
-    async def delegate(ctx: RunContext[None]) -> str:
-        desk.note("delegate")
-        result = await helper.run("tell one", usage=ctx.usage)
-        await asyncio.sleep(0)
-        ctx.usage.details["jokes"] = ctx.usage.details.get("jokes", 0) + 1
-        ctx.usage.cost = (ctx.usage.cost or 0) + Decimal("0.01")
-        return result.output
-
-    @agent.tool
-    async def refuse(ctx: RunContext[None]) -> str:
-        await helper.run("tell one", usage=ctx.usage)
-        raise ModelRetry("not funny")
-
-    @agent.tool
-    async def fail(ctx: RunContext[None]) -> str:
-        await helper.run("tell one", usage=ctx.usage)
-        raise RuntimeError("not funny at all")
-
-    return agent
-
-
-TWICE = [call("delegate", "d1"), call("delegate", "d2")]
-
-
-@pytest.mark.parametrize("is_helper_durable", [True, False])
-async def test_usage_of_recorded_calls_is_restored_exactly(is_helper_durable: bool) -> None:
-    """Two calls at the same time share the usage of the run, and each is counted once."""
-    bare = await boss(MemoryLedger(), Desk(), TWICE, ["Here it is."], is_helper_durable=is_helper_durable).run("jokes")
-    assert (bare.usage.requests, bare.usage.tool_calls, bare.usage.input_tokens) == (4, 2, 400)
-    assert (bare.usage.details, bare.usage.cost) == ({"jokes": 2}, Decimal("0.02"))
-    ledger, desk = MemoryLedger(), Desk()
-    with pytest.raises(DiedError):
-        async with ledger_run("t"):
-            await boss(ledger, desk, TWICE, DiedError(), is_helper_durable=is_helper_durable).run("jokes")
-    desk.taken()
-    for seen in (["model 1"], []):  # the run goes on; then all of it is recorded
-        async with ledger_run("t"):
-            agent = boss(ledger, desk, TWICE, ["Here it is."], is_helper_durable=is_helper_durable)
-            assert (await agent.run("jokes")).usage == bare.usage
-        assert desk.taken() == seen
-
-
-async def test_a_usage_limit_counts_recorded_calls() -> None:
-    ledger, desk, limits = MemoryLedger(), Desk(), UsageLimits(request_limit=2)
-    with pytest.raises(UsageLimitExceeded):
-        async with ledger_run("bare"):
-            await boss(MemoryLedger(), desk, TWICE[:1], ["Here it is."], is_helper_durable=False).run(
-                "joke", usage_limits=limits
-            )
-    with pytest.raises(DiedError):
-        async with ledger_run("t"):
-            await boss(ledger, desk, TWICE[:1], DiedError()).run("joke")
-    desk.taken()
-    with pytest.raises(UsageLimitExceeded):
-        async with ledger_run("t"):
-            await boss(ledger, desk, TWICE[:1], ["Here it is."]).run("joke", usage_limits=limits)
-    assert desk.taken() == []
-
-
-@pytest.mark.parametrize("tool", ["refuse", "fail"])
-async def test_usage_of_a_recorded_call_that_failed_is_restored(tool: str) -> None:
-    ledger, desk, used = MemoryLedger(), Desk(), list[RunUsage]()
-    for _ in range(2):
-        usage = RunUsage()
-        async with ledger_run("t"):
-            try:
-                await boss(ledger, desk, [call(tool, "d1")], ["Sorry."]).run("joke", usage=usage)
-            except (EffectFailedError, RuntimeError):
-                desk.note("failed")
-        used.append(usage)
-    assert used[0] == used[1]
-    assert used[0].requests == (3 if tool == "refuse" else 2)
-    assert desk.taken().count("model 0") == 2  # of the boss and of the helper, once each
-
-
-async def test_usage_of_a_toolkit_s_tool_is_restored() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-
-    def agent() -> Agent[None, str]:
-        toolkit = Toolkit()
-        helper: Agent[None, str] = Agent(script(desk, ["a joke"]), name="helper", capabilities=[LedgerDurability(ledger)])
-
-        @toolkit.tool(to=["boss"])
-        async def delegate(ctx: RunContext[None]) -> str:
-            """Have another agent tell one."""
-            return (await helper.run("tell one", usage=ctx.usage)).output
-
-        capabilities = [LedgerDurability[None](ledger), toolkit.capability("boss")]
-        return Agent(script(desk, TWICE, ["Here."]), name="boss", capabilities=capabilities)
-
-    used: list[RunUsage] = []
-    for _ in range(2):
-        async with ledger_run("t"):
-            used.append((await agent().run("jokes")).usage)
-    assert used[0] == used[1]
-    assert used[0].requests == 4
-
-
-async def test_a_call_that_adds_nothing_has_the_same_row_as_ever() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-    agent: Agent[None, str] = Agent(
-        script(desk, [call("look", "l1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)]
-    )
-
-    @agent.tool_plain(metadata=NONE)
-    def look() -> str:
-        return "seen"
-
-    async with ledger_run("t"):
-        await agent.run("look")
-    records = await ledger.by_invocation("t/run/a/look:l1", thread_id="t")
-    payload = records[-1].message.payload
-    assert isinstance(payload, OptionResultPayload)
-    assert thaw(payload.result) == {"returned": {"result": "seen", "kind": "tool_return"}}
-
-
-def test_a_counted_usage_is_the_usage_of_its_run() -> None:
-    whole = RunUsage(requests=1, input_tokens=5, details={"a": 1})
-    outer = CountedUsage(whole)
-    inner = CountedUsage(outer)
-    inner.requests += 2
-    inner.incr(RunUsage(tool_calls=1, input_tokens=3, details={"a": 2}, cost=Decimal(1)))
-    inner.details["b"] = 4
-    outer.output_tokens += 7
-    expected = RunUsage(requests=3, tool_calls=1, input_tokens=8, output_tokens=7, details={"a": 3, "b": 4}, cost=Decimal(1))
-    for each in (whole, outer, inner):
-        assert each == expected
-        assert expected == each
-        assert repr(each) == repr(expected)
-        for same in (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)), each + RunUsage()):
-            assert type(same) is RunUsage
-            assert same == expected
-    assert inner.added() == RunUsage(requests=2, tool_calls=1, input_tokens=3, details={"a": 2, "b": 4}, cost=Decimal(1))
-    assert outer.added() == inner.added() + RunUsage(output_tokens=7)  # type: ignore[operator]
-    inner.take_back()
-    assert whole == RunUsage(
-        requests=1, tool_calls=0, input_tokens=5, output_tokens=7, details={"a": 1, "b": 0}, cost=Decimal(0)
-    )
-    assert CountedUsage(whole).added() is None
-
-
-# ---------------------------------------------------------------- dependencies
-
-
-@dataclass
-class Frames:
-    rows: dict[str, list[int]] = field(default_factory=dict)
-    loads: int = 0
-
-
-def analyst(ledger: Ledger, desk: Desk, *turns: Any, metadata: Any = None, **more: Any) -> Agent[Frames, str]:
-    agent: Agent[Frames, str] = Agent(
-        script(desk, *turns), name="analyst", deps_type=Frames, capabilities=[LedgerDurability(ledger, **more)]
-    )
-
-    @agent.tool(metadata=metadata)
-    async def load(ctx: RunContext[Frames], name: str) -> str:
-        desk.note(f"load {name}")
-        loads = ctx.deps.loads
-        await asyncio.sleep(0)
-        ctx.deps.loads = loads + 1
-        ctx.deps.rows[name] = [ctx.deps.loads] * 3
-        return f"{name} has 3 rows"
-
-    @agent.tool(metadata=NONE)
-    def total(ctx: RunContext[Frames]) -> int:
-        desk.note("total")
-        return sum(sum(rows) for rows in ctx.deps.rows.values())
-
-    return agent
-
-
-LOADS = [call("load", "l1", name="a"), call("load", "l2", name="b")]
-STEPS = (LOADS[:1], LOADS[1:])
-TOTAL = [call("total", "t1")]
-ALL = Frames({"a": [1, 1, 1], "b": [2, 2, 2]}, 2)
-
-
-async def analyse(ledger: Ledger, desk: Desk, *turns: Any, metadata: Any = None, **more: Any) -> tuple[Any, Frames]:
-    """Run the analyst with fresh dependencies."""
-    deps = Frames()
-    if more.pop("has_state", False):
-        more["state"] = DepsState(deps)
-    async with ledger_run("t", **more):
-        result = await analyst(ledger, desk, *turns, metadata=metadata).run("load and sum", deps=deps)
-    return result.all_messages()[-2].parts[0].content, deps
-
-
-@pytest.mark.parametrize(("metadata", "has_state"), [(AGAIN, False), (None, True), (NONE, True), (AGAIN, True)])
-async def test_dependencies_that_tools_change_are_restored(metadata: Any, has_state: bool) -> None:
-    ledger, desk = MemoryLedger(), Desk()
-    more = {"metadata": metadata, "has_state": has_state}
-    with pytest.raises(DiedError):
-        await analyse(ledger, desk, *STEPS, DiedError(), **more)
-    desk.taken()
-    again = [] if metadata is not AGAIN else ["load a", "load b"]
-    for own in (["model 2", "total", "model 3"], []):
-        assert await analyse(ledger, desk, *STEPS, TOTAL, ["Done."], **more) == (9, ALL)
-        assert desk.taken() == again + own
-
-
-async def test_without_either_the_change_is_lost_and_debug_names_the_tool() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-    with pytest.raises(DiedError):
-        await analyse(ledger, desk, LOADS[:1], DiedError())
-    assert await analyse(ledger, desk, LOADS[:1], TOTAL, ["Done."]) == (0, Frames())
-    with pytest.raises(UserError, match=r"tool 'load' changed deps\.loads and \d+ more, and a run that continues") as caught:
-        await analyse(MemoryLedger(), desk, LOADS[:1], TOTAL, ["Done."], debug=True)
-    assert "state=" in str(caught.value)
-    assert "replay" in str(caught.value)
-    desk.taken()
-    for more in ({"metadata": AGAIN}, {"has_state": True}):
-        assert (await analyse(MemoryLedger(), desk, LOADS, TOTAL, ["Done."], debug=True, **more))[1] == ALL
-
-
-async def test_calls_of_a_run_with_a_state_wait_for_each_other() -> None:
-    """Without the state, both calls read `loads` before either has changed it."""
-    desk = Desk()
-    assert (await analyse(MemoryLedger(), desk, LOADS, TOTAL, ["Done."]))[1].loads == 1
-    assert (await analyse(MemoryLedger(), desk, LOADS, TOTAL, ["Done."], has_state=True))[1].loads == 2
-
-
-async def test_a_state_belongs_to_the_recorded_calls_and_to_no_other() -> None:
-    """One of two calls is recorded, and the process dies in the other one, after it has changed the dependencies."""
-    ledger, desk = MemoryLedger(), Desk()
-
-    def agent(*turns: Any, dies: bool) -> Agent[Frames, str]:
-        made = analyst(ledger, desk, *turns, metadata=NONE)
-
-        @made.tool(metadata=NONE)
-        async def merge(ctx: RunContext[Frames]) -> str:
-            ctx.deps.loads += 10
-            if dies:
-                raise DiedError
-            return "merged"
-
-        return made
-
-    step = [LOADS[0], call("merge", "m1")]
-    for dies in (True, False):
-        deps = Frames()
-        try:
-            async with ledger_run("t", state=DepsState(deps)):
-                await agent(step, ["Done."], dies=dies).run("go", deps=deps)
-        except DiedError:
-            assert deps.loads == 11
-    assert deps == Frames({"a": [1, 1, 1]}, 11)
-    assert desk.taken() == ["model 0", "load a", "model 1"]
-
-
-async def test_a_state_that_was_recorded_must_be_given_again() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-    await analyse(ledger, desk, LOADS, TOTAL, ["Done."], has_state=True)
-    with pytest.raises(
-        HistoryMismatchError, match=r"changed the state of the run .* this program gives none: give ledger_run\(state=…\)"
-    ):
-        await analyse(ledger, desk, LOADS, TOTAL, ["Done."])
-
-
-class Basket(BaseModel):
-    items: list[str] = []
-
-
-def test_a_state_is_checked_when_it_is_given() -> None:
-    async def enter(state: DepsState[Any]) -> None:
-        async with ledger_run("t", ledger=MemoryLedger(), state=state):
-            pass
-
-    def nothing(deps: Any, value: Any) -> None:
-        pass
-
-    basket = Basket(items=["tea"])
-    asyncio.run(enter(DepsState(basket)))
-    assert basket.items == ["tea"]
-    wrong: list[tuple[DepsState[Any], str]] = [
-        (DepsState([], dump=list), "dump and load, or neither"),
-        (DepsState([]), "'list' needs dump and load"),
-        (DepsState([], dump=lambda _: object(), load=nothing), "returned no JSON"),
-        (DepsState([1], dump=lambda deps: [*deps, deps.append(0)][:-1], load=nothing), "load does not restore"),
-        (
-            DepsState([1], dump=list, load=lambda deps, value: value["a"]),
-            "load of the state of 'list' failed",
-        ),
-    ]
-    for state, reason in wrong:
-        with pytest.raises(UserError, match=reason):
-            asyncio.run(enter(state))
-
-
-async def test_a_state_that_is_too_large_stops_the_run_and_stays_so() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-
-    def agent() -> Agent[Basket, str]:
-        made: Agent[Basket, str] = Agent(
-            script(desk, [call("fill", "f1")], ["Done."]), name="a", deps_type=Basket, capabilities=[LedgerDurability(ledger)]
-        )
-
-        @made.tool
-        def fill(ctx: RunContext[Basket]) -> str:
-            desk.note("fill")
-            ctx.deps.items.append("x" * 1_000_000)
-            return "full"
-
-        return made
-
-    for expected in (UserError, HistoryMismatchError):
-        basket = Basket()
-        with pytest.raises(expected, match="'Basket' has 1,000,.* bytes as JSON: dump less"):
-            async with ledger_run("t", state=DepsState(basket)):
-                await agent().run("fill it", deps=basket)
-    assert desk.taken().count("fill") == 1
-
-
-async def test_a_state_is_whole_when_an_agent_inside_of_a_tool_changes_it_too() -> None:
-    """A call waits for the calls beside it, and not for the one that it is made in."""
-    ledger, desk = MemoryLedger(), Desk()
-
-    def boss_of(*turns: Any) -> Agent[Frames, str]:
-        inner = analyst(ledger, desk, LOADS, ["Loaded."])
-        agent: Agent[Frames, str] = Agent(
-            script(desk, *turns), name="boss", deps_type=Frames, capabilities=[LedgerDurability(ledger)]
-        )
-
-        @agent.tool
-        async def delegate(ctx: RunContext[Frames]) -> str:
-            result = await inner.run("load", deps=ctx.deps, usage=ctx.usage)
-            ctx.deps.loads += 100
-            return result.output
-
-        return agent
-
-    used: list[RunUsage] = []
-    for last in (DiedError(), ["Done."], ["Done."]):
-        deps = Frames()
-        try:
-            async with asyncio.timeout(5), ledger_run("t", state=DepsState(deps)):
-                used.append((await boss_of([call("delegate", "d1")], last).run("go", deps=deps)).usage)
-        except DiedError:
-            pass
-        assert deps == Frames(ALL.rows, 102)
-    assert used[0] == used[1]
-    assert used[0].requests == 4
-
-
-# ---------------------------------------------------------------- tools that run again
-
-
-async def test_a_tool_that_runs_again_and_returns_something_else_stops_the_run() -> None:
-    """G9 as amended: it must be pure, but for its dependencies."""
-    ledger, desk = MemoryLedger(), Desk()
-    returned = [1, 2]
-
-    def agent(*turns: Any) -> Agent[None, str]:
-        made: Agent[None, str] = Agent(script(desk, *turns), name="a", capabilities=[LedgerDurability(ledger)])
-
-        @made.tool_plain(metadata=AGAIN)
-        def draw() -> int:
-            return returned.pop(0)
-
-        return made
-
-    with pytest.raises(DiedError):
-        async with ledger_run("t"):
-            await agent([call("draw", "d1")], DiedError()).run("draw")
-    for reason in ("returned something else than thread 't' says, in 't/run/a/draw:d1': it must be pure", "IndexError: pop"):
-        with pytest.raises(HistoryMismatchError, match=reason):
+from antiphon.messages import DataPart, Message, thaw
+from antiphon.service import allow_change, thread_status
+
+
+class CutError(Exception):
+    """What ends the program."""
+
+
+class Program:
+    """A program with one agent, which can be changed and cut."""
+
+    def __init__(self, ledger: MemoryLedger | None = None, *, effects: str = "none", turns: int = 3) -> None:
+        self.ledger = ledger or MemoryLedger()
+        self.desk = Desk()
+        self.effects = effects
+        self.turns = [[call("look", f"c{number}", what=str(number))] for number in range(1, turns)]
+
+    def agent(self, *, cut_at: int | None = None, **change: Any) -> Agent[None, Any]:
+        turns: list[Any] = [*self.turns, ["done"]]
+        if cut_at is not None:
+            turns[cut_at] = CutError()
+        tools = change.pop("tools", [self.tool(**{name: change.pop(name) for name in ("about", "of") if name in change})])
+        durability = LedgerDurability(self.ledger, on_change=change.pop("of_agent", None))
+        model = script(self.desk, *turns, name=change.pop("model", "script"))
+        instructions = change.pop("instructions", "Be kind.\nBe brief.")
+        return Agent(model, name="clerk", tools=tools, instructions=instructions, capabilities=[durability], **change)
+
+    def tool(self, about: str = "Looks.", of: type = str) -> Tool[None]:
+        async def look(what: Any) -> str:
+            self.desk.note(f"look {what}")
+            return f"saw {what}"
+
+        look.__annotations__["what"] = of
+        return Tool(look, description=about, metadata={"antiphon": {"effects": self.effects}})
+
+    async def cut(self, at: int = 2, **more: Any) -> list[str]:
+        """Run it until a model request fails, and return what was done."""
+        with pytest.raises(Exception, match="CutError"):
             async with ledger_run("t"):
-                await agent([call("draw", "d1")], ["Done."]).run("draw")
+                await self.agent(cut_at=at, **more).run("go")
+        return self.desk.taken()
+
+    async def go_on(self, on_change: Any = None, *, prompt: str = "go", **change: Any) -> tuple[Any, list[str]]:
+        async with ledger_run("t", on_change=on_change):
+            result = await self.agent(**change).run(prompt)
+        return result, self.desk.taken()
+
+    async def choices(self) -> list[dict[str, Any]]:
+        rows = [record.message async for record in self.ledger.read("t")]
+        return [data for row in rows if (data := _data(row)).get("type") == "RUN_CHANGED"]
 
 
-async def test_a_secret_that_a_tool_returns_again_is_the_same() -> None:
-    """The recorded result is redacted, and what the tool returns again is not."""
-    ledger, desk = MemoryLedger(), Desk()
-
-    def agent(last: Any) -> Agent[None, str]:
-        made: Agent[None, str] = Agent(
-            script(desk, [call("key", "k1")], last), name="a", capabilities=[LedgerDurability(ledger)]
-        )
-
-        @made.tool_plain(metadata=AGAIN)
-        def key() -> str:
-            return "sk-proj-" + "Zx9" * 16
-
-        return made
-
-    with pytest.raises(DiedError):
-        async with ledger_run("t"):
-            await agent(DiedError()).run("key")
-    async with ledger_run("t"):
-        result = await agent(["Done."]).run("key")
-    assert "redacted" in str(result.all_messages())
+def _data(row: Message) -> dict[str, Any]:
+    match row.parts:
+        case (DataPart(data=data),) if row.lane == "control":
+            return thaw(data)  # type: ignore[no-any-return]
+        case _:
+            return {}
 
 
-def wrong_tools() -> list[tuple[Tool[Any], str]]:
-    def look() -> str:
-        """Look."""
-        return "seen"
+CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "instructions": (
+        {"instructions": "Be kind.\nBe long."},
+        ["another prompt", "instructions:\n  - Be brief.\n  + Be long.\n"],
+    ),
+    "a system prompt": ({"system_prompt": "Think."}, ["another prompt", "system prompt:\n  + Think.\n"]),
+    "a description": ({"about": "Looks well."}, ["another tools", "description of tool 'look':\n  - Looks.\n  + Looks well."]),
+    "a schema": ({"of": int}, ["another tools", "parameters of tool 'look':", '  -    "type": "string"', '"integer"']),
+    "another tool": ({"tools": []}, ["another tools", "tool 'look' is gone"]),
+    "settings": ({"model_settings": {"temperature": 0.5}}, ["another settings", "setting 'temperature': None, now 0.5"]),
+    "the model": ({"model": "other"}, ["another model", "model: 'script', now 'other'"]),
+    "the form of the answer": ({"output_type": int}, ["another tools", "tool 'final_result' is new"]),
+}
 
-    return [
-        (Tool(look, metadata={"antiphon": {"replay": "run"}}), "has replay='run', and effects 'once'"),
-        (Tool(look, metadata={"antiphon": {"effects": "idempotent", "replay": "run"}}), "and effects 'idempotent'"),
-        (Tool(look, metadata=AGAIN, requires_approval=True), "must be approved or deferred"),
-        (Tool(look, metadata={"antiphon": {"effects": "none", "replay": "twice"}}), "is 'record' or 'run', not 'twice'"),
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_changed_program_stops_and_says_what_has_changed_and_how_to_go_on(name: str) -> None:
+    change, expected = CHANGES[name]
+    program = Program()
+    await program.cut()
+    with pytest.raises(HistoryMismatchError) as caught:
+        await program.go_on(**change)
+    for text in (*expected, "than thread 't' says, in 't/run/clerk/model'", "`antiphon resume t --on-change continue`"):
+        assert text in str(caught.value)
+    assert program.desk.taken() == []
+    assert await program.choices() == []
+    summary = await program.ledger.thread("t")
+    assert summary is not None
+    assert summary.status == "stopped"
+    assert expected[0] in (await thread_status(program.ledger, "t")).unfit[0]
+    assert (await program.go_on())[0].output == "done"  # the program as it was goes on
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CHANGES if name not in ("another tool", "a schema", "the form of the answer")]
+)
+async def test_a_program_that_continues_takes_what_is_recorded_and_goes_on_under_the_new_code(name: str) -> None:
+    change, expected = CHANGES[name]
+    program = Program()
+    assert await program.cut() == ["model 0", "look 1", "model 1", "look 2", "model 2"]
+    result, done = await program.go_on("continue", **change)
+    assert (result.output, done) == ("done", ["model 2"])
+    rows = await program.choices()
+    assert [(row["step"], row["choice"], row["by"]) for row in rows] == [
+        (f"t/run/clerk/model{number}", "continue", "program") for number in ("", "=2", "=3")
     ]
+    assert expected[1].splitlines()[0] in rows[0]["differences"]
+    asked = [row.message.parts[0] async for row in program.ledger.read("t") if row.message.role_hint_for_llm == "user"]
+    assert len(asked) == 1  # the question is in the thread once
+    # The same program again, which does not say it any more, is covered by the rows; another one is not.
+    assert (await program.go_on(**change))[0].output == "done"
 
 
-@pytest.mark.parametrize(("tool", "reason"), wrong_tools())
-async def test_only_a_tool_without_effects_and_approval_may_run_again(tool: Tool[Any], reason: str) -> None:
-    """It is refused when the agent is made; a tool that is added later, before the first request."""
-    desk, ledger = Desk(), MemoryLedger()
-    with pytest.raises(UserError, match=reason):
-        Agent(script(desk, ["Done."]), name="a", tools=[tool], capabilities=[LedgerDurability(ledger)])
-    agent: Agent[None, Any] = Agent(script(desk, ["Done."]), name="a", capabilities=[LedgerDurability(ledger)])
-    agent.tool_plain(metadata=tool.metadata, requires_approval=tool.requires_approval)(tool.function)
-    with pytest.raises(UserError, match=reason):
+async def test_new_instructions_are_in_the_talk_from_where_they_hold() -> None:
+    program = Program(turns=4)
+    await program.cut()  # this request is recorded, with the old ones; the next one is new
+    await program.go_on("continue", instructions="Be long.")
+    talk = [row.message async for row in program.ledger.read("t") if row.message.lane == "talk"]
+    said = [row.parts[0].text for row in talk if row.role_hint_for_llm == "system"]  # type: ignore[union-attr]
+    assert said == ["Be kind.\nBe brief.", "Be long."]
+
+
+async def test_a_row_covers_the_program_that_chose_and_no_other() -> None:
+    program = Program(turns=4)
+    await program.cut(2)
+    with pytest.raises(Exception, match="CutError"):
+        async with ledger_run("t", on_change="continue"):
+            await program.agent(cut_at=3, instructions="Be long.").run("go")
+    program.desk.taken()
+    with pytest.raises(HistoryMismatchError, match=r"instructions:\n  - Be kind.*\n.*\n  \+ Be short"):
+        await program.go_on(instructions="Be short.")
+    with pytest.raises(
+        HistoryMismatchError, match="in 't/run/clerk/model=3~2'"
+    ):  # the old program does not fit any more either
+        await program.go_on()
+    result, done = await program.go_on(instructions="Be long.")
+    assert (result.output, done) == ("done", ["model 3"])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_finished_run_is_readable_whatever_has_changed(name: str) -> None:
+    change, _ = CHANGES[name]
+    program = Program(turns=2)
+    await program.go_on()
+    program.desk.taken()
+    if name == "the form of the answer":
+        with pytest.raises(HistoryMismatchError, match="this program does more"):  # the recorded answer is not of that form
+            await program.go_on(**change)
+        return
+    result, done = await program.go_on(**change)
+    assert (result.output, done) == ("done", [])
+    assert await program.choices() == []
+
+
+async def test_another_question_is_another_run() -> None:
+    """A thread without ids must not answer the second question as the first."""
+    program = Program(turns=1)
+    await program.go_on()
+    with pytest.raises(HistoryMismatchError, match=r"question:\n  - go\n  \+ stay\nthe run is finished: .* another id"):
+        await program.go_on(prompt="stay")
+    assert (await program.go_on("continue", prompt="stay"))[0].output == "done"
+
+
+async def test_continue_is_refused_if_a_tool_is_gone_that_was_called() -> None:
+    program = Program()
+    await program.cut(1)  # the call of `look` has ended, and the next request has not
+    for tools, told in (
+        ([], "the recorded answer calls tool 'look', and it is gone. Keep the tool"),
+        ([program.tool(of=int)], None),
+    ):
+        if told is not None:
+            with pytest.raises(HistoryMismatchError, match=told):
+                await program.go_on("continue", tools=tools)
+        else:
+            assert (await program.go_on("continue", tools=tools))[0].output == "done"
+
+
+async def test_continue_is_refused_if_the_arguments_of_a_recorded_call_do_not_fit_any_more() -> None:
+    """The model would be told that a call failed that was made."""
+    program = Program()
+    program.turns[0] = [call("look", "c1", what="one")]
+    await program.cut(1)
+    with pytest.raises(HistoryMismatchError, match="does not repeat the recorded call 't/run/clerk/look:c1'"):
+        await program.go_on("continue", of=int)
+    assert program.desk.taken() == []
+
+
+@pytest.mark.parametrize(("before", "after"), [("once", "none"), ("none", "once"), ("once", "idempotent")])
+async def test_an_interrupted_call_is_not_made_again_if_it_was_or_is_once(before: str, after: str) -> None:
+    program = Program(effects=before)
+
+    async def look(what: str) -> str:
+        program.desk.note(f"look {what}")
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await program.go_on(tools=[Tool(look, description="Looks.", metadata={"antiphon": {"effects": before}})])
+    assert program.desk.taken() == ["model 0", "look 1"]
+    program.effects = after
+    with pytest.raises(ParkedError, match="antiphon settle t t/run/clerk/look:c1"):
+        await program.go_on("continue")
+    assert program.desk.taken() == []
+
+
+async def test_a_permission_of_a_person_covers_what_was_recorded_before_it() -> None:
+    program = Program(turns=4)
+    await program.cut(2)
+    with pytest.raises(HistoryMismatchError):
+        await program.go_on(instructions="Be long.")
+    assert await allow_change(program.ledger, "t", "continue") == ("t/run",)
+    with pytest.raises(Exception, match="CutError"):
         async with ledger_run("t"):
-            await agent.run("look", output_type=[str])
-    assert desk.taken() == []
+            await program.agent(cut_at=3, instructions="Be long.").run("go")
+    assert {row["by"] for row in await program.choices()} == {"person"}
+    program.desk.taken()
+    with pytest.raises(HistoryMismatchError, match="in 't/run/clerk/model=3~2'"):  # a second change is another decision
+        await program.go_on(instructions="Be short.")
+    assert program.desk.taken() == []
+    result, done = await program.go_on(instructions="Be long.")
+    assert (result.output, done) == ("done", ["model 3"])
 
 
-async def test_a_tool_that_runs_again_may_not_ask_for_an_approval() -> None:
+async def test_a_restart_does_the_changed_agent_anew_and_can_be_continued_itself() -> None:
+    program = Program()
+    await program.cut(2)
+    with pytest.raises(Exception, match="CutError"):
+        async with ledger_run("t", on_change="restart"):
+            await program.agent(cut_at=1, instructions="Be long.").run("go")
+    assert program.desk.taken() == ["model 0", "look 1", "model 1"]
+    for on_change in ("restart", None):  # the second time, the run has ended
+        result, done = await program.go_on(on_change, instructions="Be long.")
+        assert result.output == "done"
+        assert done == (["model 1", "look 2", "model 2"] if on_change else [])
+    (row,) = await program.choices()
+    assert (row["step"], row["choice"]) == ("t/run/clerk/model", "restart")
+    assert not await program.ledger.open_calls("t")
+
+
+async def test_a_restart_is_refused_once_a_once_effect_has_an_intent() -> None:
+    program = Program(effects="once")
+    await program.cut(1)
+    with pytest.raises(HistoryMismatchError, match="it cannot restart: 't/run/clerk/look:c1' must not be done twice"):
+        await program.go_on("restart", instructions="Be long.")
+    assert program.desk.taken() == []
+    assert (await program.go_on("continue", instructions="Be long."))[0].output == "done"
+
+
+@pytest.mark.parametrize("of_run", [None, "stop"])
+async def test_an_agent_says_what_its_runs_do_and_a_run_overrules_it(of_run: Any) -> None:
+    program = Program()
+    await program.cut()
+    if of_run is None:
+        assert (await program.go_on(instructions="Be long.", of_agent="continue"))[0].output == "done"
+    else:
+        with pytest.raises(HistoryMismatchError):
+            await program.go_on(of_run, instructions="Be long.", of_agent="continue")
+
+
+# ---------------------------------------------------------------- effects of the program
+
+
+async def _pay(key: str) -> str:
+    return key
+
+
+@pytest.mark.parametrize(("on_change", "paid"), [("continue", "t/run/pay"), ("restart", "t/run/pay~2"), ("stop", None)])
+async def test_an_effect_of_the_program_itself(on_change: Any, paid: str | None) -> None:
+    ledger = MemoryLedger()
+
+    async def work(amount: int, then: Callable[[str], Awaitable[None]], choice: Any = None) -> None:
+        async with ledger_run("t", ledger=ledger, on_change=choice) as run:
+            await then(await run.effect("pay", {"amount": amount}, _pay, effects="idempotent"))
+
+    async def cut(paid: str) -> None:
+        raise CutError
+
+    seen: list[str] = []
+
+    async def see(paid: str) -> None:
+        seen.append(paid)
+
+    with pytest.raises(CutError):
+        await work(1, cut)
+    if paid is None:
+        with pytest.raises(HistoryMismatchError, match="argument 'amount' has changed"):
+            await work(2, see, on_change)
+        return
+    await work(2, see, on_change)
+    assert seen == [paid]
+
+
+async def test_an_interrupted_effect_is_not_done_again_with_other_arguments() -> None:
+    ledger = MemoryLedger()
+
+    async def broken(key: str) -> str:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.effect("pay", {"amount": 1}, broken, effects="idempotent")
+    with pytest.raises(HistoryMismatchError, match="it would be done again with other arguments"):
+        async with ledger_run("t", ledger=ledger, on_change="continue") as run:
+            await run.effect("pay", {"amount": 2}, _pay, effects="idempotent")
+
+
+# ---------------------------------------------------------------- patches
+
+
+async def _steps(run: LedgerRun, *names: str) -> None:
+    async def done(key: str) -> str:
+        return key
+
+    for name in names:
+        await run.effect(name, {}, done, effects="none")
+
+
+async def _branched(ledger: MemoryLedger, *, ends: bool = True) -> bool:
+    """Run the new program, in which a step before and a step after the branch are as they were."""
+    async with ledger_run("t", ledger=ledger) as run:
+        await _steps(run, "first")
+        is_new = await run.patched("better")
+        assert is_new == await run.patched("better")
+        await _steps(run, "better" if is_new else "worse")
+        await _steps(run, "last")
+        if not ends:
+            raise CutError
+    return is_new
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_new"), [(None, True), (["first"], True), (["first", "worse"], False), (["first", "worse", "last"], False)]
+)
+async def test_a_run_that_has_passed_a_branch_takes_the_old_one_and_others_the_new(
+    recorded: list[str] | None, is_new: bool
+) -> None:
+    ledger = MemoryLedger()
+
+    async def work(*names: str) -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            await _steps(run, *names)
+            raise CutError
+
+    if recorded is not None:
+        with pytest.raises(CutError):
+            await work(*recorded)
+    with pytest.raises(CutError):
+        await _branched(ledger, ends=False)
+    assert [await _branched(ledger) for _ in range(2)] == [is_new] * 2  # goes on, and is read
+    rows = [_data(record.message).get("type") async for record in ledger.read("t")]
+    assert rows.count("RUN_PATCHED") == is_new
+
+
+async def test_a_finished_run_of_the_old_program_is_read_on_the_old_branch() -> None:
+    ledger = MemoryLedger()
+    async with ledger_run("t", ledger=ledger) as run:
+        await _steps(run, "first", "worse", "last")
+    assert not await _branched(ledger)
+    async with ledger_run("t", ledger=ledger) as run:
+        await _steps(run, "first", "worse", "last")
+        assert not await run.patched("later")  # at the end, where an open run would begin something new
+
+
+async def test_work_inside_of_a_tool_that_is_not_called_again_is_passed() -> None:
+    """What a recorded tool did inside is not done again: it does not keep the run on the old branch."""
     ledger, desk = MemoryLedger(), Desk()
-    agent: Agent[None, str] = Agent(
-        script(desk, [call("pay", "p1")], ["Done."]), name="a", capabilities=[LedgerDurability(ledger)]
-    )
 
-    @agent.tool_plain(metadata=AGAIN)
-    def pay() -> str:
-        raise ApprovalRequired
-
-    with pytest.raises(UserError, match="tool 'pay' has replay='run', and asks to be approved or deferred"):
-        async with ledger_run("t"):
-            await agent.run("pay")
-
-
-async def test_a_tool_that_runs_again_repeats_nothing_of_what_is_recorded_in_it() -> None:
-    ledger, desk = MemoryLedger(), Desk()
-
-    def agent(last: Any) -> Agent[list[str], str]:
-        made: Agent[list[str], str] = Agent(
-            script(desk, [call("sign", "s1")], last), name="a", deps_type=list, capabilities=[LedgerDurability(ledger)]
+    async def work(*, is_new: bool) -> bool | None:
+        agent: Agent[None, str] = Agent(
+            script(desk, [call("look", "c1")], ["done"]), name="clerk", capabilities=[LedgerDurability(ledger)]
         )
 
-        @made.tool(metadata=AGAIN)
-        async def sign(ctx: RunContext[list[str]]) -> str:
-            async def stamp(key: str) -> str:
-                desk.note("stamp")
-                return "stamped"
-
+        @agent.tool_plain
+        async def look() -> str:
             run = current_run()
             assert run is not None
-            ctx.deps.append(await run.effect("stamp", {}, stamp))
-            return "signed"
+            await _steps(run, "inside")
+            return "seen"
 
-        return made
+        async with ledger_run("t", ledger=ledger) as run:
+            await agent.run("go")
+            if not is_new:
+                raise CutError
+            return await run.patched("better")
 
-    for last in (DiedError(), ["Done."], ["Done."]):
-        deps: list[str] = []
-        try:
-            async with ledger_run("t"):
-                await agent(last).run("sign", deps=deps)
-        except DiedError:
-            pass
-        assert deps == ["stamped"]
-    assert desk.taken() == ["model 0", "stamp", "model 1", "model 1"]
-
-
-def test_of_two_recorded_states_the_later_counts_in_whatever_order_they_come() -> None:
-    deps = Frames()
-    state = StoredState(DepsState(deps))
-    for count, loads in ((2, 20), (1, 10)):
-        state.restore({"count": count, "value": {"rows": {}, "loads": loads}}, "call")
-    assert deps.loads == 20
+    with pytest.raises(CutError):
+        await work(is_new=False)
+    assert await work(is_new=True) is True

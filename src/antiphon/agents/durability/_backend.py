@@ -46,6 +46,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import count_step, is_told
+from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents._state import ToolChanges
 from antiphon.agents.durability._failures import RetryPolicy, tool_errors, with_known_errors
@@ -105,7 +106,9 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         reconcile: Reconcile | None,
         limits: BudgetLimits,
         retry: RetryPolicy | None,
+        on_change: OnChange | None = None,
     ) -> None:
+        self.on_change: OnChange | None = on_change
         self.agent = agent
         self.ledger = ledger
         self.effects = effects
@@ -169,7 +172,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         tools = params.model_request_parameters.function_tools
         check_replay(tools, self._backend.effects)
         await _check_guarded(run, params.run_context, (tool.name for tool in tools))
-        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits)
+        on_change = self._backend.on_change
+        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
 
         was_done = False
 
@@ -205,6 +209,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             settle=self._settle,
             limits=self._backend.limits,
             operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
+            on_change=self._backend.on_change,
         )
         changes = ToolChanges(run.watch, params.name, params.ctx, repeats=repeats)
 
