@@ -43,7 +43,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
-from antiphon.messages.keys import again_id, as_key, counted, failed_id, is_below, parent_of, park_id
+from antiphon.messages.keys import again_id, as_key, child_id, counted, failed_id, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
@@ -84,6 +84,11 @@ class EffectKeys:
         count = self._counts[key]
         return counted(key, count)
 
+    def upcoming_key(self, name: str) -> str:
+        """Return what `next_key` returns next, without counting it."""
+        key = as_key(name)
+        return counted(key, self._counts[key] + 1)
+
 
 class RunCourse(EffectKeys):
     """A run: what a program does in a thread, outside of actors."""
@@ -96,6 +101,14 @@ class RunCourse(EffectKeys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
+        self.reached: set[str] = set()
+        """The effects that the program has come to in this attempt."""
+
+    @override
+    def next_key(self, name: str | None = None) -> str:
+        key = super().next_key(name)
+        self.reached.add(child_id(self.invocation_id, key))
+        return key
 
     def wait(self, change: int) -> None:
         """Do nothing: a run has no mailbox whose waiting is counted."""
@@ -109,6 +122,13 @@ class RunPart(EffectKeys):
         self._whole = whole
         self.invocation_id = invocation_id
         self.to = to
+        self.reached: set[str] = getattr(whole, "reached", set())
+
+    @override
+    def next_key(self, name: str | None = None) -> str:
+        key = super().next_key(name)
+        self.reached.add(child_id(self.invocation_id, key))
+        return key
 
     @property
     def thread_id(self) -> str | None:
@@ -146,9 +166,13 @@ class RunPart(EffectKeys):
 # ---------------------------------------------------------------- opening
 
 SharedT = TypeVar("SharedT")
+OnChange: TypeAlias = Literal["stop", "continue", "restart"]
+"""What a run does where the program differs from what is recorded: stop, take what is recorded, or do it anew."""
 
 RUN: Final = "RUN"
 """What the journal calls a run."""
+PROGRAM: Final = "program"
+"""What the rows of a run call the program."""
 FAILED: Final = "RUN_FAILED"
 """A call that is open while a run has ended with an error, and has not been continued."""
 FAILED_STATUS: Final = "failed"
@@ -205,6 +229,10 @@ class Opened:
     """The invocation id of the whole run."""
     began: datetime | None = None
     """When the first attempt began."""
+    on_change: OnChange | None = None
+    """What to do if the program differs from what is recorded; None: as the agent says."""
+    is_program: bool = False
+    """Whether it is a run of a program, not the work of a handler."""
     input: Json = None
     """What the run was begun with, as it is stored."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
@@ -226,6 +254,8 @@ class Opened:
             again=self.again,
             root=self.root,
             began=self.began,
+            on_change=self.on_change,
+            is_program=self.is_program,
             input=self.input,
             shared=self.shared,
         )
@@ -618,7 +648,7 @@ class _Opening:
             raise RefusedError(reason, ErrorCode.INVALID_STATE)
 
     def _opened(self, attempt: int, **more: Any) -> Opened:
-        course = RunCourse(self._thread_id, self._id, "program", attempt)
+        course = RunCourse(self._thread_id, self._id, PROGRAM, attempt)
         self._tenure.begin(course)
         return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **more)
 

@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
 from typing import Any, TypeVar
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import EffectKeys, OnBusy, Opened, RunPart, open_run
+from antiphon.agents._changes import Patches, RunStep
+from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
-from antiphon.messages.keys import as_key
+from antiphon.messages.keys import as_key, base_of
 from antiphon.runtime import Admit, Context, Effects, Observer
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
@@ -113,10 +117,12 @@ class LedgerRun:
         observer: Observer | None = None,
         on_busy: OnBusy = "join",
         input: Json = None,
+        on_change: OnChange | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
         self._name = name
+        self._on_change: OnChange | None = on_change
         self._on_busy: OnBusy = on_busy
         self._input = input
         self._around = current_run()
@@ -216,23 +222,54 @@ class LedgerRun:
             HistoryMismatchError: the program does not repeat what it did in its last run.
             LedgerError: it could not be stored.
         """
-        effect = Effect(
-            self.journal,
-            self.course,
-            key,
-            arguments,
-            effects=effects,
-            park=self.park,
-            option=option,
-            parent_id=parent_id,
-            forgiven=self.forgiven,
-        )
+        effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
             with effect_scope(CurrentEffect(id, option or key, effects)):
                 return await run(id)
 
         return await effect.perform(inside)
+
+    async def now(self, *, key: str = "now") -> datetime:
+        """Return the time, aware, in UTC. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return datetime.fromisoformat(await self._read(key, lambda: current_port().now().isoformat()))
+
+    async def random(self) -> float:
+        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return float(await self._read("random", lambda: (int.from_bytes(_random_bytes(8)) >> 11) / 2**53))
+
+    async def uuid(self) -> UUID:
+        """Return a random UUID. When the program runs again, return the recorded one.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return UUID(await self._read("uuid", lambda: str(UUID(bytes=_random_bytes(16), version=4))))
+
+    async def patched(self, name: str) -> bool:
+        """Whether the run takes a new branch of the program: `if await run.patched("new-terms"): … else: …`.
+
+        A run that begins with the new program takes it, and so does one that has not come to this place yet. A run that has
+        passed it takes the old branch, as it did. The answer is recorded, and holds for the whole run.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        return await self.opened.share(Patches).patched(self.opened, name)
+
+    async def _read(self, key: str, read: Callable[[], Json]) -> Any:
+        async def value(id: str) -> Json:
+            return read()
+
+        return await _Reading(self, key).perform(value)
 
     async def note(self, message: Message, *, key: str = "note") -> Record:
         """Append a control message about the run, such as a decision, once: not again when the program runs again.
@@ -299,7 +336,7 @@ class LedgerRun:
                 check_opened(ledger)
             else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            self._opened = await open_run(
+            opened = await open_run(
                 ledger,
                 self.thread_id,
                 self.id,
@@ -309,6 +346,7 @@ class LedgerRun:
                 on_busy="raise" if self._is_nested(ledger) else self._on_busy,
                 input=self._input,
             )
+            self._opened = replace(opened, on_change=self._on_change, is_program=True)
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -373,7 +411,8 @@ class LedgerRun:
     def _check_agents(self, deed: str) -> None:
         """Refuse to close a run in which an agent did not run that ran before."""
         prefix = f"{self.course.invocation_id}/"
-        left = [each for each in self.opened.agents if each.startswith(prefix) and each not in self._taken_up]
+        # One that was restarted has the name of the one before it.
+        left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
             raise HistoryMismatchError(reason, self.course.to)
@@ -424,6 +463,29 @@ class LedgerRun:
             await self._stack.aclose()
 
 
+class _Reading(Effect):
+    """An effect that only reads, as a clock. Nothing depends on the intent, so intent and outcome are written together."""
+
+    is_told = False
+
+    def __init__(self, run: LedgerRun, key: str) -> None:
+        super().__init__(run.journal, run.course, key, {}, effects="none", park=run.park, forgiven=run.forgiven)
+
+    @override
+    async def begin(self) -> Message:
+        return self.intent()
+
+    @override
+    async def end(self, outcome: Message) -> Message:
+        *_, stored = await self.journal.write_soon(self.thread_id, [self.intent(), outcome])
+        return stored
+
+
+def _random_bytes(count: int) -> bytes:
+    """Return random bytes. They come from the port, so that a test or a simulation is exact."""
+    return sha256(current_port().new_id().encode()).digest()[:count]
+
+
 class _Scope(AbstractContextManager[CurrentT, None]):
     """A block that sets a context variable."""
 
@@ -464,6 +526,7 @@ async def ledger_run(
     observer: Observer | None = None,
     on_busy: OnBusy = "join",
     input: Json = None,
+    on_change: OnChange | None = None,
 ) -> AsyncGenerator[LedgerRun, None]:
     """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
 
@@ -483,6 +546,11 @@ async def ledger_run(
     continue the same threads. `input` is recorded when the run begins, so that another process can continue it (`program`,
     `recover_runs`): `run.input` is the recorded one.
 
+    `on_change` says what to do where the program differs from what is recorded, because it was changed: `stop` raises
+    `HistoryMismatchError` with the differences, `continue` takes what is recorded as it is and goes on under the new program,
+    `restart` does the changed part anew, unless a `once` effect was begun. Without it, the agents' `LedgerDurability` says it,
+    and else it is `stop`.
+
     If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued; one
     that was cancelled or interrupted waits for a program that continues it.
 
@@ -498,7 +566,8 @@ async def ledger_run(
         with run_scope(_within(thread_id)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, on_busy=on_busy, input=input)
+    own: Any = {"on_busy": on_busy, "on_change": on_change, "input": input}
+    run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, **own)
     try:
         if ledger is not None:
             await run.open(ledger)

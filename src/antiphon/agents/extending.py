@@ -5,6 +5,7 @@ parts of a run of its own. These names may change with a minor version; rows tha
 """
 
 from antiphon.agents._budget import Amount, Bounds, BudgetLimits
+from antiphon.agents._changes import Choice, allow_change
 from antiphon.agents._guards import ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._run import run_scope
@@ -20,8 +21,10 @@ __all__ = [
     "Amount",
     "Bounds",
     "BudgetLimits",
+    "Choice",
     "ThreadGuards",
     "ThreadTalk",
+    "allow_change",
     "as_key",
     "as_messages",
     "own_settings",

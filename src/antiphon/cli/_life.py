@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -28,6 +29,13 @@ from antiphon.errors import RefusedError
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport, ThreadReport
+
+
+class OnChangeChoice(Enum):
+    """How a run goes on whose program has changed."""
+
+    CONTINUE = "continue"
+    RESTART = "restart"
 
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
@@ -91,11 +99,24 @@ def resume(
     *,
     model: ModelOption = None,
     config: ConfigOption = None,
+    on_change: Annotated[
+        OnChangeChoice | None,
+        typer.Option(
+            "--on-change",
+            help="Let a run go on that stopped because its program changed: take what is recorded, or do it anew.",
+        ),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="ID", help="With --on-change: the id of the run; default: all open runs.")
+    ] = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Continue a thread where it stopped. Finished steps do not run again. Started phases keep their model."""
+    if on_change is not None:
+        _allow_change(ledger, thread, on_change, run, for_programs=for_programs)
+        return
 
     async def work(runner: ChainRunner) -> RunReport:
         hear = None if is_quiet or for_programs else LiveView().take
@@ -110,6 +131,17 @@ def resume(
         return
     report = run_chain(ledger, work, model=model, config=config, thread=thread)
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: str | None, *, for_programs: bool) -> None:
+    async def allow(found: Ledger) -> tuple[str, ...]:
+        return await service.allow_change(found, thread, choice.value, run_id=run)
+
+    runs = with_ledger(ledger, allow)
+    if for_programs:
+        print_json({"thread_id": thread, "choice": choice.value, "runs": runs})
+    else:
+        note(f"recorded for {', '.join(runs)}; start the program again, and it goes on")
 
 
 def _tell_host(host: str) -> None:

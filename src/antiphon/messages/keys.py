@@ -6,7 +6,11 @@
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
                  invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
+<<<<<<< HEAD
+                                            `#changed-…`, `#patch-…`
+=======
                                             `#failed` of a run, `#failed2` of its second attempt
+>>>>>>> main
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -21,7 +25,9 @@ __all__ = [
     "again_id",
     "as_key",
     "attempt_id",
+    "base_of",
     "begun_id",
+    "changed_id",
     "child_id",
     "counted",
     "end_id",
@@ -29,11 +35,13 @@ __all__ = [
     "failed_id",
     "is_below",
     "is_key",
+    "is_renamed",
     "key_of",
     "kind_of",
     "last_key",
     "parent_of",
     "park_id",
+    "patch_id",
     "renamed",
     "root_of",
     "run_of",
@@ -121,6 +129,17 @@ def renamed(invocation_id: str) -> str:
     return f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{invocation_id}~2"
 
 
+def base_of(invocation_id: str) -> str:
+    """Return the id before it was renamed."""
+    base, mark, count = invocation_id.rpartition("~")
+    return base if mark and count.isdigit() else invocation_id
+
+
+def is_renamed(invocation_id: str) -> bool:
+    """Whether what was said or done under an earlier id was withdrawn."""
+    return base_of(invocation_id) != invocation_id
+
+
 # ---------------------------------------------------------------- rows about an invocation
 
 
@@ -162,6 +181,16 @@ def withdrawn_id(invocation_id: str) -> str:
 def settled_id(invocation_id: str) -> str:
     """Return the id of the result that a person gave a parked call."""
     return f"{invocation_id}#settled"
+
+
+def changed_id(invocation_id: str, digest: str) -> str:
+    """Return the id of the row that says how a run goes on from a step that the program does otherwise now."""
+    return f"{invocation_id}#changed-{digest}"
+
+
+def patch_id(run_id: str, name: str) -> str:
+    """Return the id of the row that says that a run takes a new branch of its program."""
+    return f"{run_id}#patch-{as_key(name)}"
 
 
 def end_id(run_id: str) -> str:

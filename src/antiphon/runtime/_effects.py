@@ -149,6 +149,21 @@ class Effect:
         """Whether a recorded intent is that of this effect."""
         return says_the_same(intent.payload, self.intent().payload)
 
+    async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
+        """Whether the recorded effect under this id counts as this one. If not, this one has taken another id.
+
+        Raises:
+            HistoryMismatchError: it is another effect.
+        """
+        if self.is_same(intent):
+            return True
+        reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
+        raise errors.HistoryMismatchError(reason, self.course.to)
+
+    def skip(self) -> None:
+        """Take the next id: what was done under this one does not count."""
+        self.id = renamed(self.id)
+
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
         """Return the intent; `arguments`: more than those that identify the effect."""
         return begun(
@@ -191,7 +206,7 @@ class Effect:
         while outcome is not None and outcome.is_error:
             does_count = outcome.error_type != errors.WithdrawnError.code and self.id not in self._forgiven
             last = self.id, intent, outcome
-            self._rename()
+            self.skip()
             intent, outcome = await self._recorded()
             if intent is None and does_count:
                 self.id, intent, outcome = last
@@ -200,18 +215,15 @@ class Effect:
 
     async def _recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
         await self.journal.settle(self.thread_id)  # an outcome may still wait to be written
-        records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
-        rows = [record.message for record in records if record.message.lane == "effect"]
-        if not rows:
-            return None, None
-        self._check_same(rows[0])
-        outcome = rows[-1].payload if len(rows) > 1 else None
-        return rows[0], outcome if isinstance(outcome, OptionResultPayload) else None
-
-    def _check_same(self, intent: Message) -> None:
-        if not self.is_same(intent):
-            reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
-            raise errors.HistoryMismatchError(reason, self.course.to)
+        while True:
+            records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
+            rows = [record.message for record in records if record.message.lane == "effect"]
+            if not rows:
+                return None, None
+            last = rows[-1].payload if len(rows) > 1 else None
+            outcome = last if isinstance(last, OptionResultPayload) else None
+            if await self.counts(rows[0], outcome):
+                return rows[0], outcome
 
     async def _admitted(self, intent: Message | None) -> Message:
         """Append the intent, or the row of another attempt, as soon as the thread admits new effects."""
@@ -248,16 +260,12 @@ class Effect:
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == errors.WithdrawnError.code:
-            self._rename()
+            self.skip()
             return await self._perform(run)
         return _value(payload, self.course.to)
 
     def _is_no_longer_open(self, intent: Message) -> None:
         self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
-
-    def _rename(self) -> None:
-        """Take the next id: what was done under this one does not count."""
-        self.id = renamed(self.id)
 
     def _result(self, value: Json) -> Message:
         """Return the row of a result, cut if it is large. Most are small, and are not measured."""

@@ -38,6 +38,7 @@ from antiphon.service._hosting import host_json as host_json
 from antiphon.service._hosting import list_hosts as list_hosts
 from antiphon.service._hosting import run_host as run_host
 from antiphon.service._life import ThreadReport as ThreadReport
+from antiphon.service._life import allow_change as allow_change
 from antiphon.service._life import chain_life as chain_life
 from antiphon.service._life import check_chain as check_chain
 from antiphon.service._life import pause_thread as pause_thread

@@ -12,13 +12,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from antiphon import protocol
-from antiphon.errors import DeliveryError, OtherPatternError, OwnProgramError, RefusedError
+from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.runtime import System
 from antiphon.runtime.extending import LIFE_ACTOR, error_response
 from antiphon.service._threads import find_thread, unfit_json
 
 if TYPE_CHECKING:
+    from antiphon.agents.extending import Choice
     from antiphon.patterns.postchain import ThreadLife
     from antiphon.protocol import Phase
 
@@ -213,6 +214,26 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     async with PostChain(ledger, recover=False) as chain:
         _checked(await chain.send(request))
     return True
+
+
+async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
+    """Let the open runs of a thread, or one of them, go on under a changed program. Return the runs.
+
+    The program must be started again. What is recorded by now is taken as it is (`continue`), or done anew (`restart`).
+    Toolkits, guards and approvals are never covered.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        NotWaitingError: it has no such open run.
+        LedgerError: it could not be stored.
+    """
+    from antiphon.agents.extending import allow_change as allow  # noqa: PLC0415 (needs the extra `agents`)
+
+    await find_thread(ledger, thread_id)
+    try:
+        return await allow(ledger, thread_id, choice, run_id=run_id)
+    except ValueError as exc:
+        raise NotWaitingError(str(exc), thread_id) from exc
 
 
 async def own_tools(ledger: Ledger, thread_id: str, phase: Phase | None) -> str | None:

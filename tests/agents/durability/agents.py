@@ -40,14 +40,14 @@ class Desk:
 Turn = Sequence[ToolCallPart | TextPart | str]
 
 
-def script(desk: Desk, *turns: Turn | Exception, name: str = "script") -> FunctionModel:
+def script(desk: Desk, *turns: Turn | BaseException, name: str = "script") -> FunctionModel:
     """Return a model that gives one turn after the other, by how many answers the prompt has; `{out}` is the output tool."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         number = sum(isinstance(message, ModelResponse) for message in messages)
         desk.note(f"model {number}")
         turn = turns[number % len(turns)]
-        if isinstance(turn, Exception):
+        if isinstance(turn, BaseException):
             raise turn
         parts = [TextPart(part) if isinstance(part, str) else part for part in turn]
         return ModelResponse(parts, usage=RequestUsage(input_tokens=100, output_tokens=10), model_name="gpt-4o")

@@ -74,6 +74,7 @@ def make_app(folder: Path) -> Starlette:
 
     async def handle(request: Request) -> JSONResponse:
         said = await request.json()
+        witness(f"handle order-{said['id']}/{said['id']}")
         try:
             async with ledger_run(f"order-{said['id']}", id=said["id"], ledger=ledgers[0], name="shop"):
                 result = await agents[0].run(f"Charge {said['amount']}")

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from tests.agents.durability.agents import Desk, call, script
 from tests.cli.running import run
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.errors import ParkedError
+from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import open_ledger
 
 INVOCATION = "order-42/run/clerk/refund:c1"
@@ -96,3 +98,43 @@ def test_what_cannot_be_settled_is_refused(arguments: list[Any], reason: str, pa
     assert refused.exit_code in (1, 2)
     assert reason in refused.stderr
     assert INVOCATION in run("parked", "--ledger", parked).stdout
+
+
+# ---------------------------------------------------------------- changed programs
+
+
+async def changed(url: str, desk: Desk, instructions: str, *, ends: bool = True) -> str:
+    """Run a program, which can be changed, once."""
+    async with open_ledger(url) as ledger:
+        turns: Any = (["hello"],) if ends else (DiedError(),)
+        agent: Agent[None, str] = Agent(
+            script(desk, *turns), name="clerk", instructions=instructions, capabilities=[LedgerDurability(ledger)]
+        )
+        async with ledger_run("order 42"):
+            return (await agent.run("hi")).output
+
+
+@pytest.mark.slow
+def test_a_person_lets_a_run_go_on_under_a_changed_program(tmp_path: Path) -> None:
+    """G11: the command is the one that the error names, and the run goes on only then."""
+    url, desk = f"sqlite:///{tmp_path}/ledger.db", Desk()
+    with pytest.raises(DiedError):
+        asyncio.run(changed(url, desk, "Be kind.", ends=False))
+    with pytest.raises(HistoryMismatchError) as caught:
+        asyncio.run(changed(url, desk, "Be brief."))
+    (command,) = re.findall("`antiphon (.*?)`", str(caught.value))
+    assert url in command
+    assert desk.taken() == ["model 0"]
+    status = run("status", "order 42", "--ledger", url).stdout
+    assert "- Be kind." in status
+    refused = run("resume", "order 42", "--on-change", "continue", "--run", "other", "--ledger", url)
+    assert (refused.exit_code, "has no open run 'other'" in refused.stderr) == (1, True)
+    allowed = run(*shlex.split(command))
+    assert (allowed.exit_code, "start the program again" in allowed.stderr) == (0, True)
+    assert json.loads(run(*shlex.split(command), "--json").stdout) == {
+        "thread_id": "order 42",
+        "choice": "continue",
+        "runs": ["order 42/run"],
+    }
+    assert asyncio.run(changed(url, desk, "Be brief.")) == "hello"
+    assert desk.taken() == ["model 0"]

@@ -16,6 +16,7 @@ from antiphon.errors import EffectFailedError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, OptionCallPayload, PartsPayload
+from antiphon.service import allow_change
 
 PAY = script([call("pay", amount=5)])
 LOOK_THEN_PAY = script([call("look", "c1")], [call("pay", "c2", amount=5)])
@@ -69,19 +70,27 @@ class Till:
         return await _run(ledger, Agent(model, name="clerk", capabilities=[_durable(ledger), toolkit.capability("clerk")]))
 
     async def plain(
-        self, ledger: Ledger, model: FunctionModel = PAY, *, id: str = "run", agent: str = "clerk", more: Any = ()
+        self,
+        ledger: Ledger,
+        model: FunctionModel = PAY,
+        *,
+        id: str = "run",
+        agent: str = "clerk",
+        more: Any = (),
+        on_change: Any = None,
     ) -> list[tuple[str, Any]]:
         """Run the agent with the same functions as plain tools."""
         tools = [Tool[object](self.pay), Tool[object](self.look), *more]
-        return await _run(ledger, Agent(model, name=agent, tools=tools, capabilities=[_durable(ledger)]), id=id)
+        made = Agent(model, name=agent, tools=tools, capabilities=[_durable(ledger)])
+        return await _run(ledger, made, id=id, on_change=on_change)
 
 
 def _durable(ledger: Ledger) -> LedgerDurability[object]:
     return LedgerDurability(ledger)
 
 
-async def _run(ledger: Ledger, agent: Agent[object, str], *, id: str = "run") -> list[tuple[str, Any]]:
-    async with ledger_run("t", id=id, ledger=ledger):
+async def _run(ledger: Ledger, agent: Agent[object, str], *, id: str = "run", on_change: Any = None) -> list[tuple[str, Any]]:
+    async with ledger_run("t", id=id, ledger=ledger, on_change=on_change):
         return returns((await agent.run("go")).all_messages())
 
 
@@ -118,6 +127,34 @@ def test_a_guarded_tool_is_not_started_as_a_plain_one(said: bool | None, id: str
 
     within(work)
     assert till.witness.done == ([] if said is False else [("pay", 5)])
+
+
+@pytest.mark.parametrize("on_change", ["continue", "restart"])
+@pytest.mark.parametrize("by_person", [True, False])
+@pytest.mark.parametrize("way", ["plain", "without approval", "another instruction"])
+def test_a_changed_program_goes_on_only_under_the_toolkit(way: str, by_person: bool, on_change: Any) -> None:
+    """S5, G11: neither the program nor a person can let a run continue without the toolkit, or without its questions."""
+    till = Till()
+
+    async def work(ledger: Ledger) -> None:
+        await _asked(till, ledger)
+        if by_person:
+            await allow_change(ledger, "t", on_change)
+        more: dict[str, Any] = {} if by_person else {"on_change": on_change}
+        if way == "another instruction":
+            capabilities = [_durable(ledger), till.toolkit().capability("clerk")]
+            agent: Agent[object, str] = Agent(PAY, name="clerk", instructions="Be kind.", capabilities=capabilities)
+            with pytest.raises((ParkedError, HistoryMismatchError)):  # the question is still open
+                await _run(ledger, agent, **more)
+            assert len(await pending_approvals(ledger)) >= 1
+            return
+        toolkit = till.toolkit(approval=False)
+        lenient = Agent(PAY, name="clerk", capabilities=[_durable(ledger), toolkit.capability("clerk")])
+        with pytest.raises(UnguardedToolError):
+            await (till.plain(ledger, **more) if way == "plain" else _run(ledger, lenient, **more))
+
+    within(work)
+    assert till.witness.done == []
 
 
 def test_nothing_is_started_before_a_missing_toolkit_is_noticed() -> None:

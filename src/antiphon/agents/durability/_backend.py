@@ -46,6 +46,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told
+from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
@@ -97,7 +98,9 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         effects: Mapping[str, Effects],
         reconcile: Reconcile | None,
         limits: BudgetLimits,
+        on_change: OnChange | None = None,
     ) -> None:
+        self.on_change: OnChange | None = on_change
         self.agent = agent
         self.ledger = ledger
         self.effects = effects
@@ -158,7 +161,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
-        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits)
+        on_change = self._backend.on_change
+        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
 
         async def ask(key: str) -> Json:
             with effect_scope(CurrentEffect(key, name, "none")):
@@ -188,6 +192,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             settle=self._settle,
             limits=self._backend.limits,
             operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
+            on_change=self._backend.on_change,
         )
 
         async def call(key: str) -> Json:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, cast, get_args
 
+from pydantic_ai import UserPromptNode
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
+from pydantic_ai.capabilities import AbstractCapability, AgentNode, WrapRunHandler
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
-from pydantic_ai.models import Model
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
@@ -19,19 +21,19 @@ from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._observers import live_handler, told_as_agent
+from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
 from antiphon.agents.durability._model_request import limit_stream
+from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.agents.toolkit._names import known_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
-from antiphon.messages import Json, Message, current_port
 from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
-from antiphon.runtime.extending import Effect
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
@@ -63,6 +65,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
+        on_change: OnChange | None = None,
     ) -> None:
         """Make it.
 
@@ -71,7 +74,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
-        agent, if not by its own name.
+        agent, if not by its own name. `on_change` is that of `ledger_run`, where the run does not say it.
 
         Raises:
             TypeError: the ledger is not open, or is none.
@@ -89,6 +92,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         self._is_checked = not self._effects
         """Whether `effects` names only tools that the agent has, as far as that can be known."""
         self._reconcile = reconcile
+        self._on_change: OnChange | None = on_change
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
 
     @override
@@ -106,7 +110,14 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
-        return LedgerBackend(self.name, self._ledger, effects=self._effects, reconcile=self._reconcile, limits=self._limits)
+        return LedgerBackend(
+            self.name,
+            self._ledger,
+            effects=self._effects,
+            reconcile=self._reconcile,
+            limits=self._limits,
+            on_change=self._on_change,
+        )
 
     # ------------------------------------------------------------ a run of the agent
 
@@ -126,11 +137,41 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None:
             return None
         await run.open(self._ledger)
+        return await run.of_agent(run_id, self.name).now(key="start")
 
-        async def now(key: str) -> Json:
-            return current_port().now().isoformat()
+    @override
+    async def before_node_run(self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]) -> AgentNode[AgentDepsT]:
+        """Have system-prompt functions give the texts that are recorded."""
+        if current_run() is None or not isinstance(node, UserPromptNode):
+            return node
+        functions, dynamic = node.system_prompt_functions, node.system_prompt_dynamic_functions
+        if not functions and not dynamic:
+            return node
+        run = await self.get_durable_operation_backend().run_of(ctx)
+        kept = {id(runner): _recording(run, runner) for runner in (*functions, *dynamic.values())}
+        return replace(
+            node,
+            system_prompt_functions=[kept[id(runner)] for runner in functions],
+            system_prompt_dynamic_functions={ref: kept[id(runner)] for ref, runner in dynamic.items()},
+        )
 
-        return datetime.fromisoformat(await _Began(run.of_agent(run_id, self.name)).perform(now))
+    @override
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Replace the texts of instruction functions by those that are recorded. This hook is the last one."""
+        request_context = await super().before_model_request(ctx, request_context)
+        if current_run() is None:
+            return request_context
+        run = await self.get_durable_operation_backend().run_of(ctx)
+        parameters, values = request_context.model_request_parameters, PromptValues.of(run)
+        parts = parameters.instruction_parts or ()
+        if any(part.dynamic for part in parts):
+            given = await values.instructions(run, parts)
+            request_context.model_request_parameters = replace(parameters, instruction_parts=given)
+        else:
+            values.forget(run)
+        return request_context
 
     @override
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
@@ -179,22 +220,22 @@ def _tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
     return None
 
 
-class _Began(Effect):
-    """The effect that reads the clock when an agent begins. It changes nothing, so intent and outcome are written together."""
+def _recording(run: LedgerRun, runner: Any) -> Any:
+    """Return the runner of a system-prompt function that gives the recorded text, or notes the new one."""
+    function = runner.function
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    values = PromptValues.of(run)
 
-    is_told = False
+    async def text(ctx: RunContext[Any]) -> str | None:
+        try:
+            return await values.system_prompt(run, name)
+        except LookupError:
+            said = await runner.run(ctx)
+            values.say(run, name, said)
+            return cast("str | None", said)
 
-    def __init__(self, run: LedgerRun) -> None:
-        super().__init__(run.journal, run.course, "start", {}, effects="none", park=run.park, forgiven=run.forgiven)
-
-    @override
-    async def begin(self) -> Message:
-        return self.intent()
-
-    @override
-    async def end(self, outcome: Message) -> Message:
-        *_, stored = await self.journal.write_soon(self.thread_id, [self.intent(), outcome])
-        return stored
+    text.__qualname__ = name  # the history refers to a dynamic one by this name
+    return replace(runner, function=text)
 
 
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:

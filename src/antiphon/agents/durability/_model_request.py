@@ -12,11 +12,11 @@ arguments were cut must not be executed. They become text that is not JSON, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
@@ -39,16 +39,45 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
+from antiphon.agents._changes import (
+    RunStep,
+    StepChange,
+    ThreadChanges,
+    short_hash,
+    text_difference,
+    tools_difference,
+    values_difference,
+)
 from antiphon.agents._observers import is_told, provider_named, provider_of
+from antiphon.agents._opening import OnChange, RunPart
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import SecretArguments, Secrets, Unit
-from antiphon.agents.durability._prompt import plain_settings, tools_hash
-from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
-from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
-from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port
+from antiphon.agents.durability._prompt import (
+    OFFERED,
+    REQUEST,
+    VALUES,
+    PromptValues,
+    offered_tools,
+    plain_settings,
+    recorded_arguments,
+    tools_hash,
+)
+from antiphon.agents.durability._talk import (
+    AnswerRows,
+    TalkPlace,
+    ThreadTalk,
+    as_messages,
+    is_instructing,
+    restore,
+    told,
+)
+from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
+from antiphon.messages import TextPart as TalkText
+from antiphon.messages.keys import base_of, child_id, renamed
 from antiphon.messages.long_values import cut, cut_text
 from antiphon.runtime import ModelOperation, describe
-from antiphon.runtime.extending import Effect, is_too_large, says_the_same_value
+from antiphon.runtime.extending import is_too_large, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -181,14 +210,25 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
 _UPTO: Final = "upto_seq"
 
 
-class ModelRequestEffect(Effect):
+class ModelRequestEffect(RunStep):
     """A request to a model."""
 
+    does_read_finished = True
+
     def __init__(
-        self, run: LedgerRun, params: ModelRequestParams, id: ModelRequestId, *, option: str, limits: BudgetLimits
+        self,
+        run: LedgerRun,
+        params: ModelRequestParams,
+        id: ModelRequestId,
+        *,
+        option: str,
+        limits: BudgetLimits,
+        on_change: OnChange | None = None,
     ) -> None:
         self._limits = limits
         self._run_of = run
+        self._values = PromptValues.of(run).take(run)
+        self._tools = offered_tools(params.model_request_parameters)
         self._talk = ThreadTalk.of(run)
         self._prompt = self._talk.prompt(run, params.messages)
         self._known = self._talk.prompt(run, own, "own") if (own := _as_the_agent_has_them(params)) else self._prompt
@@ -206,10 +246,7 @@ class ModelRequestEffect(Effect):
             "prompt": self._prompt.hash,
             "tools": tools_hash(params.model_request_parameters),
         }
-        super().__init__(
-            run.journal, run.course, "model", arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
-        )
-
+        super().__init__(run.opened, REQUEST, arguments, effects="none", option=option, on_change=on_change)
         if is_told(run, params.run_context):
             self.operation = self._told(params, id, settings)
 
@@ -229,14 +266,19 @@ class ModelRequestEffect(Effect):
 
     @override
     async def begin(self) -> Message:
-        await self._talk.read(self._run_of)
-        await self._talk.spend(self._run_of, [self._limits], "request", self.id)
+        run, list_hash = self._run_of, str(self.arguments["tools"])
+        await self._talk.read(run)
+        await self._talk.spend(run, [self._limits], "request", self.id)
+        values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
+        more: dict[str, Json] = {} if offered is None else {OFFERED: offered}
+        if self._values:
+            more[VALUES] = values.row(run, self._values)
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
         said = self._talk.unsaid(units, self._known.marks(), self._place)
         self._talk.reach(self.journal.length(self.thread_id))
         while True:
             version = self._talk.seq + self.journal.waiting(self.thread_id)
-            intent = self._upto(version + len(said))
+            intent = self.intent({**self.arguments, _UPTO: version + len(said), **more})
             try:
                 records = await self._append([*said, intent], expected_version=version)
             except AppendConflictError as exc:  # another part of the run, or a post, was faster
@@ -244,21 +286,87 @@ class ModelRequestEffect(Effect):
                 self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
             else:
                 self._talk.reach(records[-1].seq)
+                values.stored(run, self.id, self._values)
+                if offered is not None:
+                    self._talk.offered.stored(list_hash, offered)
                 return records[-1].message
 
-    def _upto(self, seq: int) -> Message:
-        return self.intent({**self.arguments, _UPTO: seq})
+    # ------------------------------------------------------------ changed programs
 
     @override
     def is_same(self, intent: Message) -> bool:
-        recorded = _arguments(intent)
-        if recorded is None:
-            return False
-        changed = [name for name, value in self.arguments.items() if not says_the_same_value(recorded.get(name), value)]
-        if changed:
-            reason = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
-            raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
-        return True
+        return not self._changed(recorded_arguments(intent) or {})
+
+    def _changed(self, recorded: Mapping[str, Json]) -> list[str]:
+        return [name for name, value in self.arguments.items() if not says_the_same_value(recorded.get(name), value)]
+
+    @override
+    async def change(self, intent: Message) -> StepChange:
+        recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
+        before: Any = {name: thaw(value) for name, value in recorded.items()}
+        changed, lines, is_input = self._changed(recorded), list[str](), False
+        if "model" in changed:
+            lines.append(f"model: {before.get('model')!r}, now {self.arguments['model']!r}")
+        if "settings" in changed:
+            lines += values_difference("setting", before.get("settings") or {}, cast("Unit", self.arguments["settings"]))
+        if "tools" in changed:
+            lines += await self._changed_tools(before.get("tools"))
+        if "prompt" in changed:
+            more, is_input = await self._changed_prompt(before.get(_UPTO))
+            lines += more
+        what = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
+        return StepChange(f"{what}, in {self.id!r}", lines, short_hash(self.arguments), is_input)
+
+    async def _changed_tools(self, list_hash: str) -> list[str]:
+        await self._talk.read(self._run_of)
+        if (before := self._talk.offered.of(list_hash)) is None:
+            return []  # it was recorded without its texts, or had no tools
+        return tools_difference(before, self._tools) or ["the form of the answer has changed"]
+
+    async def _changed_prompt(self, upto: Any) -> tuple[list[str], bool]:
+        """Return how the newest message differs from the recorded one, and whether the program was asked something else."""
+        unit = self._withheld.clean_unit(self._prompt.units[-1])
+        first = base_of(self.id)  # a further attempt does not say it again
+        records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
+        rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
+        before, after = ([row for row in side if not is_instructing(row)] for side in (rows, told([unit])))
+        instructions = await ThreadTalk.instructions_at(self._run_of, upto) if isinstance(upto, int) else None
+        lines = text_difference("instructions", instructions, unit.get("instructions") or None)
+        for role, name in _PROMPT_PARTS.items():
+            old, new = ([row for row in side if row.role_hint_for_llm == role] for side in (before, after))
+            old = old[-len(new) or None :]  # earlier messages of a conversation may have been new in this request, too
+            if not _say_the_same(old, new):
+                lines += text_difference(name, *("\n".join(map(_said, side)) for side in (old, new)))
+        asked = [[row for row in side if row.role_hint_for_llm == "user"] for side in (before, after)]
+        is_first, (old, new) = self.id.rpartition("/")[2] == REQUEST, asked
+        is_input = is_first and bool(old) and not _say_the_same(old[-len(new) or None :], new)
+        return lines or ["messages before the newest one have changed"], is_input
+
+    @override
+    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
+        run, changes = self._run_of, await ThreadChanges.of(self.opened)
+        reached: Collection[str] = getattr(run.course, "reached", ())
+        if left := changes.not_reached(run.course.invocation_id, reached, self.id):
+            raise self.stopped(change, f"it cannot continue: the program does not repeat the recorded call {left[0]!r}")
+        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        answer = [row.message for row in records if row.message.id.startswith(f"{self.id}@answer")]
+        done = {row.invocation_id for row in answer if row.kind == "option_result"}
+        for row in answer:
+            payload = row.payload
+            is_open = isinstance(payload, OptionCallPayload) and payload.invocation_id not in done
+            if isinstance(payload, OptionCallPayload) and is_open and payload.option_name not in self._tools:
+                reason = f"it cannot continue: the recorded answer calls tool {payload.option_name!r}, and it is gone"
+                raise self.stopped(change, f"{reason}. Keep the tool until the run has ended")
+        self._option = cast("OptionCallPayload", intent.payload).option_name
+        self._talk.know(self._known.marks(), self._place)
+
+    @override
+    def restart(self) -> None:
+        """Go on in another part of the run: everything that the agent does from here on is new."""
+        course = self.course
+        assert isinstance(course, RunPart)  # noqa: S101 (an agent has a part of its own)
+        course.invocation_id = renamed(course.invocation_id)
+        self.id = child_id(course.invocation_id, self.id.rpartition("/")[2])
 
     # ------------------------------------------------------------ and back
 
@@ -340,10 +448,24 @@ def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage]
     return own if all(one.kind == other.kind for one, other in zip(own, sent, strict=True)) else None
 
 
-def _arguments(intent: Message) -> JsonObject | None:
-    payload = intent.payload
-    arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
-    return arguments if isinstance(arguments, JsonObject) else None
+_PROMPT_PARTS: Final = {"system": "system prompt", "user": "question", "tool": "results of tools"}
+"""What a message of a prompt is called, by its role."""
+
+
+def _say_the_same(before: Sequence[Message], after: Sequence[Message]) -> bool:
+    """Whether messages have the same content, redacted values aside."""
+    if len(before) != len(after):
+        return False
+    sides = ([row.payload.model_dump(mode="json") for row in side] for side in (before, after))
+    return all(says_the_same_value(*pair) for pair in zip(*sides, strict=True))
+
+
+def _said(message: Message) -> str:
+    """Return a message of a prompt as text."""
+    payload = message.payload
+    if isinstance(payload, OptionResultPayload):
+        return to_json(thaw(payload.result), fallback=str).decode()
+    return "\n".join(part.text if isinstance(part, TalkText) else f"[{part.kind}]" for part in message.parts)
 
 
 def _described(operation: ModelOperation, unit: Unit, messages: Sequence[Message]) -> ModelOperation:

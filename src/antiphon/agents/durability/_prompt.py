@@ -1,23 +1,38 @@
-"""The identity of a prompt: a hash of its content, without the times and ids that differ from run to run."""
+"""The identity of a prompt: a hash of its content, without the times and ids that differ from run to run.
+
+**Values.** Functions of a program compute parts of a prompt: instructions and system prompts, such as one with the date. Their
+texts are recorded with the request, so that a run that goes on says the same again (`PromptValues`). Literal texts are not
+recorded there: a changed one is a changed program.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
+from antiphon.agents._changes import short_hash
+from antiphon.agents._opening import EffectKeys
 from antiphon.agents._secrets import Unit
+from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
+from antiphon.messages.keys import child_id
+from antiphon.runtime.extending import is_too_large
+
+if TYPE_CHECKING:
+    from antiphon.agents._run import LedgerRun
 
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only their names are stored."""
@@ -166,3 +181,200 @@ def _digest(value: Any) -> str:
     except TypeError:  # an integer of more than 64 bits
         words = json.dumps(value, sort_keys=True, default=str).encode()
     return sha256(words).hexdigest()[:32]
+
+
+# ---------------------------------------------------------------- values of functions
+
+REQUEST: Final = "model"
+"""The key of model requests."""
+VALUES: Final = "values"
+
+
+def recorded_arguments(intent: Message) -> JsonObject | None:
+    """Return what identifies an effect, from its intent."""
+    payload = intent.payload
+    arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
+    return arguments if isinstance(arguments, JsonObject) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A text of a function, and the request whose row has it."""
+
+    text: str | None
+    hash: str
+    at: str
+
+
+class PromptValues:
+    """The texts that functions gave for the prompts of a run. Each text is stored once in a run of an agent.
+
+    A row has, by the name of the function or its part, the hash of the text, and the text itself or the request that has it.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: dict[str, dict[str, _Text]] = {}
+        """By request, what an earlier attempt has recorded."""
+        self._stored: dict[tuple[str, str], _Text] = {}
+        """By run of an agent and name, the last text that the thread has."""
+        self._system: dict[str, dict[str, str | None]] = {}
+        """By run of an agent, the system prompts of its first request."""
+        self._next: dict[str, dict[str, str | None]] = {}
+        """By run of an agent, all texts of its next request."""
+
+    @classmethod
+    def of(cls, run: LedgerRun) -> PromptValues:
+        """Return the one that a run and all its parts share."""
+        return run.opened.share(cls)
+
+    async def system_prompt(self, run: LedgerRun, name: str) -> str | None:
+        """Return the recorded text of a system-prompt function.
+
+        Raises:
+            LookupError: there is none: call the function.
+        """
+        found = (await self._of_next_request(run))[f"system:{name}"]
+        self.say(run, name, found.text)
+        return found.text
+
+    def say(self, run: LedgerRun, name: str, text: str | None) -> None:
+        """Note the text of a system-prompt function, for the first request of an agent."""
+        self._system.setdefault(run.course.invocation_id, {})[f"system:{name}"] = text
+
+    async def instructions(self, run: LedgerRun, parts: Sequence[InstructionPart]) -> list[InstructionPart]:
+        """Return the instructions of the next request of an agent, with the recorded texts of functions."""
+        own = run.course.invocation_id
+        recorded, counts = await self._of_next_request(run), Counter[str]()
+        said, given = dict(self._system.get(own, {})), list[InstructionPart]()
+        for part in parts:
+            if part.dynamic:
+                name = _name(part, counts)
+                found = recorded.get(name)
+                text = part.content if found is None or found.text is None else found.text
+                said[name] = text
+                part = part if text == part.content else replace(part, content=text)  # noqa: PLW2901 (the same part)
+            given.append(part)
+        self._next[own] = said
+        return given
+
+    def take(self, run: LedgerRun) -> Mapping[str, str | None]:
+        """Return the texts of a request that is about to be made."""
+        own = run.course.invocation_id
+        return {**self._system.pop(own, {}), **self._next.get(own, {})}
+
+    def forget(self, run: LedgerRun) -> None:
+        """Drop the texts of a request whose instructions have none of a function."""
+        self._next.pop(run.course.invocation_id, None)
+
+    def row(self, run: LedgerRun, texts: Mapping[str, str | None]) -> dict[str, Json]:
+        """Return texts in their stored form, for the row of a request."""
+        said: dict[str, Json] = {}
+        for name, text in texts.items():
+            known = self._stored.get((run.course.invocation_id, name))
+            digest = short_hash(text)
+            is_known = known is not None and known.hash == digest
+            said[name] = {"hash": digest, **({"same_as": known.at} if known is not None and is_known else {"text": text})}
+        return said
+
+    def stored(self, run: LedgerRun, id: str, texts: Mapping[str, str | None]) -> None:
+        """Note that the row of a request is stored."""
+        for name, text in texts.items():
+            self._keep(run, name, _Text(text, short_hash(text), id))
+
+    def _keep(self, run: LedgerRun, name: str, text: _Text) -> None:
+        own = run.course.invocation_id, name
+        if (known := self._stored.get(own)) is None or known.hash != text.hash:
+            self._stored[own] = text
+
+    async def _of_next_request(self, run: LedgerRun) -> dict[str, _Text]:
+        """Return what is recorded of the next request of an agent; nothing, if it is a new one."""
+        if not (run.is_again or run.journal.has_had_owners(run.thread_id)):
+            return {}
+        course = run.course
+        assert isinstance(course, EffectKeys)  # noqa: S101 (an agent's part of a run is one)
+        request = child_id(course.invocation_id, course.upcoming_key(REQUEST))
+        if request not in self._recorded:
+            values = await _values(run, request)
+            found = {name: await self._text(run, request, name, said) for name, said in values.items()}
+            self._recorded[request] = {name: text for name, text in found.items() if text is not None}
+            for name, text in self._recorded[request].items():
+                self._keep(run, name, text)
+        return self._recorded[request]
+
+    async def _text(self, run: LedgerRun, request: str, name: str, said: Json) -> _Text | None:
+        """Return a recorded text; None if it was redacted: what the function says now has to do, and is compared."""
+        if not isinstance(said, JsonObject):
+            return None
+        at = said.get("same_as")
+        if isinstance(at, str):
+            request, said = at, (await _values(run, at)).get(name)
+        text = said.get("text") if isinstance(said, JsonObject) else None
+        is_whole = isinstance(said, JsonObject) and "text" in said and said.get("hash") == short_hash(text)
+        return _Text(cast("str | None", text), short_hash(text), request) if is_whole else None
+
+
+async def _values(run: LedgerRun, id: str) -> Mapping[str, Json]:
+    records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
+    rows = [record.message for record in records if record.message.lane == "effect"]
+    arguments = recorded_arguments(rows[0]) if rows else None
+    values = None if arguments is None else arguments.get(VALUES)
+    return values if isinstance(values, JsonObject) else {}
+
+
+# ---------------------------------------------------------------- tools that were offered
+
+OFFERED: Final = "offered"
+
+
+def offered_tools(parameters: ModelRequestParameters) -> dict[str, dict[str, Json]]:
+    """Return the tools of a request by name, as JSON."""
+    return {
+        tool.name: {"description": tool.description, "parameters": tool.parameters_json_schema, "strict": tool.strict}
+        for tool in (*parameters.function_tools, *parameters.output_tools)
+    }
+
+
+class OfferedTools:
+    """The tools that the requests of a thread have offered, so that a changed one can be named. Each is stored once."""
+
+    def __init__(self) -> None:
+        self.lists: dict[str, dict[str, str]] = {}
+        """By the hash of a list of tools, the hash of each by name."""
+        self.tools: dict[str, dict[str, Any]] = {}
+        """By hash."""
+
+    def heard(self, message: Message) -> None:
+        """Read a row of the thread."""
+        arguments = recorded_arguments(message) if message.lane == "effect" else None
+        if arguments is None or not isinstance(said := arguments.get(OFFERED), JsonObject):
+            return
+        found: Any = thaw(said)
+        self.lists.setdefault(str(arguments.get("tools")), found.get("list", {}))
+        for digest, tool in found.get("tools", {}).items():
+            self.tools.setdefault(digest, tool)
+
+    def row(self, list_hash: str, tools: Mapping[str, Mapping[str, Json]]) -> dict[str, Json] | None:
+        """Return a list of tools in its stored form, for the row of a request; None if the thread has it."""
+        if not tools or list_hash in self.lists:
+            return None
+        own = {name: short_hash(tool) for name, tool in tools.items()}
+        new = {own[name]: dict(tool) for name, tool in tools.items() if own[name] not in self.tools}
+        said: dict[str, Json] = {"list": cast("Json", own), "tools": cast("Json", new)}
+        return {"list": cast("Json", own)} if is_too_large(said) else said
+
+    def stored(self, list_hash: str, said: Mapping[str, Any]) -> None:
+        """Note that a list is stored."""
+        self.lists[list_hash] = said["list"]
+        self.tools |= said.get("tools", {})
+
+    def of(self, list_hash: str) -> dict[str, dict[str, Any]] | None:
+        """Return the tools of a list by name; None if the thread does not have it."""
+        found = self.lists.get(list_hash)
+        return None if found is None else {name: self.tools.get(digest, {"hash": digest}) for name, digest in found.items()}
+
+
+def _name(part: InstructionPart, counts: Counter[str]) -> str:
+    """Return the name of an instruction: its id, if it has one, and its number among those of the same name."""
+    name = f"instructions:{part.id}" if part.id is not None else "instructions"
+    counts[name] += 1
+    return name if counts[name] == 1 else f"{name}={counts[name]}"

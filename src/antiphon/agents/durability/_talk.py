@@ -17,7 +17,7 @@ from antiphon.agents._guards import ThreadGuards
 from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
-from antiphon.agents.durability._prompt import HashedPrompt
+from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -31,6 +31,7 @@ from antiphon.messages import (
     is_name,
     trusted,
 )
+from antiphon.messages.keys import is_renamed, run_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -50,6 +51,8 @@ class ThreadTalk:
 
     def __init__(self) -> None:
         self._marks: set[str] = set()
+        self._anew: dict[str, set[str]] = {}
+        """By run of an agent that was restarted, the marks of what was said in it."""
         self._instructions: str | None = None
         self._prompts: dict[tuple[str, str], HashedPrompt] = {}
         self._is_read = False
@@ -63,6 +66,7 @@ class ThreadTalk:
         self.spending = Spending()
         self.guards = ThreadGuards()
         self.refusals = ToolFailures()
+        self.offered = OfferedTools()
 
     @classmethod
     def of(cls, run: LedgerRun) -> ThreadTalk:
@@ -103,6 +107,7 @@ class ThreadTalk:
             self.spending.thread.began = self.spending.thread.began or record.recorded_at
             self.spending.heard(record.message, run.opened.root)
             self.guards.heard(record.message, run.opened.root)
+            self.offered.heard(record.message)
             if record.message.lane == "talk":
                 self._heard(record.message)
 
@@ -141,7 +146,7 @@ class ThreadTalk:
     def _heard(self, message: Message) -> None:
         own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)
         if isinstance(own, JsonObject) and isinstance(mark := own.get(_MARK), str):
-            self._marks.add(mark)
+            self._keep(mark, message.parent_id or "")
         match notes.get("instructions") if isinstance(notes, JsonObject) else None:
             case "here":
                 self._instructions = "".join(part.text for part in message.parts if isinstance(part, TextPart))
@@ -150,18 +155,44 @@ class ThreadTalk:
             case _:
                 pass
 
+    @classmethod
+    async def instructions_at(cls, run: LedgerRun, seq: int) -> str | None:
+        """Return the instructions that held at a place of the thread.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        talk = cls()
+        async for record in run.ledger.read(run.thread_id, before=seq + 1):
+            if record.message.lane == "talk":
+                talk._heard(record.message)
+        return talk._instructions
+
     def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace) -> list[Message]:
         """Return the messages of a prompt that the thread does not have, as rows to write."""
         rows: list[Message] = []
+        anew = self._anew.setdefault(agent_run, set()) if is_renamed(agent_run := run_of(place.id)) else None
         for unit, mark in zip(units, marks, strict=True):
-            if mark not in self._marks:
-                self._marks.add(mark)
+            # A restarted agent says again what it said, in the same words or not; not what was said before it.
+            is_own = anew is not None and unit.get("run_id") == units[-1].get("run_id")
+            if mark not in (anew if anew is not None and is_own else self._marks):
+                self._keep(mark, place.id)
                 rows += self._said(unit, mark, place, len(rows))
         return rows
 
+    def know(self, marks: Iterable[str], place: TalkPlace) -> None:
+        """Count messages as said, although the program says them otherwise now: what is recorded stays as it is."""
+        for mark in marks:
+            self._keep(mark, place.id)
+
+    def _keep(self, mark: str, exchange: str) -> None:
+        self._marks.add(mark)
+        if is_renamed(agent_run := run_of(exchange)):
+            self._anew.setdefault(agent_run, set()).add(mark)
+
     def answered(self, answer: AnswerRows) -> None:
         """Note that an answer is written."""
-        self._marks.add(answer.mark)
+        self._keep(answer.mark, answer.rows[0].parent_id or "")
         self.spending.pay(answer.rows[0].usage)
 
     def _said(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
@@ -184,6 +215,12 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
     talk = ThreadTalk.of(run)
     await talk.read(run)
     return talk.guards
+
+
+def is_instructing(message: Message) -> bool:
+    """Whether a message of a prompt is its instructions."""
+    notes = message.metadata.get(_DIALECT)
+    return isinstance(notes, JsonObject) and notes.get("instructions") in ("here", "none")
 
 
 class AnswerRows(NamedTuple):

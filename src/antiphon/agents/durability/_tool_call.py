@@ -21,13 +21,15 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
+from antiphon.agents._changes import RunStep, StepChange, short_hash
+from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
-from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import ParkedError, WithdrawnError
 from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, ToolOperation, describe
-from antiphon.runtime.extending import Effect, is_too_large
+from antiphon.runtime.extending import is_too_large
 
 # ---------------------------------------------------------------- the effect
 
@@ -107,8 +109,10 @@ Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
 """Finds out the outcome of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
 
 
-class ToolCallEffect(Effect):
+class ToolCallEffect(RunStep):
     """A call of a tool."""
+
+    does_read_finished = True
 
     def __init__(
         self,
@@ -123,18 +127,11 @@ class ToolCallEffect(Effect):
         settle: Callable[[Unsettled], Awaitable[Json | NotDone | None]] | None,
         limits: BudgetLimits,
         operation: ToolOperation | None = None,
+        on_change: OnChange | None = None,
     ) -> None:
-        super().__init__(
-            run.journal,
-            run.course,
-            key,
-            {"tool": tool, "arguments": dict(arguments)},
-            effects=effects,
-            park=run.park,
-            option=option,
-            parent_id=parent_id,
-            forgiven=run.forgiven,
-        )
+        said: dict[str, Json] = {"tool": tool, "arguments": dict(arguments)}
+        more: dict[str, Any] = {"option": option, "parent_id": parent_id, "on_change": on_change}
+        super().__init__(run.opened, key, said, effects=effects, **more)
         self.operation = operation
         self._run_of = run
         self._talk = ThreadTalk.of(run)
@@ -165,13 +162,12 @@ class ToolCallEffect(Effect):
                 describe(replace(operation, result=value.get("result")))
 
     @override
-    def is_same(self, intent: Message) -> bool:
-        if super().is_same(intent):
-            return True
-        reason = f"the program calls tool {self._tool!r} with {self._change(intent)} than thread {self.thread_id!r} says"
-        raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+    async def change(self, intent: Message) -> StepChange:
+        what = f"the program calls tool {self._tool!r} with {self._other(intent)} than thread {self.thread_id!r} says"
+        digest = short_hash([self._option, self._effects, self.arguments])
+        return StepChange(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
 
-    def _change(self, intent: Message) -> str:
+    def _other(self, intent: Message) -> str:
         """Return what differs from a call that is recorded."""
         recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
         if recorded.option_name != own.option_name:

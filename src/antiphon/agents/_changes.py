@@ -1,0 +1,462 @@
+"""Changed programs: how a run goes on whose program differs from what is recorded.
+
+A run that is continued comes by its recorded steps again. If the program was changed since, a step differs: a model request
+has another prompt, a tool has another schema. Then `on_change` decides:
+
+| `on_change` | a recorded step that differs |
+|---|---|
+| `stop` | `HistoryMismatchError`, with the differences. Nothing is started |
+| `continue` | its recorded result counts as it is, and what is not recorded is done under the new program |
+| `restart` | it is done anew, and so is what follows from it. Refused if the run has begun a `once` effect |
+
+The thread records each choice in a row `RUN_CHANGED`: G11 holds without exception where there is none. A person chooses with a
+row `RUN_CHANGE_ALLOWED`, which covers the steps that were recorded before it. So a permission is for one change: what is done
+under the new program is recorded after it, and is compared again.
+
+**Covered** are model requests, plain tool calls and effects of the program itself. Toolkits, guards, approvals and notes are
+not, because they are made of other effects: a thread that was begun under a guard refuses a program without it.
+
+**Patches.** `LedgerRun.patched` returns whether a run takes a new branch of its program. A run that has already passed that
+place does not: it has recorded steps that the program has not come to yet.
+"""
+
+from __future__ import annotations
+
+import json
+from asyncio import Lock
+from base64 import b32encode
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+import orjson
+from typing_extensions import override
+
+from antiphon.agents._opening import PROGRAM, RUN, OnChange, Opened
+from antiphon.errors import HistoryMismatchError
+from antiphon.ledger import command_line
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    DataPart,
+    Json,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    thaw,
+)
+from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of, patch_id
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import AGAIN, PARK, Effect, says_the_same_value
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+
+Choice: TypeAlias = Literal["continue", "restart"]
+
+CHANGED: Final = "RUN_CHANGED"
+ALLOWED: Final = "RUN_CHANGE_ALLOWED"
+_PATCHED: Final = "RUN_PATCHED"
+
+
+def short_hash(value: Any) -> str:
+    """Return a hash of a JSON value, in base 32: hexadecimal digits may look like the number of a card, and be redacted."""
+    words = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
+    return b32encode(sha256(words).digest()).decode()[:26].lower()
+
+
+# ---------------------------------------------------------------- differences, as text
+
+_WIDTH = 140
+_AROUND = 40
+"""Characters that are shown before the first difference of a long line."""
+_MOST_LINES = 6
+
+
+def text_difference(name: str, before: str | None, after: str | None) -> list[str]:
+    """Return how a text has changed, as lines of a diff; no lines if it has not."""
+    if before == after:
+        return []
+    return [f"{name}:", *_limited(_diff((before or "").splitlines(), (after or "").splitlines()))]
+
+
+def _diff(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    for tag, start, end, other_start, other_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            old, new = before[start:end], after[other_start:other_end]
+            place = _first_difference(old[0], new[0]) if old and new else 0
+            yield from (f"  - {_cut(line, place)}" for line in old)
+            yield from (f"  + {_cut(line, place)}" for line in new)
+
+
+def _first_difference(old: str, new: str) -> int:
+    return next((place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
+
+
+def _cut(line: str, place: int) -> str:
+    start = max(0, place - _AROUND) if len(line) > _WIDTH else 0
+    shown = line[start : start + _WIDTH]
+    return f"{'…' if start else ''}{shown}{'…' if start + _WIDTH < len(line) else ''}"
+
+
+def _limited(lines: Iterator[str]) -> list[str]:
+    found = list(lines)
+    left = len(found) - _MOST_LINES
+    return found if left <= 0 else [*found[:_MOST_LINES], f"  … and {left} more lines"]
+
+
+def tools_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which tools have changed, and how. A tool is a JSON object."""
+    lines = [f"tool {name!r} is gone" for name in before if name not in after]
+    lines += [f"tool {name!r} is new" for name in after if name not in before]
+    for name in before:
+        if name in after and before[name] != after[name]:
+            lines += _tool_difference(name, before[name], after[name])
+    return lines
+
+
+def _tool_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for field in dict.fromkeys((*before, *after)):
+        old, new = (_as_text(each.get(field)) for each in (before, after))
+        lines += text_difference(f"{field} of tool {name!r}", old, new)
+    return lines or [f"tool {name!r} has changed"]
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def values_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which of some settings have changed."""
+    changed = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
+    return [f"{name} {key!r}: {before.get(key)!r}, now {after.get(key)!r}" for key in changed]
+
+
+# ---------------------------------------------------------------- choices
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """How a step of the program differs from what is recorded."""
+
+    what: str
+    """In a sentence."""
+    lines: Sequence[str] = ()
+    """The differences."""
+    digest: str = ""
+    """The hash of what the program does now: a choice is for that."""
+    is_input: bool = False
+    """Whether the program was given something else to do, as another question."""
+
+
+class ThreadChanges:
+    """The choices that the rows of a thread record, and the steps of the run that were recorded before this attempt."""
+
+    def __init__(self) -> None:
+        self._continued: set[tuple[str, str]] = set()
+        """Steps, with the digest of the change."""
+        self._restarted: set[str] = set()
+        self._allowed: dict[str, OnChange] = {}
+        """By step, what a person has chosen."""
+        self.once: list[str] = []
+        """The `once` effects that were begun since the run began."""
+        self.steps: list[str] = []
+        """The effects of the run, in the order of their begin."""
+        self.tools: set[str] = set()
+        """Those that are calls of plain tools."""
+        self._is_read = False
+        self._lock = Lock()
+
+    @classmethod
+    async def of(cls, opened: Opened) -> ThreadChanges:
+        """Return the one that a run and all its parts share. The thread is read once.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        own = opened.share(cls)
+        async with own._lock:
+            if not own._is_read:
+                await own._read(opened)
+                own._is_read = True
+        return own
+
+    async def _read(self, opened: Opened) -> None:
+        root = opened.root
+        has_begun = False
+        async for record in opened.journal.ledger.read(opened.course.thread_id or ""):
+            message, payload = record.message, record.message.payload
+            if message.lane == "control":
+                self._heard_choice(message, root)
+            elif message.lane == "effect" and isinstance(payload, OptionCallPayload):
+                has_begun = has_begun or is_of(payload.invocation_id, root)
+                if has_begun:
+                    self._heard_step(payload, root)
+
+    def _heard_step(self, payload: OptionCallPayload, root: str) -> None:
+        if payload.option_name in (AGAIN, PARK):
+            return
+        if payload.arguments.get("effects") == "once":  # also of others: what a run does may have an id without its name
+            self.once.append(payload.invocation_id)
+        if is_below(payload.invocation_id, root):
+            self.steps.append(payload.invocation_id)
+            arguments = payload.arguments.get("arguments")
+            if isinstance(arguments, JsonObject) and "tool" in arguments and payload.arguments.get("effects") is not None:
+                self.tools.add(payload.invocation_id)
+
+    def _heard_choice(self, message: Message, root: str) -> None:
+        match message.payload:
+            case PartsPayload(parts=(DataPart(data=JsonObject() as data),)):
+                pass
+            case _:
+                return
+        choice, step = data.get("choice"), data.get("step")
+        if data.get("type") == CHANGED and message.policy == RUNTIME_POLICY and isinstance(step, str):
+            if choice == "restart":
+                self._restarted.add(step)
+            else:
+                self._continued.add((step, str(data.get("digest"))))
+        elif data.get("type") == ALLOWED and data.get("run") == root and choice in ("continue", "restart"):
+            self._allowed = dict.fromkeys(self.steps, cast("OnChange", choice))
+
+    def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
+        """Return how the run goes on from a step that differs."""
+        if (step, change.digest) in self._continued:
+            return "continue"
+        return self._allowed.get(step, on_change)
+
+    def is_restarted(self, step: str) -> bool:
+        """Whether what is recorded of a step was set aside."""
+        return step in self._restarted
+
+    async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
+        """Record how the run goes on from a step.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        if (step, change.digest) in self._continued:
+            return
+        by = "person" if step in self._allowed else "program"
+        said: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
+        said["differences"] = list(change.lines)
+        await _write(opened, changed_id(step, change.digest), said, about=step)
+        if choice == "restart":
+            self._restarted.add(step)
+        else:
+            self._continued.add((step, change.digest))
+
+    def not_reached(self, part: str, reached: Collection[str], before: str) -> list[str]:
+        """Return the calls of plain tools in a run of an agent that the program has not made again before a step."""
+        earlier = self.steps[: self.steps.index(before)] if before in self.steps else self.steps
+        return [step for step in earlier if step in self.tools and parent_of(step) == part and base_of(step) not in reached]
+
+
+def is_of(invocation_id: str, root: str) -> bool:
+    """Whether something is a run, or happens in it."""
+    return invocation_id == root or is_below(invocation_id, root)
+
+
+async def _write(opened: Opened, id: str, said: dict[str, Json], *, about: str) -> None:
+    """Write a row about a run, with the next rows: before anything that depends on it."""
+    thread_id, payload = opened.course.thread_id or "", PartsPayload(parts=(DataPart(data=said),))
+    own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "parent_id": about, "correlation_id": id}
+    await opened.journal.write_soon(thread_id, [Message(id=id, policy=RUNTIME_POLICY, payload=payload, **own)])
+
+
+async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
+    """Record that a person lets the open runs of a thread, or one of them, go on under a changed program. Return these runs.
+
+    It covers the steps that are recorded by now. Toolkits, guards and approvals are never covered.
+
+    Raises:
+        ValueError: there is no such open run.
+        LedgerError: it could not be stored.
+    """
+    calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
+    runs = [call.invocation_id or "" for call in calls if cast("OptionCallPayload", call.payload).option_name == RUN]
+    chosen = [run for run in runs if run_id is None or run == f"{thread_id}/{as_key(run_id)}"]
+    if not chosen:
+        raise ValueError(f"thread {thread_id!r} has no open run{'' if run_id is None else f' {run_id!r}'}")
+    for run in chosen:
+        said: dict[str, Json] = {"type": ALLOWED, "run": run, "choice": choice}
+        own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "to": (PROGRAM,), "correlation_id": run}
+        await ledger.post(thread_id, Message(policy="user", payload=PartsPayload(parts=(DataPart(data=said),)), **own))
+    return tuple(chosen)
+
+
+# ---------------------------------------------------------------- steps
+
+
+class RunStep(Effect):
+    """An effect of a run, for which the program says how to go on if it differs from what is recorded."""
+
+    does_read_finished: bool = False
+    """Whether the recorded outcome counts in a finished run, whatever the program does now."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        key: str,
+        arguments: Mapping[str, Json],
+        *,
+        effects: Effects,
+        option: str | None = None,
+        parent_id: str | None = None,
+        on_change: OnChange | None = None,
+    ) -> None:
+        super().__init__(
+            opened.journal,
+            opened.course,
+            key,
+            arguments,
+            effects=effects,
+            park=opened.park,
+            option=option,
+            parent_id=parent_id,
+            forgiven=opened.forgiven,
+        )
+        self.opened = opened
+        self.on_change: OnChange = opened.on_change or on_change or "stop"
+
+    # ------------------------------------------------------------ what subclasses may override
+
+    async def change(self, intent: Message) -> StepChange:
+        """Return how this step differs from a recorded one."""
+        what = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
+        return StepChange(what, self.changed_arguments(intent), short_hash(self.arguments), is_input=True)
+
+    def changed_arguments(self, intent: Message) -> list[str]:
+        """Return which arguments have changed; not their values, which may be secret."""
+        before, after = _arguments(intent), _arguments(self.intent())
+        return [f"argument {name!r} has changed" for name in {**before, **after} if before.get(name) != after.get(name)]
+
+    async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
+        """Refuse to take what is recorded, if it makes no sense in this program.
+
+        Raises:
+            HistoryMismatchError: it makes none.
+        """
+        payload = cast("OptionCallPayload", intent.payload)
+        if outcome is None and not says_the_same_value(payload.arguments.get("arguments"), dict(self.arguments)):
+            raise self.stopped(change, "it was begun and has not ended, so it would be done again with other arguments")
+        # An effect that was begun as `once`, or is one now, must not be done again.
+        recorded = payload.arguments.get("effects")
+        self._effects = "once" if "once" in (recorded, self._effects) else cast("Effects", recorded)
+        self._option = payload.option_name  # an outcome names the option of its intent
+
+    def restart(self) -> None:
+        """Take another id: what is recorded under this one is set aside."""
+        self.skip()
+
+    # ------------------------------------------------------------ the same for all steps
+
+    @override
+    async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
+        if self.is_same(intent):
+            return True
+        change = await self.change(intent)
+        changes = await ThreadChanges.of(self.opened)
+        if changes.is_restarted(self.id):
+            self.restart()
+            return False
+        if self.opened.is_finished:
+            return self._reads(change)
+        match changes.choice(self.id, change, self.on_change):
+            case "stop":
+                raise self.stopped(change)
+            case "continue":
+                await self.check_continues(intent, outcome, change)
+                await changes.choose(self.opened, self.id, change, "continue")
+                return True
+            case "restart":
+                if changes.once:
+                    reason = f"it cannot restart: {changes.once[0]!r} must not be done twice, and was begun"
+                    raise self.stopped(change, reason)
+                await changes.choose(self.opened, self.id, change, "restart")
+                self.restart()
+                return False
+
+    def _reads(self, change: StepChange) -> bool:
+        """Return True if the outcome of a finished run counts, although the program has changed."""
+        if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
+            return True
+        raise self.stopped(change)
+
+    def stopped(self, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
+        """Return the error that stops the run."""
+        lines = [change.what, *change.lines]
+        if refusal is not None:
+            lines.append(refusal)
+        elif not self.opened.is_program:
+            lines.append("restore the program, or begin the work anew")
+        elif not self.opened.is_finished:
+            command = command_line(self.journal.ledger, "resume", self.thread_id, options="--on-change continue")
+            lines.append(
+                f"to go on with what is recorded: `{command}` and start the program again,"
+                ' or ledger_run(..., on_change="continue"). For other work, give the run another id'
+            )
+        else:
+            lines.append("the run is finished: for other work, give it another id")
+        return HistoryMismatchError("\n".join(lines), self.course.to)
+
+
+def _arguments(intent: Message) -> dict[str, Any]:
+    """Return the arguments of an effect; of a tool call, those of the tool."""
+    found = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
+    inner = found.get("arguments") if isinstance(found, JsonObject) else None
+    given = inner if isinstance(inner, JsonObject) else found
+    return cast("dict[str, Any]", thaw(given)) if isinstance(given, JsonObject) else {}
+
+
+# ---------------------------------------------------------------- patches
+
+
+class Patches:
+    """The new branches of a program that a run takes, by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+        self._lock = Lock()
+
+    async def patched(self, opened: Opened, name: str) -> bool:
+        """Return whether a run takes a branch. The first answer holds for the whole run.
+
+        Raises:
+            LedgerError: it could not be read or stored.
+        """
+        async with self._lock:
+            if name not in self._known:
+                self._known[name] = await self._decide(opened, name)
+            return self._known[name]
+
+    async def _decide(self, opened: Opened, name: str) -> bool:
+        mark, journal, thread_id = patch_id(opened.root, name), opened.journal, opened.course.thread_id or ""
+        if opened.course.attempt > 1 or journal.has_had_owners(thread_id):
+            await journal.settle(thread_id)
+            if await journal.ledger.by_correlation(mark, thread_id=thread_id):
+                return True
+            if opened.is_finished or await _is_behind(opened):
+                return False
+        await _write(opened, mark, {"type": _PATCHED, "name": name}, about=opened.root)
+        return True
+
+
+async def _is_behind(opened: Opened) -> bool:
+    """Whether the run has recorded steps that the program has not come to yet."""
+    changes, course = await ThreadChanges.of(opened), opened.course
+    reached: Collection[str] = getattr(course, "reached", ())
+    return not all(_is_passed(step, reached, course.invocation_id) for step in changes.steps)
+
+
+def _is_passed(step: str, reached: Collection[str], here: str) -> bool:
+    """Whether the program has come by a step, or by one that it was part of: the work of a tool that is not called again."""
+    while step:
+        if base_of(step) in reached and not is_of(here, step):
+            return True
+        step = parent_of(step)
+    return False
