@@ -43,10 +43,11 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._observers import is_told
+from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
-from antiphon.agents.durability._failures import tool_errors, with_known_errors
+from antiphon.agents._state import ToolChanges
+from antiphon.agents.durability._failures import RetryPolicy, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
@@ -58,15 +59,18 @@ from antiphon.agents.durability._tool_call import (
     ToolCallEffect,
     Unsettled,
     change_since_offered,
+    check_repeated,
+    check_replay,
     effects_of,
+    is_repeated,
     plain_arguments,
     typed_result,
 )
-from antiphon.errors import EffectFailedError
+from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
-from antiphon.runtime.extending import Run, cut_result
+from antiphon.runtime.extending import Run, cut_result, says_the_same_value
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -83,6 +87,7 @@ _EFFECTS: dict[type[Any], Effects] = {
 
 _UNNAMED: Final = "<toolset>"
 """What the journal calls a toolset that has no id."""
+_RETURNED: Final = "returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         effects: Mapping[str, Effects],
         reconcile: Reconcile | None,
         limits: BudgetLimits,
+        retry: RetryPolicy | None,
         on_change: OnChange | None = None,
     ) -> None:
         self.on_change: OnChange | None = on_change
@@ -111,6 +117,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         self.effects = effects
         self.reconcile = reconcile
         self.limits = limits
+        self.retry = retry
         self.namer = JournalOperationNamer(agent)
 
     @override
@@ -141,13 +148,6 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         return run.of_agent(context.run_id, self.agent)
 
 
-class _LiveResult:
-    """What a tool has returned in this process, and its stored form."""
-
-    result: Any = None
-    returned: Json = None
-
-
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
     """One operation, bound to the backend."""
 
@@ -173,11 +173,17 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return await self._do(run, params, name, operation.operation_id)
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
-        await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
+        tools = params.model_request_parameters.function_tools
+        check_replay(tools, self._backend.effects)
+        await _check_guarded(run, params.run_context, (tool.name for tool in tools))
         on_change = self._backend.on_change
         asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
 
+        was_done = False
+
         async def ask(key: str) -> Json:
+            nonlocal was_done
+            was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
                     asking, relay = self._handled(cast("ParamsT", params)), current_relay()
@@ -186,6 +192,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
 
         said = await with_known_errors(asked.perform, ask)
+        count_step(run, params.run_context, was_done=was_done)
         return self._operation.result_codec.load(await asked.answer(said))
 
     async def _call(
@@ -194,8 +201,60 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
+        repeats = is_call and is_repeated(_definition(params), params.name, effects)
+        called = self._effect_of(run, params, name, effects, is_call=is_call)
+        changes = ToolChanges(run.watch, params.name, params.ctx, repeats=repeats)
+        notes = CallNotes(params.ctx)
+
+        async def start() -> Json:
+            with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.id, name, effects)), notes.scope():
+                own = replace(params, ctx=changes.begin())
+                handled = await _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own)))
+                dumped = self._operation.result_codec.dump(handled)
+                returned = self._fitting(dumped)
+            notes.keep(handled, dumped if returned is dumped else None)
+            if repeats:
+                check_repeated(params.name, returned)
+            return returned
+
+        async def call(key: str) -> Json:
+            if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
+                returned: Json = {"kind": "tool_failed", "message": change}
+                called.returned(returned)
+                return {_RETURNED: returned}
+            with tool_errors(changes.stored):
+                returned = await notes.returned(called.attempts(start, self._backend.retry))
+                called.returned(returned)
+                return {_RETURNED: returned, **changes.stored(), **notes.dump()}
+
+        async with run.watch.alone((current_run() or run).invocation_id):
+            try:
+                recorded = await with_known_errors(_restoring(called, changes), call, _as_failed)
+            except Exception as exc:
+                called.explain(exc)
+                raise
+            if _is_own(recorded):
+                changes.restore(recorded, called.id)
+            count_step(run, params.ctx, was_done=changes.did_run)
+            if repeats and not changes.did_run and _is_own(recorded):
+                await self._repeat(called, start, recorded)
+        changes.check()
+        await notes.do_again(recorded if _is_own(recorded) else {})
+        result = _as_result(recorded)
+        # With its classes, if the tool ran here: the journal has the same as JSON.
+        return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
+
+    def _effect_of(
+        self,
+        run: LedgerRun,
+        params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+        name: str,
+        effects: Effects,
+        *,
+        is_call: bool,
+    ) -> ToolCallEffect:
         call_id = params.ctx.tool_call_id
-        called = ToolCallEffect(
+        return ToolCallEffect(
             run,
             params.name,
             plain_arguments(params.tool_args),
@@ -209,35 +268,6 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             on_change=self._backend.on_change,
         )
 
-        notes, live = CallNotes(params.ctx), _LiveResult()
-
-        async def call(key: str) -> Json:
-            if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
-                returned: Json = {"kind": "tool_failed", "message": change}
-                called.returned(returned)
-                return {"returned": returned}
-            with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), notes.scope(), tool_errors():
-                try:
-                    handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                    dumped = self._operation.result_codec.dump(handled)
-                    returned = self._fitting(dumped)
-                    if returned is dumped:
-                        live.result, live.returned = handled, returned
-                except asyncio.CancelledError as exc:
-                    if not notes.is_cancelled:
-                        raise
-                    # The tool has cancelled its own run. That is its outcome: it is recorded before the task stops.
-                    notes.interrupted, returned = exc, {"kind": "tool_failed", "message": "it has cancelled the run"}
-                called.returned(returned)
-                return {"returned": returned, **notes.dump()}
-
-        said = await with_known_errors(called.perform, call, _as_failed)
-        await notes.do_again(said if isinstance(said, dict) else {})
-        recorded = _as_result(said)
-        if live.returned is not None and live.returned == recorded:
-            return cast("ResultT", live.result)  # with its classes: the journal has the same as JSON
-        return self._typed(params, recorded)
-
     def _typed(self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, recorded: Any) -> ResultT:
         """Return a recorded result, in the class that the tool declares."""
         loaded: Any = self._operation.result_codec.load(recorded)
@@ -245,6 +275,21 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         if tool is None or recorded.get("kind") not in ("tool_return", "tool_content_result"):
             return cast("ResultT", loaded)
         return cast("ResultT", replace(loaded, result=typed_result(tool, recorded.get("result"), loaded.result)))
+
+    async def _repeat(self, called: ToolCallEffect, start: Callable[[], Awaitable[Json]], recorded: Any) -> None:
+        """Run a tool again whose result is recorded, for what it does to its dependencies.
+
+        Raises:
+            HistoryMismatchError: it returns something else, so it may have done something else.
+        """
+        try:
+            again = await start()
+        except Exception as exc:
+            reason = f"a tool with replay='run' failed when it ran again: {type(exc).__qualname__}: {exc}"
+            raise HistoryMismatchError(f"{reason}, in {called.id!r}", called.course.to) from exc
+        if not says_the_same_value(recorded[_RETURNED], again):
+            reason = f"a tool with replay='run' returned something else than thread {called.thread_id!r} says"
+            raise HistoryMismatchError(f"{reason}, in {called.id!r}: it must be pure", called.course.to)
 
     def _fitting(self, returned: Any) -> Json:
         """Return the result of a tool, cut if it is too large. If it cannot be cut, as an image, the call fails."""
@@ -288,6 +333,19 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         if found is None or isinstance(found, NotDone):
             return found
         return cast("Json", to_jsonable_python(found))
+
+
+def _restoring(called: ToolCallEffect, changes: ToolChanges) -> Callable[[Run], Awaitable[Any]]:
+    """Return the function that makes a call, and restores what a call has changed whose recorded outcome is an error."""
+
+    async def perform(do: Run) -> Any:
+        try:
+            return await called.perform(do)
+        except RefusedError as exc:
+            changes.restore(exc.details, called.id)
+            raise
+
+    return perform
 
 
 async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Iterable[str]) -> None:
@@ -362,6 +420,11 @@ def _has_broken_files(value: Any) -> bool:
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
     """Return a failed call in the form of the journal: the model is told, and the run goes on."""
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
+
+
+def _is_own(payload: Any) -> bool:
+    """Whether a recorded result is the tool's own; else a person has given it."""
+    return isinstance(payload, dict) and _RETURNED in payload
 
 
 def _as_result(payload: Any) -> Any:

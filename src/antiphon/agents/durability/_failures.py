@@ -13,9 +13,10 @@ for the model is kept as the residue of that message.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from pydantic import ValidationError
 from pydantic_ai import exceptions
@@ -36,8 +37,8 @@ from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.runtime import FailedError, UnknownOutcomeError
-from antiphon.runtime.extending import Run, text_of
+from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
+from antiphon.runtime.extending import GivenUp, Run, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -131,18 +132,24 @@ def _classes(base: type[Exception]) -> list[type[Exception]]:
 
 
 @contextmanager
-def tool_errors() -> Generator[None, None, None]:
-    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given."""
+def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[None, None, None]:
+    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given.
+
+    `changes` returns what the tool changed before it raised; it is stored with the error.
+    """
     try:
         yield
-    except (DeliveryError, LedgerError, UnknownOutcomeError):
+    except (DeliveryError, LedgerError, UnknownOutcomeError, GivenUp):
         raise
     except Exception as exc:
         if getattr(exc, _RECORDED, False):
             raise _InnerError(exc) from exc
         retryable, reason = bool(getattr(exc, "retryable", False)), f"{type(exc).__qualname__}: {text_of(exc)}"
         own = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
-        raise _failure_of(exc) or own from exc
+        failure = _failure_of(exc) or own
+        if more := changes():
+            failure.details = {**cast("Unit", failure.details or {}), **more}
+        raise failure from exc
 
 
 async def with_known_errors(
@@ -185,7 +192,7 @@ async def with_known_errors(
 
 def _other_failure_of(error: Exception) -> FailedError | None:
     """Return an error that has no code of its own in its stored form; None if it is not one of the effect itself."""
-    if isinstance(error, DeliveryError | LedgerError | EffectError | ValidationError):
+    if isinstance(error, DeliveryError | LedgerError | EffectError | GivenUp | ValidationError):
         return None
     retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
     return FailedError(reason, EffectFailedError.code, details=_class_and_arguments(error), retryable=retryable)
@@ -207,7 +214,8 @@ class _InnerError(DeliveryError):
 
 def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:
     """Return what the program gets: what was raised here, or its stored form, if it was cut or redacted on the way."""
-    error = stored if original is None or details != _class_and_arguments(original) else original
+    is_same = original is not None and _has_all(details, _class_and_arguments(original))
+    error = original if original is not None and is_same else stored
     with suppress(AttributeError):  # a class without room for the mark
         setattr(error, _RECORDED, True)
     return error
@@ -216,7 +224,12 @@ def _as_raised(original: Exception | None, details: object, stored: Exception) -
 def _is_stored(original: Exception, stored: RefusedError) -> bool:
     """Whether a model's error is stored as it is. If the stored one was cut, the cut one is raised."""
     failure = _failure_of(original)
-    return stored.details is None or (failure is not None and failure.details == stored.details)
+    return stored.details is None or (failure is not None and _has_all(stored.details, cast("Unit", failure.details)))
+
+
+def _has_all(details: object, fields: Mapping[str, Json]) -> bool:
+    """Whether details have these fields, among others."""
+    return isinstance(details, dict) and all(details.get(name, ...) == value for name, value in fields.items())
 
 
 def _original(raised: list[Exception]) -> Exception | None:
@@ -225,6 +238,48 @@ def _original(raised: list[Exception]) -> Exception | None:
         return None
     error = raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
     return error if isinstance(error, Exception) else None
+
+
+# ---------------------------------------------------------------- transient errors
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which exceptions of tools are transient, and how often such a call is repeated before a person is asked.
+
+    | the tool raises | effects `none`, `idempotent` | effects `once` |
+    |---|---|---|
+    | one of `not_done` | repeated, then parked | repeated, then parked |
+    | one of `transient`, or one with `retryable = True` | repeated, then parked | parked: it may have been done |
+    | another exception | recorded as the outcome | recorded as the outcome |
+    """
+
+    transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    not_done: tuple[type[Exception], ...] = ()
+    """Exceptions that prove that nothing was done, such as `ConnectionRefusedError` of a tool that makes one request."""
+    retries: int = 3
+    backoff: float = 0.5
+    """Seconds before the first repetition."""
+    factor: float = 2.0
+    """How many times longer each further pause is."""
+    longest: float = 30.0
+    """The longest pause, in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.retries < 0 or self.backoff < 0 or self.factor < 1 or self.longest < 0:
+            raise ValueError("retries, backoff and longest are not negative, and factor is at least 1")
+
+    def decide(self, error: Exception, effects: Effects, failures: int) -> float | Literal["park"] | None:
+        """Return the pause before the call is repeated, whether it is parked, or None: the error is its outcome.
+
+        `failures` is how often the call has failed, this time included.
+        """
+        is_not_done = isinstance(error, self.not_done)
+        if not is_not_done and not isinstance(error, self.transient) and not getattr(error, "retryable", False):
+            return None
+        if failures > self.retries or (effects == "once" and not is_not_done):
+            return "park"
+        return min(self.backoff * self.factor ** (failures - 1), self.longest)
 
 
 # ---------------------------------------------------------------- refusals of a toolkit
