@@ -304,7 +304,7 @@ class Basket(BaseModel):
 
 def test_a_state_is_checked_when_it_is_given() -> None:
     async def enter(state: DepsState[Any]) -> None:
-        async with ledger_run("t", ledger=MemoryLedger(), state=state):
+        async with ledger_run("t", ledger=MemoryLedger(), state=state, input="x"):
             pass
 
     def nothing(deps: Any, value: Any) -> None:

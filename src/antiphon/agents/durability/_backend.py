@@ -187,9 +187,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
                     asking, relay = self._handled(cast("ParamsT", params)), current_relay()
-                    response = await (asking if relay is None or not id.streaming else relay.answer(asking))
+                    response: Any = await (asking if relay is None or not id.streaming else relay.answer(asking))
             cost = price_of(response) if isinstance(response, ModelResponse) else None
-            return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
+            dumped = self._operation.result_codec.dump(cast("ResultT", response))
+            return asked.answered(cast("dict[str, Any]", dumped), cost)
 
         said = await with_known_errors(asked.perform, ask)
         count_step(run, params.run_context, was_done=was_done)
@@ -239,7 +240,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             if repeats and not changes.did_run and _is_own(recorded):
                 await self._repeat(called, start, recorded)
         changes.check()
-        await notes.do_again(recorded if _is_own(recorded) else {})
+        await notes.do_again(cast("dict[str, Any]", recorded) if _is_own(recorded) else {})
         result = _as_result(recorded)
         # With its classes, if the tool ran here: the journal has the same as JSON.
         return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)

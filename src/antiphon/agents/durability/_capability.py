@@ -187,7 +187,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def _wrap_and_register_leaf(self, ts: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        return ts if ts._explicit_id is None else super()._wrap_and_register_leaf(ts)
+        is_named = ts._explicit_id is not None  # pyright: ignore[reportPrivateUsage]
+        return super()._wrap_and_register_leaf(ts) if is_named else ts
 
     @override
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
@@ -195,7 +196,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def _recorded(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Return a toolset whose calls are effects."""
-        registered = self._toolsets_by_id.get(toolset._explicit_id or "")
+        registered = self._toolsets_by_id.get(toolset._explicit_id or "")  # pyright: ignore[reportPrivateUsage]
         if registered is not None and registered.wrapped is toolset:
             return registered
         return self._wrap_leaf_toolset(toolset) or toolset

@@ -112,15 +112,11 @@ def _name_of(cls: type[Any]) -> str:
 
 def _raised_before(details: object) -> Exception | None:
     """Return an exception like the stored one; None if this program has no such class."""
-    match details:
-        case {"class": str(name), "arguments": list(arguments)}:
-            found = [cls for cls in _classes(Exception) if _name_of(cls) == name]
-        case _:
-            return None
+    stored = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
+    found = [cls for cls in _classes(Exception) if _name_of(cls) == stored.get("class")]
     try:
-        error = found[-1].__new__(found[-1], *cast("list[Any]", arguments))
-        error.args = tuple(cast("list[Any]", arguments))
-        text_of(error)
+        error = found[-1].__new__(found[-1], *stored["arguments"])
+        error.args = tuple(stored["arguments"])
     except (LookupError, TypeError, ValueError):
         return None
     return error
@@ -229,7 +225,8 @@ def _is_stored(original: Exception, stored: RefusedError) -> bool:
 
 def _has_all(details: object, fields: Mapping[str, Json]) -> bool:
     """Whether details have these fields, among others."""
-    return isinstance(details, dict) and all(details.get(name, ...) == value for name, value in fields.items())
+    stored = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
+    return all(stored.get(name, ...) == value for name, value in fields.items())
 
 
 def _original(raised: list[Exception]) -> Exception | None:

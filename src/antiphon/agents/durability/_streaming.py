@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from pydantic_ai.exceptions import UnexpectedModelBehavior
@@ -356,7 +356,7 @@ async def relay_events(
         if is_live:
             publish_live(agent, event)
         if relay is not None:
-            await relay.give(event)  # type: ignore[arg-type]  # the stream of a model has no other events
+            await relay.give(cast("ModelResponseStreamEvent", event))  # the stream of a model has no others
 
 
 def _words(event: Any) -> str:

@@ -435,9 +435,10 @@ def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
 
 def typed_result(tool: object, value: Any, loaded: Any) -> Any:
     """Return a recorded result as the function of a tool declares it; as it was loaded, if it declares nothing that fits."""
-    if not isinstance(tool, FunctionToolsetTool) or not isinstance(tool.toolset, FunctionToolset):
+    toolset: Any = getattr(tool, "toolset", None)
+    if not isinstance(tool, FunctionToolsetTool) or not isinstance(toolset, FunctionToolset):
         return loaded
-    own = tool.toolset.tools.get(tool.original_name or tool.tool_def.name)
+    own = cast("FunctionToolset[Any]", toolset).tools.get(tool.original_name or tool.tool_def.name)
     try:
         declared = TypeAdapter[Any](get_type_hints(own.function).get("return", Any)) if own is not None else _any
         found = declared.validate_python(value)
