@@ -13,7 +13,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
@@ -59,8 +59,10 @@ def watch_agents(watch: Watch) -> None:
 def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
     found: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(found.append)
-    durable = [each for each in [*found, *(given or ())] if isinstance(each, BaseDurabilityCapability)]
-    return (durable[0].name or agent.name or "agent") if durable else None
+    for each in (*found, *(given or ())):
+        if isinstance(each, BaseDurabilityCapability):
+            return cast("BaseDurabilityCapability[Any]", each).name or agent.name or "agent"
+    return None
 
 
 def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
@@ -69,10 +71,10 @@ def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
     A conversation that was saved after the run has them. With them, the same request would be another one.
     """
     conversation, history = given.get("conversation"), given.get("message_history")
-    messages = history if conversation is None else conversation.messages
-    own = next((number for number, message in enumerate(messages or ()) if message.run_id == run_id), None)
+    messages: list[Any] = list((history if conversation is None else conversation.messages) or ())
+    own = next((number for number, message in enumerate(messages) if message.run_id == run_id), None)
     if own is None:
         return given
     if conversation is None:
-        return {**given, "message_history": list(messages)[:own]}
-    return {**given, "conversation": replace(conversation, messages=list(messages)[:own])}
+        return {**given, "message_history": messages[:own]}
+    return {**given, "conversation": replace(conversation, messages=messages[:own])}
