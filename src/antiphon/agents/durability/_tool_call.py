@@ -23,7 +23,7 @@ from typing_extensions import override
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange
-from antiphon.agents._run import LedgerRun
+from antiphon.agents._run import LedgerRun, is_trial
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import ParkedError, WithdrawnError
 from antiphon.ledger import command_line
@@ -178,7 +178,7 @@ class ToolCallEffect(RunStep):
 
     @override
     async def unknown(self, reason: str) -> Message:
-        if self._settle is None:
+        if self._settle is None or is_trial():
             return await self._parked(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
         found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
