@@ -66,6 +66,10 @@ def test_an_import_by_name_is_seen(source: str) -> None:
 
 
 LAZY = "from antiphon._lazy import lazy_names as _lazy_names"
+LAZY_FILE = ROOT / "src" / "antiphon" / "_lazy.py"
+"""Imports what the tables of other modules say."""
+APPS_FILE = ROOT / "src" / "antiphon" / "service" / "_runs.py"
+"""Imports an app that a person has typed: see `test_an_app_is_imported_only_by_what_a_person_typed`."""
 
 
 def _name(node: ast.expr) -> str:
@@ -84,9 +88,25 @@ def test_the_source_has_no_way_from_data_to_code(path: Path) -> None:
 
     assert not imported(tree) & FORBIDDEN_MODULES
     assert not called(tree) & FORBIDDEN_CALLS
-    if path.name != "_lazy.py":  # which imports what the tables of other modules say
+    if path not in (LAZY_FILE, APPS_FILE):
         assert "import_module" not in text or not imports_by_name(tree), "only names in the source may be imported"
     assert "lazy_names" not in text.replace("_lazy_names(__name__", "").replace(LAZY, "") or path.name == "_lazy.py"
+
+
+def test_an_app_is_imported_only_by_what_a_person_typed() -> None:
+    """`load_apps` is called by commands only, with the value of an option. Nothing below them has a way to it."""
+    callers = [path for path in SOURCES if "load_apps" in called_or_read(ast.parse(path.read_text()))]
+    assert {path.parent.name for path in callers} <= {"cli"}
+    tree = ast.parse(APPS_FILE.read_text())
+    (user,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and "import_module" in called(node)]
+    assert [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and user.name in called(node)] == [
+        "load_apps"
+    ]
+
+
+def called_or_read(tree: ast.AST) -> set[str]:
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return called(tree) | attributes
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Host, Record, TakenThread
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.protocol import Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
@@ -209,6 +209,33 @@ async def test_a_message_that_is_recovered_to_a_stopped_actor_is_answered() -> N
         assert isinstance(result.message.payload, OptionResultPayload)
         assert result.message.payload.error_type == ActorStoppedError.code
     assert await ledger.open_calls("t") == ()
+
+
+async def test_a_thread_that_a_host_lost_unnoticed_and_is_given_again_begins_anew() -> None:
+    """It slept past its lease, another host had the thread and released it: what its handlers know is old."""
+    runs: list[str] = []
+
+    class Slow(Probe):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            runs.append("begins")
+            try:
+                await asyncio.sleep(30 if len(runs) == 1 else 0)
+            except asyncio.CancelledError:
+                runs.append("cancelled")
+                raise
+            return Pong(text="done")
+
+    ledger = MemoryLedger()
+    async with _system(ledger, "owner") as owner:
+        owner.register("probe", Slow)
+        asking = asyncio.ensure_future(owner.ask("probe/1", Ping(text="x"), thread_id="t"))
+        await asyncio.sleep(0.1)
+        epoch = await taken_by_another(ledger, "t")
+        await ledger.release("t", epoch=epoch, wake_at=current_port().now())
+        async with _hosted(owner):
+            assert await asking == Pong(text="done")
+    assert runs == ["begins", "cancelled", "begins"]
 
 
 async def test_an_error_answer_of_another_host_is_the_same_error_as_here() -> None:

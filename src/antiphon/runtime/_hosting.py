@@ -322,6 +322,16 @@ class Eviction:
         self._lifetime.start(self._end(thread_id, self._dropped(thread_id, error)))
         LOG.info("thread %s is evicted: another host has it", thread_id, extra=log_fields(thread_id=thread_id, error=error))
 
+    async def evict_old(self, thread_id: str) -> None:
+        """Drop what this host has of a thread that was given to it again, and wait until its handlers have ended.
+
+        It slept past its lease. Another host may have had the thread meanwhile, so what the handlers here know is old.
+        """
+        epoch = self._journal.epoch(thread_id)
+        lost = errors.FencedError(thread_id, epoch, epoch + 1)
+        self._journal.give_up(thread_id, lost)
+        await self._end(thread_id, self._dropped(thread_id, lost))
+
     def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
@@ -464,7 +474,9 @@ class Hosting:
         recovery: Recovery,
         timers: Timers,
         answers: RemoteAnswers,
+        eviction: Eviction,
     ) -> None:
+        self._eviction = eviction
         self._lifetime = lifetime
         self._settings = settings
         self._lease = lease
@@ -570,10 +582,15 @@ class Hosting:
             with suppress(errors.OwnedError):  # lost meanwhile
                 found += await self._continue(thread_id)
         while taken := await self._take_some():
-            for each in taken:
-                self._journal.give(each.thread_id, each.epoch)
-            found = sum(await asyncio.gather(*(self._continue(each.thread_id) for each in taken)), found)
+            found = sum(await asyncio.gather(*map(self._begin_taken, taken)), found)
         return found
+
+    async def _begin_taken(self, taken: TakenThread) -> Recovered:
+        thread_id = taken.thread_id
+        if 0 < self._journal.epoch(thread_id) < taken.epoch:
+            await self._eviction.evict_old(thread_id)
+        self._journal.give(thread_id, taken.epoch)
+        return await self._continue(thread_id)
 
     async def _take_some(self) -> tuple[TakenThread, ...]:
         kinds = (*self._tree.kinds(), None)

@@ -174,6 +174,7 @@ class Kernel:
             recovery=self.recovery,
             timers=self.timers,
             answers=self.answers,
+            eviction=self.eviction,
         )
 
     def _cell_parts(self, system: ActorSystem) -> CellParts:
