@@ -63,12 +63,17 @@ async def list_with_runs(
     """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs."""
     stored = status if status is not None and status not in _OF_RUNS else None
     async for each in list_threads(ledger, with_system=with_system, status=stored):
-        listed = await _listed(ledger, each)
+        listed = await with_open_runs(ledger, each)
         if status is None or listed.status == status:
             yield listed
 
 
-async def _listed(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+async def with_open_runs(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+    """Return a thread with its open runs, and the status that follows from them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
     if thread.kind is None or not thread.kind.startswith(_KIND):
         return ListedThread(thread, thread.status)
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
