@@ -15,11 +15,13 @@ from antiphon.agents._run import ledger_run as ledger_run
 from antiphon.agents._run_status import RunState as RunState
 from antiphon.agents._run_status import RunStatus as RunStatus
 from antiphon.agents._run_status import runs as runs
+from antiphon.agents._state import DepsState as DepsState
 from antiphon.agents.durability import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability import LedgerDurability as LedgerDurability
 from antiphon.agents.durability import LiveDelta as LiveDelta
 from antiphon.agents.durability import NotDone as NotDone
 from antiphon.agents.durability import Reconcile as Reconcile
+from antiphon.agents.durability import RetryPolicy as RetryPolicy
 from antiphon.agents.durability import Unsettled as Unsettled
 from antiphon.agents.durability import listen as listen
 from antiphon.agents.models import model as model

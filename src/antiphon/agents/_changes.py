@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import orjson
 from typing_extensions import override
 
-from antiphon.agents._opening import PROGRAM, RUN, OnChange, Opened
+from antiphon.agents._opening import PROGRAM, OnChange, Opened
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger import command_line
 from antiphon.messages import (
@@ -50,7 +50,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of, patch_id
 from antiphon.runtime import Effects
-from antiphon.runtime.extending import AGAIN, PARK, Effect, says_the_same_value
+from antiphon.runtime.extending import AGAIN, PARK, RUN, Effect, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

@@ -1,9 +1,9 @@
 """What observers get of a run: its operations by the GenAI conventions, and deltas while a model answers.
 
 **Each operation is reported once.** Pydantic AI can make such spans itself (`Agent.instrument_all()`, the capability
-`Instrumentation`). It makes them around what the ledger does, so also for a request whose answer comes from the ledger. A run
-that is instrumented that way is reported as effects only, below the spans of Pydantic AI: names, tokens and times of models
-and tools are not reported twice.
+`Instrumentation`). It makes them around what the ledger does, so also for a request whose answer comes from the ledger. Those
+get a mark, by which `antiphon.telemetry.CountOnce` leaves out their tokens. A run that is instrumented that way is reported as
+effects only, below the spans of Pydantic AI: names, tokens and times of models and tools are not reported twice.
 
 **Deltas are not stored.** The whole answer is, once, when it is complete. A slow listener misses deltas, and never delays
 the agent.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from opentelemetry import trace  # comes with Pydantic AI
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities import AbstractCapability, Instrumentation
 from pydantic_ai.messages import AgentStreamEvent
@@ -47,6 +48,8 @@ _PROVIDERS: Final = {
 """Pydantic AI's name of a provider to that of the conventions, where they differ:
 https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/registry/attributes/gen-ai.md"""
 _SEVERAL: Final = "fallback:"
+_REPLAYED: Final = "antiphon.replayed"
+"""The attribute of spans whose step is taken from the ledger."""
 
 
 def provider_of(ctx: RunContext[object]) -> str:
@@ -70,9 +73,26 @@ def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]
 
 def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
     """Whether operations are reported to observers: there are some, and Pydantic AI does not report the same."""
-    if run.journal.hooks is None:
-        return False
-    return not any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
+    return run.journal.hooks is not None and not _is_instrumented(ctx)
+
+
+def _is_instrumented(ctx: RunContext[object]) -> bool:
+    """Whether Pydantic AI makes spans of the run."""
+    return any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
+
+
+def count_step(run: LedgerRun, ctx: RunContext[object], *, was_done: bool) -> None:
+    """Count a request or a call of an agent. If its outcome is recorded, mark the span that Pydantic AI made of it."""
+    if was_done:
+        run.done += 1
+    else:
+        run.replayed += 1
+        _mark_replayed(ctx)
+
+
+def _mark_replayed(ctx: RunContext[object]) -> None:
+    if _is_instrumented(ctx):
+        trace.get_current_span().set_attribute(_REPLAYED, True)
 
 
 async def told_as_agent(
@@ -81,7 +101,10 @@ async def told_as_agent(
     """Run an agent, and report that to observers. `name` is its name in the journal."""
     hooks = run.journal.hooks
     if hooks is None or not is_told(run, ctx):
-        return await running()
+        result = await running()
+        if run.replayed and not run.done:
+            _mark_replayed(ctx)
+        return result
     agent = ctx.agent
     operation = AgentOperation(
         name if agent is None or agent.name is None else agent.name,

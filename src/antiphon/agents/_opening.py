@@ -42,7 +42,15 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.ledger import Ledger, Record, command_line
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, is_name
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    Json,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    current_port,
+    is_name,
+)
 from antiphon.messages.keys import again_id, as_key, child_id, counted, failed_id, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
@@ -51,6 +59,8 @@ from antiphon.runtime.extending import (
     GOES_ON,
     LIFE,
     PARK,
+    REOPEN,
+    RUN,
     STOPPED,
     Course,
     Journal,
@@ -180,8 +190,6 @@ SharedT = TypeVar("SharedT")
 OnChange: TypeAlias = Literal["stop", "continue", "restart"]
 """What a run does where the program differs from what is recorded: stop, take what is recorded, or do it anew."""
 
-RUN: Final = "RUN"
-"""What the journal calls a run."""
 PROGRAM: Final = "program"
 """What the rows of a run call the program."""
 FAILED: Final = "RUN_FAILED"
@@ -691,11 +699,12 @@ class _Opening:
         return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the failed effects that were the last of the run: they are retried, where that is safe.
+        """Return the failed effects that were the last of the run: they are retried, where that is safe, or a person says so.
 
         An earlier failure stays: the program has seen it and gone on. Also return the runs of agents: the courses with a model
         request.
         """
+        reopened: set[str] = set()
         harmless: set[str] = set()
         agents: set[str] = set()
         failed: set[str] = set()
@@ -703,15 +712,17 @@ class _Opening:
             message, payload = record.message, record.message.payload
             if message.lane != "effect" or not is_below(message.invocation_id, self._id):
                 continue
-            if isinstance(payload, OptionCallPayload):
+            if _option(message) == REOPEN:
+                reopened.add(message.parent_id or "")
+            elif isinstance(payload, OptionCallPayload):
                 failed.clear()
                 if kind_of(message) == "request":
                     agents.add(parent_of(payload.invocation_id))
                 if payload.arguments.get("effects") in ("none", "idempotent"):
                     harmless.add(payload.invocation_id)
-            elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:
-                failed.add(payload.invocation_id)
-        return frozenset(failed), frozenset(agents)
+            elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
+                failed |= harmless & {payload.invocation_id}  # what a person has recorded stays
+        return frozenset(failed | reopened), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Park an effect for a person. The other effects of the run go on."""

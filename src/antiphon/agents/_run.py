@@ -26,13 +26,14 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._changes import Patches, RunStep
-from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, to_the_end
+from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
+from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of
-from antiphon.runtime import Admit, Context, Effects, Observer
-from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
+from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
 
 # ---------------------------------------------------------------- ledgers by URL
 
@@ -118,6 +119,7 @@ class LedgerRun:
         on_busy: OnBusy = "join",
         input: Json = None,
         on_change: OnChange | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
@@ -132,6 +134,12 @@ class LedgerRun:
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
         """How many agents run around this one."""
+        self.watch = watch or Watch()
+        """How it treats what tools change besides their results."""
+        self.done = 0
+        """How many requests and calls an agent made in it."""
+        self.replayed = 0
+        """How many were not made, because the ledger has their outcomes."""
         self._admit = admit
         self._observer = observer
         self._opened: Opened | None = None
@@ -419,11 +427,26 @@ class LedgerRun:
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
-        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper)
+        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
         part._url = self._url
         part._around = self
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
+
+    @contextmanager
+    def observed(self) -> Generator[None, None, None]:
+        """Tell the observer about it, for a `with` block."""
+        if self._observer is None:
+            yield
+            return
+        operation = RunOperation(program_name() if self._name is None else self._name, self.id)
+        with observed_run(self._observer, operation, self.thread_id) as activity:
+            try:
+                yield
+            finally:
+                if (opened := self._opened) is not None:
+                    attempt = None if opened.is_finished else opened.course.attempt
+                    activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
 
     async def close(self) -> None:
         """Write that it has ended.
@@ -533,6 +556,8 @@ async def ledger_run(
     on_busy: OnBusy = "join",
     input: Json = None,
     on_change: OnChange | None = None,
+    state: DepsState[Any] | None = None,
+    debug: bool = False,
 ) -> AsyncGenerator[LedgerRun, None]:
     """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
 
@@ -557,10 +582,14 @@ async def ledger_run(
     `restart` does the changed part anew, unless a `once` effect was begun. Without it, the agents' `LedgerDurability` says it,
     and else it is `stop`.
 
+    `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
+    continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
+
     If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued; one
     that was cancelled or interrupted waits for a program that continues it.
 
     Raises:
+        UserError: the state cannot be stored and restored.
         ParkedError: a person must settle something first.
         OwnedError: the run is open already, or another living process has the thread, and `on_busy` is "raise". Nothing was
             done.
@@ -568,34 +597,36 @@ async def ledger_run(
         HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
         LedgerError: the ledger cannot be used.
     """
+    watch = Watch(state, debug=debug)
     if isinstance(thread_id, Context):
-        with run_scope(_within(thread_id)) as run:
+        with run_scope(_within(thread_id, watch)) as run:
             yield run
         return
-    own: Any = {"on_busy": on_busy, "on_change": on_change, "input": input}
+    own: Any = {"on_busy": on_busy, "on_change": on_change, "input": input, "watch": watch}
     run = LedgerRun(thread_id, id=id, name=name, admit=admit, observer=observer, **own)
-    try:
-        if ledger is not None:
-            await run.open(ledger)
-        with run_scope(run):
-            yield run
-        await run.close()
-    except HistoryMismatchError as exc:
-        await run.give_up(exc)
-        raise
-    except (LedgerError, ParkedError):
-        raise  # not the program's: another process, or the same one after a person's answer, continues the run
-    except Exception as exc:
-        await run.fail(exc)
-        raise
-    finally:
-        await run.leave()
+    with run.observed():
+        try:
+            if ledger is not None:
+                await run.open(ledger)
+            with run_scope(run):
+                yield run
+            await run.close()
+        except HistoryMismatchError as exc:
+            await run.give_up(exc)
+            raise
+        except (LedgerError, ParkedError):
+            raise  # not the program's: another process, or the same one after a person's answer, continues the run
+        except Exception as exc:
+            await run.fail(exc)
+            raise
+        finally:
+            await run.leave()
 
 
-def _within(context: Context) -> LedgerRun:
+def _within(context: Context, watch: Watch) -> LedgerRun:
     if context.thread_id is None:
         raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
-    run = LedgerRun(context.thread_id, id=context.course.invocation_id)
+    run = LedgerRun(context.thread_id, id=context.course.invocation_id, watch=watch)
     invocation_id = context.course.invocation_id
     run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
     return run

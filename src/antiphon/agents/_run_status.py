@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from antiphon.agents._opening import FAILED, RUN, RUN_KIND
+from antiphon.agents._opening import FAILED, RUN_KIND
 from antiphon.agents.toolkit._approvals import Approval
 from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import is_below
-from antiphon.runtime.extending import AGAIN, PARK, STOPPED
+from antiphon.runtime.extending import AGAIN, PARK, RUN, STOPPED
 
 RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
 

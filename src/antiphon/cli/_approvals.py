@@ -120,7 +120,9 @@ def settle(
         str | None, typer.Option("--result", metavar="JSON", help="The call succeeded, with this result.")
     ] = None,
     error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The call failed, with this error.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="The call did not run: it may start again.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="The call did not run, or its failure ended the run: it may start again.")
+    ] = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Record the outcome of a parked call. The thread continues in its program, now or when that runs again."""

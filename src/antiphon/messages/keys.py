@@ -6,11 +6,8 @@
     renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
                  invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
-<<<<<<< HEAD
-                                            `#changed-…`, `#patch-…`
-=======
-                                            `#failed` of a run, `#failed2` of its second attempt
->>>>>>> main
+                                            `#reopen`, `#changed-…`, `#patch-…`; `#failed` of a run, `#failed2` of its second
+                                            attempt
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -43,6 +40,7 @@ __all__ = [
     "park_id",
     "patch_id",
     "renamed",
+    "reopen_id",
     "root_of",
     "run_of",
     "settled_id",
@@ -166,6 +164,11 @@ def again_id(invocation_id: str, attempt: int) -> str:
 def park_id(invocation_id: str, time: int = 1) -> str:
     """Return the invocation of the row that parks a message or an effect, for the first time or a later one."""
     return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
+
+
+def reopen_id(invocation_id: str) -> str:
+    """Return the invocation of the rows that say that the failure of an effect does not count."""
+    return f"{invocation_id}#reopen"
 
 
 def failed_id(invocation_id: str, attempt: int) -> str:

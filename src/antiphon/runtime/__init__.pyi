@@ -20,6 +20,7 @@ from antiphon.runtime._observer import ModelOperation as ModelOperation
 from antiphon.runtime._observer import Observer as Observer
 from antiphon.runtime._observer import Operation as Operation
 from antiphon.runtime._observer import Place as Place
+from antiphon.runtime._observer import RunOperation as RunOperation
 from antiphon.runtime._observer import ToolOperation as ToolOperation
 from antiphon.runtime._observer import WatchedSystem as WatchedSystem
 from antiphon.runtime._observer import describe as describe

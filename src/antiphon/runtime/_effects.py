@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -54,6 +54,14 @@ _MOST_WORDS = 2000
 """Characters that are kept of the reason why an outcome is unknown."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Parks what is being done, with a reason and the evidence."""
+
+
+class GivenUp(Exception):  # noqa: N818 (on its way from `run` to the effect, never seen outside)
+    """Raised in `run`: the effect has failed too often, and is parked for a person, whatever its `effects` are."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Effect:
@@ -124,6 +132,8 @@ class Effect:
             if intent is not None and self._effects == "once":
                 reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
                 return await self._end(run, intent, await self.unknown(reason))
+            if intent is not None:
+                await self.check_parked()
             intent = await self._admitted(intent)
             # The same epoch before the look-up and after the row: nobody else can have done the effect in between. Otherwise
             # look up again; a `once` effect that another owner has begun is then parked, not done twice.
@@ -181,8 +191,23 @@ class Effect:
         Raises:
             ParkedError: a person must record the outcome.
         """
+        return await self.parked(reason)
+
+    async def parked(self, reason: str) -> NoReturn:
+        """Park it.
+
+        Raises:
+            ParkedError: always.
+        """
         await self._park(reason, {"effect": self.id, "option": self._option})
         raise errors.ParkedError(reason, self.course.to)
+
+    async def check_parked(self) -> None:
+        """Refuse to begin another attempt of an effect that waits for a person. One of a handler waits with its message.
+
+        Raises:
+            ParkedError: it is parked.
+        """
 
     def outcome(self, **outcome: Any) -> Message:
         """Return the row of the outcome."""
@@ -231,11 +256,25 @@ class Effect:
             return await (self.begin() if intent is None else self._begin_again(intent))
 
     async def _begin_again(self, intent: Message) -> Message:
+        await self._write_attempt(None)
+        return intent
+
+    async def _write_attempt(self, failure: str | None) -> None:
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         number = 2 + sum(record.message.lane == "effect" for record in records)
-        row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to)
+        row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to, failure=failure)
         await self.journal.write(self.thread_id, [row])  # before the start: see "Every start follows a row" above
-        return intent
+
+    async def begin_after(self, failure: str) -> None:
+        """Append the row of another attempt, in `run`, after an attempt that failed and may be repeated.
+
+        Raises:
+            FencedError: another process has the thread.
+            LedgerError: it could not be stored.
+        """
+        async with self.journal.admit(self.thread_id):
+            await self._write_attempt(failure)
+        self._check_evicted()
 
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
@@ -243,6 +282,9 @@ class Effect:
             outcome = self._result(await run(self.id))
         except (errors.DeliveryError, errors.LedgerError):
             raise  # of another actor or the ledger, not of the effect: the intent stays open, and the handler gets the error
+        except GivenUp as exc:
+            self._is_no_longer_open(intent)  # it is parked, and must not be parked or ended again with the handler
+            await self.parked(exc.reason)
         except errors.UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
         except errors.FailedError as exc:

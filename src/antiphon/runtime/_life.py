@@ -33,7 +33,7 @@ from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._context import Context
 from antiphon.runtime._effects import ActorState
 from antiphon.runtime._gates import Gates, GateState
-from antiphon.runtime._redelivery import Settlement, settle, thread_endings
+from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle, thread_endings
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import PARK, Standing, option_of
 from antiphon.runtime._settings import SYSTEM, Address
@@ -296,6 +296,8 @@ class LifeActor(Actor):
         outcome = Settlement(result=thaw(request.result), error=request.error, retry=request.retry)
         if await is_parked(context.ledger, thread_id, invocation_id):
             await settle(context.journal, thread_id, invocation_id, outcome)
+        elif request.retry and (failed := await last_failure(context.ledger, thread_id, invocation_id)) is not None:
+            await reopen(context.journal, thread_id, failed)
         elif context.attempt == 1:  # in a later attempt, an earlier one has settled it
             reason = f"{invocation_id!r} is not parked in thread {thread_id!r}"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)

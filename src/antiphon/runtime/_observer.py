@@ -4,8 +4,9 @@ An observer changes nothing. It is called on the event loop, in the middle of de
 is not called again, which is logged. `Hooks` (`_reporting.py`) makes the calls.
 
 - `Delivery`, `Activity` and `DeadLetter` are what an observer is given.
-- Operations say what a handler or an effect is: a request to a model, a run of a tool or an agent. The runtime knows
-  messages and effects; only the code inside knows what they are for. It says so with `describe`, again when it knows more.
+- Operations say what a handler or an effect is: a request to a model, a run of a tool, an agent or a program. The runtime
+  knows messages and effects; only the code inside knows what they are for. It says so with `describe`, again when it knows
+  more.
 """
 
 from __future__ import annotations
@@ -78,7 +79,21 @@ class AgentOperation:
     """The total of the requests that were made, without those replayed from the ledger."""
 
 
-Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
+@dataclass(frozen=True, slots=True)
+class RunOperation:
+    """A run of a program in a thread; its agents and effects are below it."""
+
+    name: str
+    """The program, as the kind of the thread names it: `run/NAME`."""
+    id: str
+    """The run, among those of the thread."""
+    attempt: int | None = None
+    """How often it was begun; None if it could not be."""
+    is_replay: bool = False
+    """Whether it was finished before, so that all of it comes from the ledger."""
+
+
+Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation | RunOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +234,7 @@ class Activity:
     is_declared: bool = False
     """Whether the actor has a handler for this type. Then the type is one of a few, and can be a label of a metric."""
     done: int = 0
-    """How many requests to models and tool calls were made directly inside of it."""
+    """How many requests to models and tool calls were made directly inside of it; of a run, also by its agents."""
     replayed: int = 0
     """How many were not made, because the ledger has their outcomes."""
     usage: Usage | None = None

@@ -25,13 +25,26 @@ from pydantic import ValidationError
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import again_id, is_below, parent_of, park_id, settled_id, withdrawn_id
+from antiphon.messages.keys import again_id, is_below, parent_of, park_id, renamed, reopen_id, settled_id, withdrawn_id
 from antiphon.messages.trusted import quick_message
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import AGAIN, DELIVER, PARK, TIMER, Cause, Standing, begun, ended, option_of, unused
+from antiphon.runtime._rows import (
+    AGAIN,
+    DELIVER,
+    PARK,
+    REOPEN,
+    RUN,
+    TIMER,
+    Cause,
+    Standing,
+    begun,
+    ended,
+    option_of,
+    unused,
+)
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -316,6 +329,60 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
     # One append: the outcome and the end of PARK. With two, a crash in between would leave a settled message that is still
     # parked, or one that is neither settled nor parked and runs again.
     await journal.write(thread_id, ends)
+
+
+async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
+    """Journal that the failure of an effect does not count: the run that ended with it does it again.
+
+    Raises:
+        LedgerError: it could not be journaled.
+    """
+    row = reopen_id(effect)
+    rows = [option(REOPEN, row, thread_id=thread_id, parent_id=effect) for option in (begun, ended)]
+    await journal.write(thread_id, rows)
+
+
+async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> str | None:
+    """Return the last attempt of an effect, if it failed and a run ended with that; else None.
+
+    The run is open, and did nothing afterwards: a program that went on has handled the failure, and keeps it. An effect inside
+    of another one that must not be done twice is not done again by itself.
+    """
+    effect, rows = invocation_id, await _effect_rows(ledger, thread_id, invocation_id)
+    while later := await _effect_rows(ledger, thread_id, renamed(effect)):
+        effect, rows = renamed(effect), later
+    calls = [row.message for row in await ledger.open_calls(thread_id) if row.message.lane == "effect"]
+    runs = [call.invocation_id or "" for call in calls if option_of(call) == RUN]
+    run = next((run for run in runs if is_below(effect, run)), None)
+    if run is None or not rows or not _has_failed(rows):
+        return None
+    async for record in ledger.read(thread_id, after=rows[-1].seq):
+        message = record.message
+        if message.lane == "effect" and is_below(message.invocation_id, run) and option_of(message) not in (None, REOPEN):
+            return None
+    around = parent_of(effect)
+    while is_below(around, run):
+        outer = await _effect_rows(ledger, thread_id, around)
+        if outer and _effects(outer[0].message) == "once":
+            return None
+        around = parent_of(around)
+    return effect
+
+
+async def _effect_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
+    records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
+    return [record for record in records if record.message.lane == "effect"]
+
+
+def _has_failed(rows: Sequence[Record]) -> bool:
+    outcome = rows[-1].message.payload
+    if not isinstance(outcome, OptionResultPayload):
+        return False
+    return outcome.is_error and outcome.error_type != errors.WithdrawnError.code
+
+
+def _effects(intent: Message) -> object:
+    return intent.payload.arguments.get("effects") if isinstance(intent.payload, OptionCallPayload) else None
 
 
 def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome: Settlement) -> Message:

@@ -17,8 +17,8 @@ import asyncio
 import logging
 import traceback
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from contextvars import Token
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -38,6 +38,7 @@ from antiphon.runtime._observer import (
     ModelOperation,
     Observer,
     Operation,
+    RunOperation,
     ToolOperation,
     WatchedSystem,
     current,
@@ -205,7 +206,7 @@ class Hooks:
 
     async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run something that has effects of its own, such as an agent, and tell the observer."""
-        activity = Activity(course.thread_id, str(course.to), operation=operation)
+        activity, around = Activity(course.thread_id, str(course.to), operation=operation), current.get()
         await self._redact(activity)
         with _Watched(self, activity):
             try:
@@ -213,6 +214,9 @@ class Hooks:
             finally:
                 if isinstance(activity.operation, AgentOperation):
                     activity.operation = replace(activity.operation, usage=activity.usage)
+                if around is not None and isinstance(around.operation, RunOperation):
+                    around.done += activity.done
+                    around.replayed += activity.replayed
 
     def replayed(self) -> None:
         """Count a request or a tool call whose recorded outcome is used: it is not made, and has no activity."""
@@ -242,6 +246,19 @@ class Hooks:
             text = "the observer %s is switched off: it raised %s at %s"
             LOG.error(text, name, failure.error_type, failure.where, extra=log_fields(error=exc))  # noqa: TRY400 (no message text)
             return None
+
+
+@contextmanager
+def observed_run(observer: Observer, operation: RunOperation, thread_id: str) -> Generator[Activity, None, None]:
+    """Tell an observer about a run of a program, for a `with` block. Its content is that of its effects."""
+
+    async def no_rules(thread_id: str) -> None:
+        return None
+
+    hooks = Hooks(observer, asyncio.get_running_loop().time, no_rules)
+    activity = Activity(thread_id, operation.name, operation=operation)
+    with _Watched(hooks, activity):
+        yield activity
 
 
 class _Watched:

@@ -13,6 +13,8 @@ time of their own: the ledger records when it stored them.
 | `AGAIN` | a redelivered message has not been handled; there is one row for each redelivery |
 | `PARK` | a person must settle a message |
 | `TIMER` | a timer runs |
+| `RUN` | a program works in the thread |
+| `REOPEN` | never: a person has said that the failure of an effect does not count |
 | any other | an effect was begun, and its outcome is not known |
 
 An effect that is started another time gets a row for each further attempt. That row is no call, so it is never open: only the
@@ -88,6 +90,8 @@ def text_of(error: BaseException) -> str:
         return "(its text cannot be read)"
 
 
+RUN: Final = "RUN"
+REOPEN: Final = "REOPEN"
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
@@ -129,9 +133,12 @@ def begun(
     return quick_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
-def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
-    """Return the row of a further attempt of an effect; `attempt` is 2 for the first of them."""
-    said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
+def attempted(effect: str, attempt: int, *, thread_id: str, policy: str, failure: str | None = None) -> Message:
+    """Return the row of a further attempt of an effect; `attempt` is 2 for the first, `failure` how the one before failed."""
+    data: dict[str, Json] = {"attempt": attempt}
+    if failure is not None:
+        data["failure"] = cut_text(failure, current_limits().message_bytes // 8)
+    said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": data}),))
     row_id = attempt_id(effect, attempt)
     return quick_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 

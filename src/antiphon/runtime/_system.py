@@ -43,6 +43,7 @@ from antiphon.runtime._hosting import INBOX, Inbox
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
 from antiphon.runtime._recovery import Parked, Recovered
+from antiphon.runtime._redelivery import last_failure
 from antiphon.runtime._settings import SYSTEM, Address, RestartWhen, Settings, Supervision
 from antiphon.runtime._supervision import Supervisor
 from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, subscribe
@@ -453,16 +454,18 @@ class System:
     ) -> None:
         """Record the outcome of a parked message: a result, an error, or another try.
 
-        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done. The
-        owner of the thread is asked, if another host has it.
+        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done. With
+        `retry`, an effect may also be the last failure of a run that ended with it: the run does it again. The owner of the
+        thread is asked, if another host has it.
 
         Raises:
-            ValueError: it is not parked.
+            ValueError: it is not parked, and is no such failure.
             DeliveryError: the owner does not answer.
             LedgerError: it could not be journaled.
         """
         not_parked = f"{invocation_id!r} is not parked in thread {thread_id!r}"
-        if not await is_parked(self.ledger, thread_id, invocation_id):
+        place = self.ledger, thread_id, invocation_id
+        if not await is_parked(*place) and (not retry or await last_failure(*place) is None):
             raise ValueError(not_parked)
         given: dict[str, Any] = {"retry": True} if retry else {"result": result} if error is None else {"error": error}
         request = Settle(thread_id=thread_id, invocation_id=invocation_id, **given)

@@ -6,16 +6,19 @@ that are stored keep their meaning.
 """
 
 from antiphon.runtime._delivery import Course
-from antiphon.runtime._effects import Effect, Park, Run
+from antiphon.runtime._effects import Effect, GivenUp, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._gates import Gates, GateState
 from antiphon.runtime._hosting import Lease, has_other_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, LifeState, read_status
 from antiphon.runtime._process import is_of_this_process, process_host
+from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
+    REOPEN,
+    RUN,
     Standing,
     begun,
     cut_result,
@@ -34,12 +37,15 @@ __all__ = [
     "LIFE",
     "LIFE_ACTOR",
     "PARK",
+    "REOPEN",
+    "RUN",
     "STOPPED",
     "Course",
     "Directive",
     "Effect",
     "GateState",
     "Gates",
+    "GivenUp",
     "Journal",
     "Lease",
     "LifeState",
@@ -58,6 +64,7 @@ __all__ = [
     "is_of_this_process",
     "is_too_large",
     "observe",
+    "observed_run",
     "process_host",
     "read_status",
     "response_type",

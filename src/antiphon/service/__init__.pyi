@@ -21,11 +21,11 @@ from antiphon.service._branches import ThreadDiff as ThreadDiff
 from antiphon.service._branches import check_continues as check_continues
 from antiphon.service._branches import compare_threads as compare_threads
 from antiphon.service._branches import fork_thread as fork_thread
-from antiphon.service._documents import add_documents as add_documents
-from antiphon.service._documents import search_documents as search_documents
 from antiphon.service._exporting import ExportForm as ExportForm
 from antiphon.service._exporting import HearLosses as HearLosses
+from antiphon.service._exporting import add_documents as add_documents
 from antiphon.service._exporting import export_lines as export_lines
+from antiphon.service._exporting import search_documents as search_documents
 from antiphon.service._following import Followed as Followed
 from antiphon.service._following import HearWords as HearWords
 from antiphon.service._following import SpokenWords as SpokenWords

@@ -124,9 +124,11 @@ async def settle_call(
 ) -> str | None:
     """Record the outcome of a parked call: a result, an error, or that it did not run. Return the pattern of the thread.
 
+    With `retry`, the call may also be the last one of an open run, which ended with its failure: the run repeats it.
+
     Raises:
         UnknownThreadError: there is no such thread.
-        NotWaitingError: the call is not parked.
+        NotWaitingError: the call is not parked, and no run ended with its failure.
         LedgerError: the outcome could not be stored.
     """
     found = await find_thread(ledger, thread_id)
@@ -134,5 +136,6 @@ async def settle_call(
         try:
             await system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
         except ValueError as exc:
-            raise NotWaitingError(f"{invocation_id!r} is not parked in thread {thread_id!r}", thread_id) from exc
+            also = ", and no run ended with its failure" if retry else ""
+            raise NotWaitingError(f"{invocation_id!r} is not parked in thread {thread_id!r}{also}", thread_id) from exc
     return found.pattern

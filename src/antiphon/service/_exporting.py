@@ -1,16 +1,22 @@
-"""Threads as JSON Lines: messages in the house format, one value of a dialect, or decisions for training."""
+"""Out of a ledger, threads as JSON Lines: in the house format, as values of a dialect, or as decisions for training.
+
+And into it, documents that agents search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages.json_values import write
+
+if TYPE_CHECKING:
+    from antiphon.agents.tools import AddedDocument, Passage
 
 HearLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
 """A function that takes a thread and the facts that its export loses."""
@@ -95,3 +101,28 @@ def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportFor
 def _within(thread: ThreadSummary, message: Message) -> Message:
     """Return a message as one of this thread; a shared message of a branch names the origin."""
     return message if message.thread_id == thread.thread_id else message.model_copy(update={"thread_id": thread.thread_id})
+
+
+# ---------------------------------------------------------------- documents
+
+
+async def add_documents(
+    ledger: Ledger, texts: Mapping[str, str], progress: Callable[[int, int], None] | None = None
+) -> tuple[AddedDocument, ...]:
+    """Store documents, by their source. An unchanged one is not stored again; a changed one replaces the earlier text."""
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (needs the extra `agents`)
+
+    documents = KnowledgeBase(ledger)
+    added: list[AddedDocument] = []
+    for source, text in texts.items():
+        added.append(await documents.add(source, text))
+        if progress is not None:
+            progress(len(added), len(texts))
+    return tuple(added)
+
+
+async def search_documents(ledger: Ledger, question: str, *, limit: int = 5) -> tuple[Passage, ...]:
+    """Find passages as the tool `knowledge_base` does, the best first."""
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (needs the extra `agents`)
+
+    return await KnowledgeBase(ledger).search(question, limit=limit)

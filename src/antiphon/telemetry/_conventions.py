@@ -33,7 +33,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.protocol import Reply
-from antiphon.runtime import AgentOperation, ModelOperation, Operation, ToolOperation
+from antiphon.runtime import AgentOperation, ModelOperation, Operation, RunOperation, ToolOperation
 
 # ---------------------------------------------------------------- our own attributes
 
@@ -54,6 +54,10 @@ EFFECT_ARGUMENTS: Final = "antiphon.effect.arguments"
 EFFECT_RESULT: Final = "antiphon.effect.result"
 DONE: Final = "antiphon.effects.done"
 REPLAYED: Final = "antiphon.effects.replayed"
+RUN_NAME: Final = "antiphon.run.name"
+RUN_ID: Final = "antiphon.run.id"
+RUN_ATTEMPT: Final = "antiphon.run.attempt"
+IS_REPLAY: Final = "antiphon.replayed"
 CODE: Final = "antiphon.dead_letter.code"
 CONVERSATION: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"
@@ -94,10 +98,12 @@ def name_of(operation: Operation) -> str:
             return f"execute_tool {name}"
         case AgentOperation(name=name):
             return f"invoke_agent {name}"
+        case RunOperation(name=name):
+            return f"ledger_run {name}"
 
 
 def kind_of_span(operation: Operation | None) -> SpanKind:
-    """Return the kind of its span: a model is elsewhere, a tool and an agent are here."""
+    """Return the kind of its span: a model is elsewhere, a tool, an agent and a run are here."""
     return SpanKind.CLIENT if isinstance(operation, ModelOperation) else SpanKind.INTERNAL
 
 
@@ -110,6 +116,8 @@ def attributes_of(operation: Operation) -> Attributes:
             return _tool(operation)
         case AgentOperation():
             return _agent(operation)
+        case RunOperation():
+            return _run(operation)
 
 
 def shared_by_metrics(operation: Operation) -> Attributes:
@@ -179,6 +187,11 @@ def _agent(operation: AgentOperation) -> Attributes:
     )
 
 
+def _run(operation: RunOperation) -> Attributes:
+    replay = True if operation.is_replay else None
+    return _known({RUN_NAME: operation.name, RUN_ID: operation.id, RUN_ATTEMPT: operation.attempt, IS_REPLAY: replay})
+
+
 def _used(usage: Usage | None) -> dict[str, int | None]:
     return {} if usage is None else {ours: getattr(usage, name) for name, ours in _USAGE.items()}
 
@@ -200,7 +213,7 @@ def content_of(operation: Operation) -> dict[str, str]:
         case ToolOperation(arguments=arguments, result=result):
             given = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": result}
             return {name: json_text(value) for name, value in given.items() if value is not None}
-        case AgentOperation():
+        case AgentOperation() | RunOperation():
             return {}
 
 

@@ -10,7 +10,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from antiphon import __version__
 from antiphon.messages import Usage
 from antiphon.messages.keys import kind_of
-from antiphon.runtime import Activity, AgentOperation, DeadLetter, ModelOperation, Operation, ToolOperation
+from antiphon.runtime import Activity, AgentOperation, DeadLetter, ModelOperation, Operation, RunOperation, ToolOperation
 from antiphon.telemetry import _conventions as names
 from antiphon.telemetry._conventions import Attributes, shared_by_metrics
 
@@ -89,6 +89,8 @@ class Metrics:
                 self._tool.record(seconds, {**shared, **error})
             case AgentOperation():
                 self._agent.record(seconds, {**shared, **error})
+            case RunOperation():
+                pass  # its agents and effects are counted
 
     def _use(self, usage: Usage, shared: Attributes) -> None:
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):

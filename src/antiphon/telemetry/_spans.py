@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from antiphon import __version__
 from antiphon.messages.keys import kind_of
-from antiphon.runtime import Activity, Delivery, Place
+from antiphon.runtime import Activity, Delivery, Place, RunOperation
 from antiphon.telemetry import _conventions as names
 from antiphon.telemetry._conventions import (
     Attributes,
@@ -233,12 +233,13 @@ def _operated(activity: Activity) -> Attributes:
     """Return what is known of the operation that an activity is, if it is one."""
     if activity.operation is None:
         return {}
-    thread: Attributes = {} if activity.thread_id is None else {names.CONVERSATION: activity.thread_id}
+    is_run = isinstance(activity.operation, RunOperation)  # which is no operation of the conventions
+    thread: Attributes = {} if activity.thread_id is None or is_run else {names.CONVERSATION: activity.thread_id}
     return {**attributes_of(activity.operation), **thread}
 
 
 def _counted(activity: Activity) -> Attributes:
-    """Return how much of an agent's run was done, and how much was taken from the ledger."""
+    """Return how much of a run was done, and how much was taken from the ledger."""
     if activity.effect is not None or activity.delivery is not None:
         return {}
     return {names.DONE: activity.done, names.REPLAYED: activity.replayed}

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from typing_extensions import override
 
 from antiphon.runtime import Activity, DeadLetter, Delivery, Observer, WatchedSystem
+from antiphon.telemetry._conventions import IS_REPLAY
 from antiphon.telemetry._metrics import Metrics
 from antiphon.telemetry._spans import Spans, write_traceparent
+
+_SPENT: Final = ("gen_ai.usage.", "gen_ai.aggregated_usage.", "operation.cost", "pydantic_ai.cache.")
 
 
 class Telemetry(Observer):
@@ -125,6 +128,49 @@ def configure(
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=every * 1000)
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     return Telemetry(tracers, meters, record_content=record_content)
+
+
+class CountOnce(SpanExporter):
+    """Exports spans without the tokens and costs of steps that were taken from the ledger.
+
+    Pydantic AI's own instrumentation makes spans of replayed steps, too. Wrap the exporter, and a dashboard that sums tokens
+    counts each request once: `BatchSpanProcessor(CountOnce(OTLPSpanExporter()))`.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+
+    @override
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._exporter.export([_without_tokens(span) for span in spans])
+
+    @override
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    @override
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _without_tokens(span: ReadableSpan) -> ReadableSpan:
+    attributes = span.attributes or {}
+    if not attributes.get(IS_REPLAY):
+        return span
+    return ReadableSpan(
+        span.name,
+        span.context,
+        span.parent,
+        span.resource,
+        {name: value for name, value in attributes.items() if not name.startswith(_SPENT)},
+        span.events,
+        span.links,
+        span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
 
 
 def _url(endpoint: str | None, signal: str) -> str | None:

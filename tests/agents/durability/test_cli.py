@@ -23,7 +23,7 @@ class DiedError(BaseException):
     """Ends the program as a kill does."""
 
 
-async def work(url: str, desk: Desk, *, is_dying: bool = False) -> str:
+async def work(url: str, desk: Desk, *, is_dying: bool = False, is_failing: bool = False) -> str:
     """Run the program, once."""
     async with open_ledger(url) as ledger:
         turns = ([call("refund", "c1", amount=3)], ["thank you"])
@@ -34,6 +34,8 @@ async def work(url: str, desk: Desk, *, is_dying: bool = False) -> str:
             desk.note("refund")
             if is_dying:
                 raise DiedError
+            if is_failing:
+                raise ValueError("no such account")
             return "refunded"
 
         async with ledger_run("order-42"):
@@ -81,6 +83,22 @@ def test_a_person_settles_it_and_the_program_goes_on(settlement: list[str], told
     assert told in asyncio.run(work(parked, desk))
     assert [what for what in desk.taken() if what == "refund"] == starts
     assert "nothing is parked" in run("parked", "--ledger", parked).stderr
+
+
+@pytest.mark.slow
+def test_a_person_has_the_failed_call_repeated_that_a_run_ended_with(tmp_path: Path) -> None:
+    """The note of the error is the command."""
+    url, desk = f"sqlite:///{tmp_path}/ledger.db", Desk()
+    with pytest.raises(Exception, match="no such account") as caught:
+        asyncio.run(work(url, desk, is_failing=True))
+    (command,) = [word for note in caught.value.__notes__ for word in note.split("`") if word.startswith("antiphon settle")]
+    assert "is settled" in run(*shlex.split(command)[1:]).stderr
+    desk.taken()
+    assert "refunded" in asyncio.run(work(url, desk))
+    assert desk.taken() == ["refund", "model 1"]
+    again = run(*shlex.split(command)[1:])
+    assert again.exit_code == 1
+    assert "and no run ended with its failure" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from antiphon.agents._observers import LiveDelta as LiveDelta
 from antiphon.agents._observers import listen as listen
 from antiphon.agents.durability._capability import LedgerDurability as LedgerDurability
+from antiphon.agents.durability._failures import RetryPolicy as RetryPolicy
 from antiphon.agents.durability._failures import ToolFailure as ToolFailure
 from antiphon.agents.durability._failures import ToolFailures as ToolFailures
 from antiphon.agents.durability._model_request import price_of as price_of

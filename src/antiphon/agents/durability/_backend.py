@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from pydantic_ai.durable_exec import (
     BoundDurableOperation,
@@ -45,10 +45,11 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._observers import is_told
+from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
-from antiphon.agents.durability._failures import tool_errors, with_known_errors
+from antiphon.agents._state import ToolChanges
+from antiphon.agents.durability._failures import RetryPolicy, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
@@ -58,14 +59,17 @@ from antiphon.agents.durability._tool_call import (
     ToolCallEffect,
     Unsettled,
     change_since_offered,
+    check_repeated,
+    check_replay,
     effects_of,
+    is_repeated,
     plain_arguments,
 )
-from antiphon.errors import EffectFailedError
+from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
-from antiphon.runtime.extending import Run, cut_result
+from antiphon.runtime.extending import Run, cut_result, says_the_same_value
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -78,6 +82,9 @@ _EFFECTS: dict[type[Any], Effects] = {
     ToolsetGetToolsId: "none",
     ToolsetValidateToolArgumentsId: "none",
 }
+
+
+_RETURNED: Final = "returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         effects: Mapping[str, Effects],
         reconcile: Reconcile | None,
         limits: BudgetLimits,
+        retry: RetryPolicy | None,
         on_change: OnChange | None = None,
     ) -> None:
         self.on_change: OnChange | None = on_change
@@ -106,6 +114,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         self.effects = effects
         self.reconcile = reconcile
         self.limits = limits
+        self.retry = retry
         self.namer = JournalOperationNamer(agent)
 
     @override
@@ -160,11 +169,17 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return await self._do(run, params, name, operation.operation_id)
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
-        await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
+        tools = params.model_request_parameters.function_tools
+        check_replay(tools, self._backend.effects)
+        await _check_guarded(run, params.run_context, (tool.name for tool in tools))
         on_change = self._backend.on_change
         asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
 
+        was_done = False
+
         async def ask(key: str) -> Json:
+            nonlocal was_done
+            was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
                     response = await self._handled(cast("ParamsT", params))
@@ -172,6 +187,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
 
         said = await with_known_errors(asked.perform, ask)
+        count_step(run, params.run_context, was_done=was_done)
         return self._operation.result_codec.load(await asked.answer(said))
 
     async def _call(
@@ -180,6 +196,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
+        repeats = is_call and is_repeated(_definition(params), params.name, effects)
         call_id = params.ctx.tool_call_id
         called = ToolCallEffect(
             run,
@@ -194,19 +211,62 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
             on_change=self._backend.on_change,
         )
+        changes = ToolChanges(run.watch, params.name, params.ctx, repeats=repeats)
+
+        async def start() -> Json:
+            with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.id, name, effects)):
+                own = replace(params, ctx=changes.begin())
+                handled = await _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own)))
+                returned = self._fitting(self._operation.result_codec.dump(handled))
+            if repeats:
+                check_repeated(params.name, returned)
+            return returned
 
         async def call(key: str) -> Json:
             if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
                 returned: Json = {"kind": "tool_failed", "message": change}
                 called.returned(returned)
-                return {"returned": returned}
-            with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
-                handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                returned = self._fitting(self._operation.result_codec.dump(handled))
+                return {_RETURNED: returned}
+            with tool_errors(changes.stored):
+                returned = await called.attempts(start, self._backend.retry)
                 called.returned(returned)
-                return {"returned": returned}
+                return {_RETURNED: returned, **changes.stored()}
 
-        return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
+        async def perform(do: Run) -> Any:
+            try:
+                return await called.perform(do)
+            except RefusedError as exc:
+                changes.restore(exc.details, called.id)
+                raise
+
+        async with run.watch.alone((current_run() or run).invocation_id):
+            try:
+                recorded = await with_known_errors(perform, call, _as_failed)
+            except Exception as exc:
+                called.explain(exc)
+                raise
+            if _is_own(recorded):
+                changes.restore(recorded, called.id)
+            count_step(run, params.ctx, was_done=changes.did_run)
+            if repeats and not changes.did_run and _is_own(recorded):
+                await self._repeat(called, start, recorded)
+        changes.check()
+        return self._operation.result_codec.load(_as_result(recorded))
+
+    async def _repeat(self, called: ToolCallEffect, start: Callable[[], Awaitable[Json]], recorded: Any) -> None:
+        """Run a tool again whose result is recorded, for what it does to its dependencies.
+
+        Raises:
+            HistoryMismatchError: it returns something else, so it may have done something else.
+        """
+        try:
+            again = await start()
+        except Exception as exc:
+            reason = f"a tool with replay='run' failed when it ran again: {type(exc).__qualname__}: {exc}"
+            raise HistoryMismatchError(f"{reason}, in {called.id!r}", called.course.to) from exc
+        if not says_the_same_value(recorded[_RETURNED], again):
+            reason = f"a tool with replay='run' returned something else than thread {called.thread_id!r} says"
+            raise HistoryMismatchError(f"{reason}, in {called.id!r}: it must be pure", called.course.to)
 
     def _fitting(self, returned: Any) -> Json:
         """Return the result of a tool, cut if it is too large. If it cannot be cut, as an image, the call fails."""
@@ -324,6 +384,11 @@ def _has_broken_files(value: Any) -> bool:
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
     """Return a failed call in the form of the journal: the model is told, and the run goes on."""
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
+
+
+def _is_own(payload: Any) -> bool:
+    """Whether a recorded result is the tool's own; else a person has given it."""
+    return isinstance(payload, dict) and _RETURNED in payload
 
 
 def _as_result(payload: Any) -> Any:

@@ -25,10 +25,11 @@ from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._model_request import limit_stream
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
-from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
+from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay
 from antiphon.agents.toolkit._names import known_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
@@ -61,6 +62,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         reconcile: Reconcile | None = None,
         budget: AgentBudget | None = None,
         thread_budget: AgentBudget | None = None,
+        retry: RetryPolicy | None = None,
         live: bool = False,
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
@@ -73,8 +75,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
         where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
-        `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
-        agent, if not by its own name. `on_change` is that of `ledger_run`, where the run does not say it.
+        `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
+        `live` has models stream their answers, for `listen`. `name` is what the journal calls the agent, if not by its own
+        name. `on_change` is that of `ledger_run`, where the run does not say it.
 
         Raises:
             TypeError: the ledger is not open, or is none.
@@ -94,14 +97,21 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         self._reconcile = reconcile
         self._on_change: OnChange | None = on_change
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
+        self._retry = retry
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         if self.name or agent.name:
+            self._check_tools(agent)
             return super().for_agent(agent)
         named = copy(self)
         named.name = "agent"
         return named.for_agent(agent)
+
+    def _check_tools(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
+        """Check the tools that the agent was made with; others are checked when they are offered."""
+        given = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+        check_replay((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
 
     @property
     @override
@@ -116,6 +126,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             effects=self._effects,
             reconcile=self._reconcile,
             limits=self._limits,
+            retry=self._retry,
             on_change=self._on_change,
         )
 

@@ -11,9 +11,10 @@ for the model is kept as the residue of that message.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import (
@@ -33,8 +34,8 @@ from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.runtime import FailedError, UnknownOutcomeError
-from antiphon.runtime.extending import Run, text_of
+from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
+from antiphon.runtime.extending import GivenUp, Run, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -95,15 +96,21 @@ def _known_error(error: RefusedError) -> Exception | None:
 
 
 @contextmanager
-def tool_errors() -> Generator[None, None, None]:
-    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given."""
+def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[None, None, None]:
+    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given.
+
+    `changes` returns what the tool changed before it raised; it is stored with the error.
+    """
     try:
         yield
-    except (DeliveryError, LedgerError, UnknownOutcomeError):
+    except (DeliveryError, LedgerError, UnknownOutcomeError, GivenUp):
         raise
     except Exception as exc:
         retryable = bool(getattr(exc, "retryable", False))
-        raise _failure_of(exc) or FailedError(f"{type(exc).__qualname__}: {text_of(exc)}", _TOOL, retryable=retryable) from exc
+        failure = _failure_of(exc) or FailedError(f"{type(exc).__qualname__}: {text_of(exc)}", _TOOL, retryable=retryable)
+        if more := changes():
+            failure.details = {**cast("Unit", failure.details or {}), **more}
+        raise failure from exc
 
 
 async def with_known_errors(
@@ -147,6 +154,48 @@ def _original(raised: list[Exception]) -> BaseException | None:
     if not raised:
         return None
     return raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
+
+
+# ---------------------------------------------------------------- transient errors
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which exceptions of tools are transient, and how often such a call is repeated before a person is asked.
+
+    | the tool raises | effects `none`, `idempotent` | effects `once` |
+    |---|---|---|
+    | one of `not_done` | repeated, then parked | repeated, then parked |
+    | one of `transient`, or one with `retryable = True` | repeated, then parked | parked: it may have been done |
+    | another exception | recorded as the outcome | recorded as the outcome |
+    """
+
+    transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+    not_done: tuple[type[Exception], ...] = ()
+    """Exceptions that prove that nothing was done, such as `ConnectionRefusedError` of a tool that makes one request."""
+    retries: int = 3
+    backoff: float = 0.5
+    """Seconds before the first repetition."""
+    factor: float = 2.0
+    """How many times longer each further pause is."""
+    longest: float = 30.0
+    """The longest pause, in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.retries < 0 or self.backoff < 0 or self.factor < 1 or self.longest < 0:
+            raise ValueError("retries, backoff and longest are not negative, and factor is at least 1")
+
+    def decide(self, error: Exception, effects: Effects, failures: int) -> float | Literal["park"] | None:
+        """Return the pause before the call is repeated, whether it is parked, or None: the error is its outcome.
+
+        `failures` is how often the call has failed, this time included.
+        """
+        is_not_done = isinstance(error, self.not_done)
+        if not is_not_done and not isinstance(error, self.transient) and not getattr(error, "retryable", False):
+            return None
+        if failures > self.retries or (effects == "once" and not is_not_done):
+            return "park"
+        return min(self.backoff * self.factor ** (failures - 1), self.longest)
 
 
 # ---------------------------------------------------------------- refusals of a toolkit

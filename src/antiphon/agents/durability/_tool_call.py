@@ -7,10 +7,11 @@ tool that has changed is not called.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, Final, TypeAlias, cast, get_args
+from typing import Any, Final, NoReturn, TypeAlias, cast, get_args
 
 import orjson
 from pydantic import TypeAdapter
@@ -24,21 +25,26 @@ from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun
+from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
-from antiphon.errors import ParkedError, WithdrawnError
+from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.runtime import Effects, FailedError, ToolOperation, describe
-from antiphon.runtime.extending import is_too_large
+from antiphon.messages.keys import park_id
+from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
+from antiphon.runtime.extending import GivenUp, is_too_large, text_of
 
 # ---------------------------------------------------------------- the effect
 
 _FAILURES: Final = frozenset({"model_retry", "run_cancelled", "tool_failed", "validation_error"})
 """The kinds of results that are failures."""
+_DEFERRALS: Final = frozenset({"approval_required", "call_deferred"})
 _any: TypeAdapter[Any] = TypeAdapter(Any)
 
+_MOST_WORDS: Final = 2000
+"""Characters that are kept of an error's text."""
 METADATA_KEY: Final = "antiphon"
-"""The key in a tool's metadata for the runtime: `{"antiphon": {"effects": "none"}}`."""
+"""The key in a tool's metadata for the runtime: `{"antiphon": {"effects": "none", "replay": "run"}}`."""
 
 
 def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effects]) -> Effects:
@@ -52,6 +58,48 @@ def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effec
     if said not in get_args(Effects):
         raise UserError(f"the effects of tool {name!r} are one of {', '.join(get_args(Effects))}, not {said!r}")
     return cast("Effects", said)
+
+
+def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> bool:
+    """Whether a tool runs again when a run continues: its metadata has `{"antiphon": {"effects": "none", "replay": "run"}}`.
+
+    Raises:
+        UserError: it must not: it changes something outside, or asks for approval, or is declared as something else.
+    """
+    own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
+    replay = cast("dict[str, Any]", own).get("replay", "record") if isinstance(own, dict) else "record"
+    if replay not in ("record", "run"):
+        raise UserError(f"the replay of tool {name!r} is 'record' or 'run', not {replay!r}")
+    if replay == "record":
+        return False
+    if effects != "none":
+        raise UserError(
+            f"tool {name!r} has replay='run', and effects {effects!r}: only a tool with effects 'none' may run again"
+        )
+    if tool is not None and tool.kind != "function":
+        raise UserError(f"tool {name!r} has replay='run', and must be approved or deferred: it cannot run again by itself")
+    return True
+
+
+def check_repeated(name: str, returned: Json) -> None:
+    """Check the result of a tool with `replay="run"`.
+
+    Raises:
+        UserError: it asks to be approved or deferred, and so does not run again by itself.
+    """
+    if isinstance(returned, dict) and returned.get("kind") in _DEFERRALS:
+        raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
+
+
+def check_replay(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
+    """Check the `replay` of tools before they are offered.
+
+    Raises:
+        UserError: one must not have it.
+    """
+    for tool in tools:
+        if (tool.metadata or {}).get(METADATA_KEY):
+            is_repeated(tool, tool.name, effects_of(tool, tool.name, given))
 
 
 def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
@@ -176,23 +224,70 @@ class ToolCallEffect(RunStep):
             return f"other effects ({own.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
         return "other arguments"
 
+    async def attempts(self, start: Callable[[], Awaitable[Any]], policy: RetryPolicy | None) -> Any:
+        """Start the tool, and again after transient errors. Each further start follows a row.
+
+        Raises:
+            GivenUp: a person must decide.
+            LedgerError: a row could not be written.
+        """
+        failures = 0
+        while True:
+            try:
+                return await start()
+            except (DeliveryError, LedgerError, UnknownOutcomeError):
+                raise
+            except Exception as exc:
+                failures += 1
+                pause = None if policy is None else policy.decide(exc, self._effects, failures)
+                if pause is None:
+                    raise
+                failure = f"{type(exc).__qualname__}: {text_of(exc)}"
+                if pause == "park":
+                    times = f" {failures} times" if failures > 1 else ""
+                    raise GivenUp(f"{self._tool!r} failed{times}, at last with {failure[:_MOST_WORDS]}") from exc
+            await asyncio.sleep(pause)
+            await self.begin_after(failure)
+
     @override
     async def unknown(self, reason: str) -> Message:
         if self._settle is None:
-            return await self._parked(reason)
+            return await super().unknown(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
         found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
-        return await self._parked(reason) if found is None else self.outcome(**_fields(found))
+        return await super().unknown(reason) if found is None else self.outcome(**_fields(found))
 
-    async def _parked(self, reason: str) -> Message:
-        """Park it, with an error that says how to settle it."""
+    @override
+    async def parked(self, reason: str) -> NoReturn:
+        await self.check_parked()  # the first reason says what happened
         try:
-            return await super().unknown(reason)
+            await super().parked(reason)
         except ParkedError as exc:
-            options = "--result JSON | --error TEXT | --retry"
-            command = command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
-            todo = f"find out, say it with `{command}`, and start the program again"
-            raise ParkedError(f"{reason}; {todo}", exc.address) from None
+            raise self._waiting(reason, exc.address) from None
+
+    @override
+    async def check_parked(self) -> None:
+        records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
+        rows = [record.message.payload for record in records if record.message.lane == "effect"]
+        if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
+            raise self._waiting(str(rows[0].arguments.get("reason")), self.course.to)
+
+    def explain(self, error: Exception) -> None:
+        """Add to the error of a call that must not be repeated how a person can have it repeated."""
+        is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
+        if self._effects == "once" and not is_other:
+            command = self._command("--retry")
+            error.add_note(
+                f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
+            )
+
+    def _waiting(self, reason: str, address: str | None) -> ParkedError:
+        """Return an error that says how to settle it."""
+        command = self._command("--result JSON | --error TEXT | --retry")
+        return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", address)
+
+    def _command(self, options: str) -> str:
+        return command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from weakref import WeakValueDictionary
 from pydantic_ai import RunContext
 
 from antiphon.agents._guards import Cover
-from antiphon.agents._run import LedgerRun, run_scope
+from antiphon.agents._observers import count_step
+from antiphon.agents._run import LedgerRun, current_run, run_scope
 from antiphon.agents._secrets import Secrets
+from antiphon.agents._state import ToolChanges
 from antiphon.agents.durability import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._decision import (
@@ -344,19 +346,26 @@ class Guard:
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # effects inside the tool have numbers of their own
-                outcome = await self._start(asked)
+                outcome = await self._start(replace(asked, ctx=changes.begin()))
             check_row(outcome)
-            return cast("Json", Secrets.of(run).clean(outcome.to_json()))
+            return {**cast("dict[str, Json]", Secrets.of(run).clean(outcome.to_json())), **changes.stored()}
 
+        changes = ToolChanges(run.watch, asked.tool.name, asked.ctx)
+        effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
         try:
-            effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
-            said = await effect.call(_failing(inside))
+            async with run.watch.alone((current_run() or run).invocation_id):
+                said = await effect.call(_failing(inside, changes))
+                changes.restore(said, effect.id)
         except RefusedError as exc:
+            changes.restore(exc.details, effect.id)
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
         except ReplyTimeoutError as exc:
             raise ToolRefusal(TIMEOUT, exc.reason, retryable=True) from None
         except EffectFailedError as exc:  # as a person has settled it
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
+        finally:
+            count_step(run, asked.ctx, was_done=changes.did_run)
+        changes.check()
         return ToolOutcome.from_json(said)
 
     async def _check_again(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, *, needs_approval: bool) -> None:
@@ -407,13 +416,14 @@ def _refusal(approval: Approval, standing: str) -> ToolRefusal:
     return ToolRefusal(APPROVAL_DENIED, approval.words)
 
 
-def _failing(inside: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Store a refusal as the outcome of the effect."""
+def _failing(inside: Callable[[str], Any], changes: ToolChanges) -> Callable[[str], Any]:
+    """Store a refusal as the outcome of the effect, with what the tool changed before."""
 
     async def run(key: str) -> Json:
         try:
             return cast("Json", await inside(key))
         except ToolRefusal as exc:
-            raise FailedError(exc.reason, exc.code, details=exc.to_details(), retryable=exc.retryable) from None
+            details = {**exc.to_details(), **changes.stored()}
+            raise FailedError(exc.reason, exc.code, details=details, retryable=exc.retryable) from None
 
     return run

@@ -52,7 +52,7 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller
         self.untrusted: str | None = None
         """The source of untrusted content that the tool has read, which may be in the reason."""
 
-    def to_details(self) -> Json:
+    def to_details(self) -> dict[str, Json]:
         """Return the details as they are stored."""
         return {"details": self.details, "untrusted": self.untrusted}
 
@@ -96,7 +96,7 @@ class ToolOutcome:
     def from_json(cls, said: object) -> ToolOutcome:
         """Return an outcome from its stored form. Any other value is a result that a person has given."""
         ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
-        if "result" not in ours or ours.keys() - {"result", "parts", "untrusted"}:
+        if "result" not in ours or ours.keys() - {"result", "parts", "untrusted", "changes"}:
             return cls(result=cast("Json", said))
         shown = OptionResultPayload(invocation_id="-", option_name="-", parts=ours.get("parts", ()))
         return cls(result=ours["result"], parts=shown.parts, untrusted=ours.get("untrusted"))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
 from pydantic_ai import Agent, RunContext
+from pydantic_ai.agent import AbstractAgent, EventStreamHandler
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
     ModelMessage,
@@ -26,7 +28,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
 from pydantic_ai.usage import UsageLimits
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, override
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.extending import BudgetLimits
@@ -39,7 +41,11 @@ from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
-    """The configuration of one agent."""
+    """The configuration of one agent: what it is made of, or an agent that exists.
+
+    An agent that exists keeps its model, its settings, its tools and its instructions. The cast makes its runs durable, unless
+    it has `LedgerDurability` itself, and adds `instructions` and `tools`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,6 +61,14 @@ class AgentSpec(BaseModel):
     """The maximum length of one answer."""
     tools: tuple[str, ...] = ()
     """The names of the tools that it may use: of the toolkit, or built in."""
+    agent: InstanceOf[AbstractAgent[Any, Any]] | None = Field(default=None, exclude=True, repr=False)
+    """An agent that exists; the name is its name, unless one is given."""
+    deps: Any = Field(default=None, exclude=True, repr=False)
+    """The dependencies of that agent."""
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.name)  # an agent has no hash
 
     @property
     def models(self) -> tuple[str | None, ...]:
@@ -70,6 +84,26 @@ class AgentSpec(BaseModel):
         if self.max_tokens is not None:
             settings["max_tokens"] = self.max_tokens
         return settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_agent(cls, given: Any) -> Any:
+        said = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        agent = cast("Any", said.get("agent"))
+        if "name" in said or not isinstance(agent, AbstractAgent):
+            return cast("Any", given)
+        if agent.name is None:
+            raise ValueError("the agent has no name: give one")
+        return {**said, "name": agent.name}
+
+    @model_validator(mode="after")
+    def _check_agent(self) -> Self:
+        own = [name for name in ("model", "fallback", "temperature", "max_tokens") if getattr(self, name) is not None]
+        if self.agent is not None and own:
+            raise ValueError(f"an agent that exists has its own {' and '.join(own)}: set it there")
+        if self.agent is None and self.deps is not None:
+            raise ValueError("deps are for an agent that exists: give it as agent=")
+        return self
 
     @model_validator(mode="after")
     def _check_fallback(self) -> Self:
@@ -270,21 +304,50 @@ class Cast:
         arrive. `known_as` is the agent's name in errors.
 
         Raises:
-            CastError: there is no such agent.
+            CastError: there is no such agent, or it exists and is given tools of its own.
             RefusedError: its models do not answer, after all retries.
             ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
         spec = self.spec(agent) if isinstance(agent, str) else agent
         limits = None if requests is None else UsageLimits(request_limit=requests)
+        if spec.agent is not None and (plain := (*toolset, *self.tools_of(spec).plain)):
+            names = ", ".join(repr(tool.name) for tool in plain)
+            raise CastError(
+                f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
+            )
         given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": hear}
 
         async def ask(model: str | None) -> Answer[OutputT]:
+            if spec.agent is not None:
+                run = await self._run_existing(spec, prompt, output_type=output, usage_limits=limits, **given)
+                return Answer(run.output, run)
             made = self._agent(spec, model, output, tuple(toolset), is_heard=hear is not None)
             run = await made.run(prompt, usage_limits=limits, **given)
             return Answer(run.output, run, model)
 
         return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
+
+    async def _run_existing(
+        self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Hear | None, **given: Any
+    ) -> AgentRunResult[Any]:
+        """Run an agent that exists; `deps` is what hears its words, as for the agents that the cast makes."""
+        agent = cast("AbstractAgent[Any, Any]", spec.agent)
+        capabilities: list[AbstractCapability[Any]] = [*self.tools_of(spec).guarded, *self._capabilities]
+        if not _has_durability(agent):
+            capabilities.insert(0, self._durability(spec.name, None if deps is None else _telling(deps)))
+        told = "\n\n".join(text for text in (spec.instructions, instructions) if text) or None
+        return await agent.run(prompt, instructions=told, deps=spec.deps, capabilities=capabilities, **given)
+
+    def _durability(self, name: str | None, handler: EventStreamHandler[Any] | None) -> LedgerDurability[Any]:
+        return LedgerDurability[Any](
+            self.ledger,
+            budget=self.budgets.run,
+            thread_budget=self.budgets.thread,
+            live=self.live,
+            event_stream_handler=handler,
+            name=name,
+        )
 
     def tools_of(self, spec: AgentSpec) -> AgentTools:
         """Return the tools that the `AgentSpec` of an agent names.
@@ -317,14 +380,7 @@ class Cast:
         own = tuple(id(tool) for tool in toolset)  # tools have no hash; the agent below holds them, so no id is reused
         key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
         if key not in self._agents:
-            handler = _tell_words if is_heard else None
-            durability = LedgerDurability[object](
-                self.ledger,
-                budget=self.budgets.run,
-                thread_budget=self.budgets.thread,
-                live=self.live,
-                event_stream_handler=handler,
-            )
+            durability = self._durability(None, _tell_words if is_heard else None)
             tools = self.tools_of(spec)
             self._agents[key] = Agent(
                 self.model(model),
@@ -339,9 +395,28 @@ class Cast:
         return self._agents[key]
 
 
+def _has_durability(agent: AbstractAgent[Any, Any]) -> bool:
+    """Whether the runs of an agent are durable by its own capability."""
+    found: list[AbstractCapability[Any]] = []
+    agent.root_capability.apply(found.append)
+    return any(isinstance(each, BaseDurabilityCapability) for each in found)
+
+
 async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
-    """Pass the words of a model to the `hear` of the run while they arrive."""
-    hear = cast("Hear", context.deps)
+    """Pass the words of a model to the `hear` of the run, which is its dependency, while they arrive."""
+    await _telling(cast("Hear", context.deps))(context, events)
+
+
+def _telling(hear: Hear) -> EventStreamHandler[Any]:
+    """Return a handler that passes the words of a model to `hear` while they arrive."""
+
+    async def tell(context: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+        await _pass_words(hear, events)
+
+    return tell
+
+
+async def _pass_words(hear: Hear, events: AsyncIterable[AgentStreamEvent]) -> None:
     async for event in events:
         match event:
             case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):

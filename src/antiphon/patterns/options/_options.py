@@ -229,8 +229,12 @@ class Options:
         The executor sets the model of agents that name none. Add agents before the executor is opened.
 
         Raises:
-            ValueError: as `add_policy`.
+            ValueError: as `add_policy`; or it is an agent that exists, which has tools and a loop of its own.
         """
+        if spec.agent is not None:
+            raise ValueError(
+                f"{spec.name!r} exists, and a policy is only its model and instructions: give those, without agent="
+            )
         return self._add(Policy(spec.name, agent=spec), spec.instructions, to, timeout)
 
     @property

@@ -311,4 +311,4 @@ def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]]
 
 def _peer(spec: AgentSpec, allowed: tuple[str, ...] | None) -> PeerSpec:
     placed = {} if allowed is None else {"allowed_peers": allowed}
-    return PeerSpec.model_validate({**spec.model_dump(), **placed})
+    return PeerSpec.model_validate({**spec.model_dump(), "agent": spec.agent, "deps": spec.deps, **placed})
