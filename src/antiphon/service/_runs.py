@@ -1,4 +1,4 @@
-"""Durable runs of programs: list them, and continue those that a dead process has left.
+"""Durable runs of programs: list them, continue those that a dead process has left, check them before a deploy.
 
 An *app* is what a person types as `MODULE:NAME`: a program, an agent, or a list of them. Only that text names what is
 imported; the ledger has names of programs, and they are looked up among those of the app.
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, ThreadSummary
-from antiphon.service._threads import list_threads, thread_json
+from antiphon.service._threads import find_thread, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from antiphon.agents import Recoverable, RecoveredRun, RunStatus
+    from antiphon.agents import Recoverable, RecoveredRun, RunCheck, RunStatus
 
 _KIND: Final = "run/"
 _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
@@ -166,3 +166,18 @@ async def recover_runs(
     from antiphon.agents import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
     return await recover(ledger, app.programs, with_failed=with_failed, at_once=at_once, build=app.build)
+
+
+async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) -> tuple[RunCheck, ...]:
+    """Return what the programs of an app would do with the open runs of a ledger, or of one thread. Nothing is written.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.agents import check_runs as check  # noqa: PLC0415 (only where it is used)
+
+    if thread_id is not None:
+        await find_thread(ledger, thread_id)
+    return await check(ledger, app.programs, thread_id)
