@@ -288,10 +288,10 @@ async def test_a_run_that_is_cancelled_in_every_await_still_gives_its_thread_up(
         for _ in range(3):
             with anyio.move_on_after(0.05):
                 async with ledger_run("t", ledger=ledger) as run:
-                    await run.effect("look", {}, _look)
+                    await run.effect("look", {}, _look, effects="none")
                     await asyncio.sleep(10)
         async with asyncio.timeout(5), ledger_run("t", ledger=other) as run:
-            assert await run.effect("look", {}, _look) == "seen"
+            assert await run.effect("look", {}, _look, effects="none") == "seen"
 
 
 # ---------------------------------------------------------------- processes
