@@ -4,6 +4,7 @@ from antiphon.agents.durability._capability import LedgerDurability as LedgerDur
 from antiphon.agents.durability._failures import RetryPolicy as RetryPolicy
 from antiphon.agents.durability._failures import ToolFailure as ToolFailure
 from antiphon.agents.durability._failures import ToolFailures as ToolFailures
+from antiphon.agents.durability._failures import is_recorded as is_recorded
 from antiphon.agents.durability._model_request import price_of as price_of
 from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk

@@ -138,7 +138,7 @@ def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[N
     except (DeliveryError, LedgerError, UnknownOutcomeError, GivenUp):
         raise
     except Exception as exc:
-        if getattr(exc, _RECORDED, False):
+        if is_recorded(exc):
             raise _InnerError(exc) from exc
         retryable, reason = bool(getattr(exc, "retryable", False)), f"{type(exc).__qualname__}: {text_of(exc)}"
         own = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
@@ -206,6 +206,11 @@ class _InnerError(DeliveryError):
     def __init__(self, error: Exception) -> None:
         super().__init__(text_of(error))
         self.error = error
+
+
+def is_recorded(error: Exception) -> bool:
+    """Whether an exception is recorded as the outcome of a request to a model or of a tool call."""
+    return bool(getattr(error, _RECORDED, False))
 
 
 def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:

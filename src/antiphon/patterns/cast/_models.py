@@ -29,6 +29,7 @@ from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
 from antiphon.agents import current_run
+from antiphon.agents.extending import is_recorded
 from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.protocol import ErrorCode
 
@@ -40,8 +41,8 @@ AnswerT = TypeVar("AnswerT")
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """The status codes after which a retry may succeed."""
-_FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
-"""The errors of an agent's run, and of making the agent."""
+_KNOWN: Final = (AgentRunError, UserError, AntiphonError, ModuleNotFoundError, ValueError)
+"""Errors of an agent's run, and of making the agent, whose text says enough."""
 
 
 class Patience(BaseModel):
@@ -73,11 +74,14 @@ async def ask_in_turn(
     for model in models:
         try:
             return await _asked(model, ask, patience)
-        except _FAILURES as exc:
+        except Exception as exc:
+            if not isinstance(exc, _KNOWN) and not is_recorded(exc):
+                raise
             _raise_if_not_about_models(exc)
             failure = exc
-    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": str(failure)}
-    reason = f"the agent cannot answer: {failure}"
+    said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
+    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
+    reason = f"the agent cannot answer: {said}"
     raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
 
 
