@@ -1,5 +1,4 @@
 from antiphon.agents._budget import AgentBudget as AgentBudget
-from antiphon.agents._missing import DurabilityWarning as DurabilityWarning
 from antiphon.agents._observers import durable_stream as durable_stream
 from antiphon.agents._opening import OnBusy as OnBusy
 from antiphon.agents._opening import OnChange as OnChange
@@ -13,6 +12,7 @@ from antiphon.agents._programs import host_runs as host_runs
 from antiphon.agents._programs import program as program
 from antiphon.agents._programs import recover_runs as recover_runs
 from antiphon.agents._run import CurrentEffect as CurrentEffect
+from antiphon.agents._run import DurabilityWarning as DurabilityWarning
 from antiphon.agents._run import LedgerRun as LedgerRun
 from antiphon.agents._run import RunBlock as RunBlock
 from antiphon.agents._run import current_effect as current_effect

@@ -7,11 +7,17 @@ caller of the same run waits, and gets the recorded outcomes (`on_busy`). A proc
 past its lease, is fenced.
 
 `current_run()` is where tools, toolkits and models find the run that they are part of.
+
+**Missing durability.** What is meant to be recorded, and is not, is a `DurabilityWarning`, or an error with `required=True`. Two
+things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution, and
+that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped when
+the first run is entered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import warnings
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Mapping
@@ -26,17 +32,18 @@ from contextlib import (
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.durable_exec import BaseDurabilityCapability
 from typing_extensions import override
 
 from antiphon.agents._changes import Patches, RunStep
-from antiphon.agents._missing import report_missing, watch_agents
 from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
 from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
@@ -45,6 +52,69 @@ from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
+
+# ---------------------------------------------------------------- missing durability
+
+
+class DurabilityWarning(UserWarning):
+    """Something in a run is not recorded, so it is done again when the program runs again."""
+
+
+def report_missing(reason: str, *, required: bool) -> None:
+    """Report that something is not recorded.
+
+    Raises:
+        RuntimeError: the run says that everything must be.
+    """
+    if required:
+        raise RuntimeError(reason)
+    warnings.warn(reason, DurabilityWarning, stacklevel=3)
+
+
+AgentWatch: TypeAlias = Callable[[str, str | None], str | None]
+"""Is given the name of an agent that begins, and its name in the journal, or None if it has no durability; returns the id
+of the run that begins, or None outside of one."""
+_watching: list[AgentWatch] = []
+
+
+def watch_agents(watch: AgentWatch) -> None:
+    """Have a function called with each agent that begins to run. Only the first call counts."""
+    if _watching:
+        return
+    _watching.append(watch)
+    begin = Agent.iter
+
+    @functools.wraps(begin)
+    def begin_watched(agent: Agent[Any, Any], *args: Any, **given: Any) -> Any:
+        run_id = watch(agent.name or "agent", _name_in_journal(agent, given.get("capabilities")))
+        return begin(agent, *args, **(given if run_id is None else _without_own(given, run_id)))
+
+    setattr(Agent, "iter", begin_watched)  # noqa: B010 (a method of another package cannot be assigned)
+
+
+def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
+    found: list[AbstractCapability[Any]] = []
+    agent.root_capability.apply(found.append)
+    for each in (*found, *(given or ())):
+        if isinstance(each, BaseDurabilityCapability):
+            return cast("BaseDurabilityCapability[Any]", each).name or agent.name or "agent"
+    return None
+
+
+def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the arguments without the messages of an earlier attempt of the same run, and everything after them.
+
+    A conversation that was saved after the run has them. With them, the same request would be another one.
+    """
+    conversation, history = given.get("conversation"), given.get("message_history")
+    messages: list[Any] = list((history if conversation is None else conversation.messages) or ())
+    own = next((number for number, message in enumerate(messages) if message.run_id == run_id), None)
+    if own is None:
+        return given
+    if conversation is None:
+        return {**given, "message_history": messages[:own]}
+    return {**given, "conversation": replace(conversation, messages=messages[:own])}
+
 
 # ---------------------------------------------------------------- ledgers by URL
 
@@ -764,7 +834,7 @@ def ledger_run(
     if isinstance(thread_id, Context):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
     more: dict[str, Any] = {"on_busy": on_busy, "on_change": on_change, "input": input, "watch": watch, "required": required}
-    make = partial(LedgerRun, thread_id, id=id, name=name, admit=admit, observer=observer, **more)
+    make = functools.partial(LedgerRun, thread_id, id=id, name=name, admit=admit, observer=observer, **more)
     return RunBlock(thread_id, _in_program(make, ledger))
 
 

@@ -47,7 +47,7 @@ from antiphon.agents.durability._streaming import (
 )
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay, current_notes
-from antiphon.agents.toolkit._names import known_names
+from antiphon.agents.toolkit._schema import known_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
 from antiphon.messages.keys import end_id

@@ -19,8 +19,7 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from antiphon.agents._guards import TAINTED
-from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
-from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._schema import ANY, Schema, canonical, check_agent, check_tool
 from antiphon.messages import Json
 
 # ---------------------------------------------------------------- the call

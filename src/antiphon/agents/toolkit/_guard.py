@@ -41,7 +41,6 @@ from antiphon.agents.toolkit._decision import (
 )
 from antiphon.agents.toolkit._decision_log import DecisionLog, GrantUses
 from antiphon.agents.toolkit._execution import ToolkitCallEffect, check_row, execute
-from antiphon.agents.toolkit._names import check_agent
 from antiphon.agents.toolkit._outcome import (
     APPROVAL_DENIED,
     APPROVAL_EXPIRED,
@@ -54,6 +53,7 @@ from antiphon.agents.toolkit._outcome import (
     ToolOutcome,
     ToolRefusal,
 )
+from antiphon.agents.toolkit._schema import check_agent
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError

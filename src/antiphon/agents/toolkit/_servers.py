@@ -39,9 +39,8 @@ from pydantic_ai.usage import RunUsage
 
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability import RecordedLists
-from antiphon.agents.toolkit._names import is_tool_name
 from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
-from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._schema import Schema, canonical, is_tool_name
 from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSettings, check_by, own_settings
 from antiphon.errors import HistoryMismatchError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits

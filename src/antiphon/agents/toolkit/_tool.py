@@ -20,9 +20,8 @@ from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
 from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
-from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._outcome import InvalidArguments
-from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._schema import Schema, canonical, check_tool
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import is_too_large
 

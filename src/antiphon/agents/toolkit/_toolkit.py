@@ -24,9 +24,8 @@ from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
 from antiphon.agents.toolkit._decision_log import begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
-from antiphon.agents.toolkit._names import ANY, check_agent, check_tool, known_names
 from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, ToolOutcome, ToolRefusal
-from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._schema import ANY, Schema, canonical, check_agent, check_tool, known_names
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
     ForeignTools,
