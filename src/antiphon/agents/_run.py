@@ -8,9 +8,9 @@ past its lease, is fenced.
 
 `current_run()` is where tools, toolkits and models find the run that they are part of.
 
-**Missing durability.** What is meant to be recorded, and is not, is a `DurabilityWarning`, or an error with `required=True`. Two
-things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution, and
-that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped when
+**Missing durability.** What is meant to be recorded, and is not, is a `DurabilityWarning`, or an error with `required=True`.
+Two things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution,
+and that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped when
 the first run is entered.
 """
 
