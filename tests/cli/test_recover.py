@@ -90,6 +90,9 @@ def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> No
     assert (thread["status"], found["status"], found["owner"], found["attempts"]) == ("waiting", "waiting", None, 1)
     assert 0 <= found["age"] < 60
     assert json.loads(run("threads", "--json", "--status", "running").stdout) == []
+    said = json.loads(run("status", "order-1", "--json").stdout)
+    assert said["status"] == "waiting"
+    assert said["waits_for"].startswith("run run: no process runs it")
     run("recover", "--app", f"{shop.stem}:desk")
     (thread,) = json.loads(run("threads", "--json").stdout)
     assert (thread["status"], thread["runs"]) == ("completed", [])
@@ -107,6 +110,43 @@ def test_a_failed_run_is_said_so_and_continued_on_demand(shop: Path) -> None:
     assert json.loads(run("recover", "--app", f"{shop.stem}:desk", "--json").stdout) == []
     (again,) = json.loads(run("recover", "--app", f"{shop.stem}:desk", "--failed", "--json").stdout)
     assert again["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_runs_that_would_stop_are_named_before_a_deploy(shop: Path) -> None:
+    """G11: `antiphon replay --against --app` exits with 1, writes nothing and pays nothing."""
+
+    async def pay_otherwise() -> None:
+        async with (
+            open_ledger(f"sqlite:///{shop.parent}/antiphon.db") as ledger,
+            ledger_run("order-3", ledger=ledger, name="desk", input={"amount": 3}) as started,
+        ):
+            await started.effect("pay", {"amount": 4}, _paid)
+            raise asyncio.CancelledError
+
+    fine = run("replay", "--against", "--app", f"{shop.stem}:desk")
+    assert (fine.exit_code, fine.stderr) == (0, "open runs of these programs: 1; that would not go on: 0\n")
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(pay_otherwise())
+    before = Path("antiphon.db").stat().st_size
+    checked = run("replay", "--against", "--app", f"{shop.stem}:desk")
+    assert checked.exit_code == 1
+    assert "order-3, run 'run' stops: " in checked.stderr
+    assert "argument 'amount' has changed" in checked.stderr
+    assert "open runs of these programs: 2; that would not go on: 1" in checked.stderr
+    (one,) = json.loads(run("replay", "order-1", "--against", "--app", f"{shop.stem}:desk", "--json").stdout)
+    assert one == {"thread_id": "order-1", "id": "run", "name": "desk", "forecast": "continues", "reason": None}
+    assert run("replay", "nowhere", "--against", "--app", f"{shop.stem}:desk").exit_code == 2
+    assert (Path("payments").exists(), Path("antiphon.db").stat().st_size) == (False, before)
+    # The person decides, and the run is recovered with what is recorded.
+    run("recover", "--app", f"{shop.stem}:desk")
+    assert run("resume", "order-3", "--on-change", "continue").exit_code == 0
+    assert re.search(r"order-3 .*completed", run("recover", "--app", f"{shop.stem}:desk").stdout)
+    assert Path("payments").read_text() == "order-1/run/pay\n"
+
+
+async def _paid(key: str) -> str:
+    return "paid"
 
 
 @pytest.mark.slow

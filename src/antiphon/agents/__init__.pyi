@@ -1,9 +1,12 @@
 from antiphon.agents._budget import AgentBudget as AgentBudget
 from antiphon.agents._opening import OnBusy as OnBusy
+from antiphon.agents._opening import OnChange as OnChange
 from antiphon.agents._programs import Recoverable as Recoverable
 from antiphon.agents._programs import RecoveredRun as RecoveredRun
+from antiphon.agents._programs import RunCheck as RunCheck
 from antiphon.agents._programs import RunProgram as RunProgram
 from antiphon.agents._programs import agent_program as agent_program
+from antiphon.agents._programs import check_runs as check_runs
 from antiphon.agents._programs import host_runs as host_runs
 from antiphon.agents._programs import program as program
 from antiphon.agents._programs import recover_runs as recover_runs

@@ -27,6 +27,7 @@ from asyncio import Lock
 from base64 import b32encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import SequenceMatcher
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -209,11 +210,9 @@ class ThreadChanges:
                 self.tools.add(payload.invocation_id)
 
     def _heard_choice(self, message: Message, root: str) -> None:
-        match message.payload:
-            case PartsPayload(parts=(DataPart(data=JsonObject() as data),)):
-                pass
-            case _:
-                return
+        data = _data_of(message)
+        if data is None:
+            return
         choice, step = data.get("choice"), data.get("step")
         if data.get("type") == CHANGED and message.policy == RUNTIME_POLICY and isinstance(step, str):
             if choice == "restart":
@@ -256,6 +255,14 @@ class ThreadChanges:
         return [step for step in earlier if step in self.tools and parent_of(step) == part and base_of(step) not in reached]
 
 
+def _data_of(message: Message) -> JsonObject | None:
+    match message.payload:
+        case PartsPayload(parts=(DataPart(data=JsonObject() as data),)):
+            return data
+        case _:
+            return None
+
+
 def is_of(invocation_id: str, root: str) -> bool:
     """Whether something is a run, or happens in it."""
     return invocation_id == root or is_below(invocation_id, root)
@@ -287,6 +294,17 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
         own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "to": (PROGRAM,), "correlation_id": run}
         await ledger.post(thread_id, Message(policy="user", payload=PartsPayload(parts=(DataPart(data=said),)), **own))
     return tuple(chosen)
+
+
+async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) -> bool:
+    """Whether a person has let a run go on under a changed program since a time; `run` is its invocation.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    records = await ledger.by_correlation(run, thread_id=thread_id)
+    rows = [record.message for record in records if record.recorded_at >= since and record.message.lane == "control"]
+    return any(data.get("type") == ALLOWED for row in rows if (data := _data_of(row)) is not None)
 
 
 # ---------------------------------------------------------------- steps

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
+from typing_extensions import override
+
+from antiphon.agents._changes import is_allowed
 from antiphon.agents._opening import RUN_KIND, OnBusy
-from antiphon.agents._run import LedgerRun, ledger_run
-from antiphon.agents._run_status import RunState, RunStatus, living_hosts, runs_of
-from antiphon.errors import AntiphonError, LedgerError, OwnedError, SetupError
+from antiphon.agents._run import LedgerRun, Trial, ledger_run, trial_scope
+from antiphon.agents._run_status import RunState, RunStatus, living_hosts, runs, runs_of
+from antiphon.errors import AntiphonError, HistoryMismatchError, LedgerError, OwnedError, ParkedError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, is_name
 from antiphon.runtime.extending import process_host, text_of
 
@@ -274,7 +278,7 @@ class _Recovery:
             is_known = known == how and now - at < _LOOK_AGAIN
             if thread.owner in alive or thread.thread_id in self._at_work or is_known:
                 continue
-            found = [run for run in await runs_of(self._ledger, thread, alive) if self._may_continue(run)]
+            found = [run for run in await runs_of(self._ledger, thread, alive) if await self._may_continue(run, thread)]
             if found:
                 yield thread.thread_id, sorted(found, key=lambda run: run.began_at)
             else:
@@ -291,9 +295,13 @@ class _Recovery:
             if page is None:
                 return
 
-    def _may_continue(self, run: RunStatus) -> bool:
-        is_wanted = run.is_left or (self._with_failed and run.status == "failed")
-        return is_wanted and run.name in self._programs and process_host(self._ledger).build not in run.unfit
+    async def _may_continue(self, run: RunStatus, thread: ThreadSummary) -> bool:
+        if run.name not in self._programs or not (run.is_left or (self._with_failed and run.status == "failed")):
+            return False
+        build = process_host(self._ledger).build
+        marks = [each.at for each in thread.unfit if each.build == build]
+        # This build has given the run up. Since then, a person may have let it go on.
+        return not marks or await is_allowed(self._ledger, run.thread_id, f"{run.thread_id}/{run.id}", marks[0])
 
     def start(self, thread_id: str, runs: Sequence[RunStatus]) -> asyncio.Task[None]:
         """Begin to continue the runs of a thread."""
@@ -333,3 +341,97 @@ class _Recovery:
             return "waiting", error or text_of(exc)
         state = next((each for each in found if each.id == run.id), None)
         return ("completed", None) if state is None else (state.status, error or state.reason)
+
+
+# ---------------------------------------------------------------- before a deploy
+
+Forecast: TypeAlias = Literal["continues", "stops", "waits", "fails"]
+_PATIENCE: Final = 0.05
+"""Seconds that the parallel parts of a program have to come to the end of their records, when the first of them is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """What a program would do with an open run."""
+
+    thread_id: str
+    id: str
+    name: str
+    forecast: Forecast
+    """It continues; it stops, because it does not repeat what is recorded; it waits for a person; it fails before."""
+    reason: str | None = None
+
+
+async def check_runs(
+    ledger: Ledger, programs: Iterable[Recoverable], thread_id: str | None = None, *, at_once: int = _AT_ONCE
+) -> tuple[RunCheck, ...]:
+    """Return what programs would do with the open runs of a ledger, or of one thread, oldest first. Nothing is written.
+
+    Each run is tried in a copy of its thread, up to the first step that is not recorded: no model or tool is called, and
+    `reconcile` is not asked. What a program does between its steps is done.
+
+    Raises:
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be read.
+    """
+    named, turns = programs_by_name(programs), asyncio.Semaphore(at_once)
+
+    async def check(run: RunStatus) -> RunCheck:
+        async with turns:
+            return await _check(ledger, named[run.name or ""], run)
+
+    return tuple(await asyncio.gather(*[check(run) for run in await runs(ledger, thread_id) if run.name in named]))
+
+
+async def _check(ledger: Ledger, own: RunProgram[Any], run: RunStatus) -> RunCheck:
+    trial = Trial(await _copied(ledger, run.thread_id), _NoStep)
+    forecast: Forecast = "continues"
+    reason: str | None = None
+    try:
+        with trial_scope(trial):
+            await own.run(run.thread_id, id=run.id, ledger=trial.ledger, on_busy="raise")
+    except BaseException as exc:  # the end of the records may come in a group, from parallel parts
+        found = _first_of(exc)
+        if isinstance(found, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+            raise
+        if not isinstance(found, _EndOfRecords):
+            is_mismatch, is_parked = isinstance(found, HistoryMismatchError), isinstance(found, ParkedError)
+            forecast, reason = "stops" if is_mismatch else "waits" if is_parked else "fails", text_of(found)
+    await asyncio.sleep(_PATIENCE)  # parallel parts that the program does not wait for come to their end, too
+    return RunCheck(run.thread_id, run.id, own.name, forecast, reason)
+
+
+class _EndOfRecords(BaseException):
+    """Ends a program that has come to something new. It is not an `Exception`, so that programs do not handle it."""
+
+
+class _NoStep(AbstractAsyncContextManager[None, None]):
+    """What a new step would begin in."""
+
+    def __init__(self, thread_id: str) -> None:
+        pass
+
+    @override
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(_PATIENCE)
+        raise _EndOfRecords
+
+    @override
+    async def __aexit__(self, *raised: object) -> None: ...
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return the error that decides, of a group: a mismatch, if there is one."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    found = [_first_of(each) for each in cast("BaseExceptionGroup[BaseException]", error).exceptions]
+    return next((each for each in found if isinstance(each, HistoryMismatchError)), found[0])
+
+
+async def _copied(ledger: Ledger, thread_id: str) -> Ledger:
+    """Return a copy of a thread in memory."""
+    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
+    rows = [record.message async for record in ledger.read(thread_id)]
+    own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some with another thread
+    await copy.append(thread_id, own, allow_foreign=True)
+    return copy

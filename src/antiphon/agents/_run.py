@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._changes import Patches, RunStep
-from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name
+from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
 from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
@@ -334,12 +334,15 @@ class LedgerRun:
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
-        if ledger not in (self._url, self.ledger):
+        if ledger not in (self._url, self.ledger) and _trial.get() is None:
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
+            if (trial := _trial.get()) is not None:
+                self._url = ledger if isinstance(ledger, str) else None
+                ledger, self._admit = trial.ledger, trial.admit
             if not isinstance(ledger, str):
                 check_opened(ledger)
             else:
@@ -474,8 +477,14 @@ class LedgerRun:
             await self._opened.fail(error)
 
     async def leave(self) -> None:
-        """Release the thread. A run that was not closed stays open, and can be continued."""
+        """Release the thread. A run that was not closed stays open, and can be continued.
+
+        It is done to its end, also if the caller is cancelled meanwhile.
+        """
         self._has_left = True
+        await to_the_end(self._leave())
+
+    async def _leave(self) -> None:
         try:
             if self._opened is not None:
                 with suppress(LedgerError):  # its caller has the error, or the run has failed already
@@ -509,6 +518,22 @@ def _random_bytes(count: int) -> bytes:
     return sha256(current_port().new_id().encode()).digest()[:count]
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A ledger that runs are opened in, whatever ledger they name, and what is called before anything new begins."""
+
+    ledger: Ledger
+    admit: Admit
+
+
+_trial: ContextVar[Trial | None] = ContextVar("antiphon.agents.trial", default=None)
+
+
+def is_trial() -> bool:
+    """Whether runs are only tried: nothing outside may be asked."""
+    return _trial.get() is not None
+
+
 class _Scope(AbstractContextManager[CurrentT, None]):
     """A block that sets a context variable."""
 
@@ -531,6 +556,11 @@ class _Scope(AbstractContextManager[CurrentT, None]):
 def run_scope(run: LedgerRun) -> AbstractContextManager[LedgerRun, None]:
     """Make a run the current one."""
     return _Scope(_run, run)
+
+
+def trial_scope(trial: Trial) -> AbstractContextManager[Trial, None]:
+    """Try runs in a ledger of their own."""
+    return _Scope(_trial, trial)
 
 
 def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect, None]:

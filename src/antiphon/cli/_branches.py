@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 from rich.text import Text
 
 from antiphon import service
+from antiphon.cli._hosts import AppOption
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
 from antiphon.cli._live import (
     ConfigOption,
@@ -29,7 +31,17 @@ from antiphon.errors import PlaceError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Diff, Ledger, Record, ThreadSummary
-    from antiphon.service import ChainRunner, ForkPlace, PhaseAnswer, ReplayedEvent, RerunReport, RunReport, ThreadDiff
+    from antiphon.service import (
+        ChainRunner,
+        ForkPlace,
+        PhaseAnswer,
+        ReplayedEvent,
+        RerunReport,
+        RunApp,
+        RunCheck,
+        RunReport,
+        ThreadDiff,
+    )
 
 
 def fork(
@@ -187,7 +199,7 @@ def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iter
 def replay(
     thread: Annotated[
         str | None,
-        typer.Argument(metavar="THREAD", help="The id of a thread; with --against, default: all that have ended."),
+        typer.Argument(metavar="THREAD", help="The id of a thread; with --against, default: all."),
     ] = None,
     *,
     speed: Annotated[
@@ -199,11 +211,18 @@ def replay(
         bool,
         typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
     ] = False,
+    apps: AppOption = None,
     config: ConfigOption = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Replay a thread: its phases, tools and answers, in their order."""
+    """Replay a thread: its phases, tools and answers, in their order.
+
+    With --against --app, say which open runs of your programs would stop, before you deploy them.
+    """
+    if apps:
+        _check_runs(ledger, thread, apps, for_programs=for_programs)
+        return
     if is_against:
         _replay_against(ledger, thread, config, for_programs=for_programs)
         return
@@ -254,3 +273,23 @@ def _replay_against(ledger: str | None, thread: str | None, config: Path | None,
 
 async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunReport, ...]:
     return await service.rerun_threads(ledger, thread, config=config)
+
+
+def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_programs: bool) -> None:
+    """Try the open runs of programs; exit 1 if one of them would not go on."""
+    with complaints():
+        app = service.load_apps(apps)
+        found = with_ledger(ledger, partial(_checks, app=app, thread=thread))
+    bad = [each for each in found if each.forecast in ("stops", "fails")]
+    if for_programs:
+        print_json([asdict(each) for each in found])
+    else:
+        for each in bad:
+            note(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}")
+        note(f"open runs of these programs: {len(found)}; that would not go on: {len(bad)}")
+    if bad:
+        raise typer.Exit(1)
+
+
+async def _checks(ledger: Ledger, *, app: RunApp, thread: str | None) -> tuple[RunCheck, ...]:
+    return await service.check_runs(ledger, app, thread)

@@ -1,4 +1,5 @@
 from antiphon.agents import RecoveredRun as RecoveredRun
+from antiphon.agents import RunCheck as RunCheck
 from antiphon.agents import RunStatus as RunStatus
 from antiphon.agents.toolkit import Approval as Approval
 from antiphon.agents.tools import AddedDocument as AddedDocument
@@ -64,6 +65,7 @@ from antiphon.service._running import open_chain as open_chain
 from antiphon.service._running import run_team as run_team
 from antiphon.service._runs import ListedThread as ListedThread
 from antiphon.service._runs import RunApp as RunApp
+from antiphon.service._runs import check_runs as check_runs
 from antiphon.service._runs import list_runs as list_runs
 from antiphon.service._runs import list_with_runs as list_with_runs
 from antiphon.service._runs import load_apps as load_apps

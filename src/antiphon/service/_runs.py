@@ -1,4 +1,4 @@
-"""Durable runs of programs: list them, and continue those that a dead process has left.
+"""Durable runs of programs: list them, continue those that a dead process has left, check them before a deploy.
 
 An *app* is what a person types as `MODULE:NAME`: a program, an agent, or a list of them. Only that text names what is
 imported; the ledger has names of programs, and they are looked up among those of the app.
@@ -6,22 +6,26 @@ imported; the ledger has names of programs, and they are looked up among those o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from antiphon import __version__
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, ThreadSummary
-from antiphon.service._threads import list_threads, thread_json
+from antiphon.service._threads import find_thread, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from antiphon.agents import Recoverable, RecoveredRun, RunStatus
+    from antiphon.agents import Recoverable, RecoveredRun, RunCheck, RunStatus
 
 _KIND: Final = "run/"
 _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
@@ -63,12 +67,17 @@ async def list_with_runs(
     """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs."""
     stored = status if status is not None and status not in _OF_RUNS else None
     async for each in list_threads(ledger, with_system=with_system, status=stored):
-        listed = await _listed(ledger, each)
+        listed = await with_open_runs(ledger, each)
         if status is None or listed.status == status:
             yield listed
 
 
-async def _listed(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+async def with_open_runs(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+    """Return a thread with its open runs, and the status that follows from them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
     if thread.kind is None or not thread.kind.startswith(_KIND):
         return ListedThread(thread, thread.status)
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
@@ -95,8 +104,6 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     Raises:
         SetupError: a text is not of that form, there is no such module or name, or it is no app.
     """
-    from antiphon.service._running import build_of  # noqa: PLC0415 (imports the patterns)
-
     sys.path.insert(0, str(folder or Path.cwd()))
     try:
         found = [_imported(place) for place in places]
@@ -130,6 +137,23 @@ def _imported(place: str) -> tuple[Path | None, Any]:
     return None if file is None else Path(file), value
 
 
+def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
+    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
+
+    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
+    """
+    if named := os.environ.get("ANTIPHON_BUILD"):
+        return named
+    digest = sha256(repr(model).encode())
+    for path in files:
+        text = b""
+        if path is not None:
+            with suppress(OSError):  # who reads it next says what is wrong
+                text = path.read_bytes()
+        digest.update(sha256(text).digest())
+    return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
+
+
 async def recover_runs(
     ledger: Ledger, app: RunApp, *, with_failed: bool = False, at_once: int = 10
 ) -> tuple[RecoveredRun, ...]:
@@ -142,3 +166,18 @@ async def recover_runs(
     from antiphon.agents import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
     return await recover(ledger, app.programs, with_failed=with_failed, at_once=at_once, build=app.build)
+
+
+async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) -> tuple[RunCheck, ...]:
+    """Return what the programs of an app would do with the open runs of a ledger, or of one thread. Nothing is written.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        SetupError: one of the programs is none, or two have the same name.
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.agents import check_runs as check  # noqa: PLC0415 (only where it is used)
+
+    if thread_id is not None:
+        await find_thread(ledger, thread_id)
+    return await check(ledger, app.programs, thread_id)

@@ -4,18 +4,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, Tool
+from pydantic_ai.messages import ToolCallPart
 from tests.agents.toolkit.kit import call, script
 
 from antiphon.agents import (
     LedgerDurability,
     LedgerRun,
     RecoveredRun,
+    RunProgram,
     RunStatus,
     Toolkit,
+    Unsettled,
     agent_program,
+    check_runs,
     host_runs,
     ledger_run,
     program,
@@ -27,6 +32,7 @@ from antiphon.errors import HistoryMismatchError, OwnedError, ParkedError, Setup
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import System
+from antiphon.service import allow_change
 
 paid: list[str] = []
 
@@ -56,8 +62,8 @@ async def _interrupted(ledger: Ledger, thread_id: str = "order", *, amount: int 
             raise asyncio.CancelledError
 
 
-async def _only(ledger: Ledger, **more: bool) -> RunStatus:
-    (run,) = await runs(ledger, **more)
+async def _only(ledger: Ledger, thread_id: str | None = None, **more: bool) -> RunStatus:
+    (run,) = await runs(ledger, thread_id, **more)
     return run
 
 
@@ -349,3 +355,137 @@ async def test_a_duplicate_of_a_program_joins_or_is_refused() -> None:
     second = asyncio.create_task(slow.run("t", 1, ledger=ledger))
     opens.set()
     assert await asyncio.gather(first, second) == ["done", "done"]
+
+
+# ---------------------------------------------------------------- before a deploy
+
+
+def _clerk(ledger: Ledger, instructions: str = "Be kind.", **durability: Any) -> RunProgram[str]:
+    """Return a program whose agent calls a tool and then answers, and which is cut before the answer."""
+
+    def look() -> str:
+        paid.append("look")
+        return "seen"
+
+    model = script([call("look", "c1")], [ToolCallPart("cut", {}, tool_call_id="c2")])
+    agent = Agent(
+        model,
+        name="clerk",
+        instructions=instructions,
+        tools=[Tool(look, metadata={"antiphon": {"effects": "none"}}), Tool(_cut, name="cut")],
+        capabilities=[LedgerDurability(ledger, **durability)],
+    )
+    return agent_program(agent)
+
+
+class DiedError(BaseException):
+    """Ends a program as a kill does."""
+
+
+async def _cut() -> str:
+    paid.append("cut")
+    raise DiedError
+
+
+async def _open_run(ledger: Ledger, thread_id: str = "order") -> None:
+    with pytest.raises(DiedError):
+        await _clerk(ledger).run(thread_id, "go", ledger=ledger)
+
+
+async def _rows_of(ledger: Ledger, thread_id: str = "order") -> list[str]:
+    return [record.message.id async for record in ledger.read(thread_id)]
+
+
+async def test_open_runs_are_checked_before_a_deploy_and_nothing_is_done() -> None:
+    """G11: the forecast is what the program then does."""
+    ledger = MemoryLedger()
+    await _open_run(ledger)
+    await desk.run("paid", {"amount": 1}, ledger=ledger)
+    await _interrupted(ledger, "new")
+    paid.clear()
+    before = await _rows_of(ledger)
+    same, changed = _clerk(ledger), _clerk(ledger, "Be brief.")
+    lenient = _clerk(ledger, "Be brief.", on_change="continue")
+    forecasts = []
+    for each in (same, changed, lenient):
+        (check,) = await check_runs(ledger, [each])
+        forecasts.append((check.thread_id, check.id, check.name, check.forecast))
+    # The interrupted call is `once`, so a person must settle it; a changed program does not come so far.
+    assert forecasts == [("order", "run", "clerk", each) for each in ("waits", "stops", "waits")]
+    assert (await check_runs(ledger, [changed]))[0].reason is not None
+    assert "- Be kind.\n  + Be brief." in str((await check_runs(ledger, [changed]))[0].reason)
+    (new,) = await check_runs(ledger, [desk])
+    assert (new.thread_id, new.forecast) == ("new", "continues")
+    assert await check_runs(ledger, [desk], "order") == ()
+    assert (paid, await _rows_of(ledger)) == ([], before)
+    assert (await _only(ledger, "order")).status == "waiting"
+    with pytest.raises(HistoryMismatchError):
+        await changed.run("order", ledger=ledger)
+
+
+async def test_a_check_sees_a_change_beside_a_part_that_has_come_to_something_new() -> None:
+    """The parts of a program run in parallel: the first that is at the end of its records waits a moment for the others."""
+    ledger = MemoryLedger()
+
+    async def steps(run: LedgerRun, last: int) -> None:
+        for number in range(20):
+            await asyncio.sleep(0)  # so that the parts take turns
+            await run.effect(f"step {number}", {"last": last if number == 19 else 0}, _pay)
+
+    async def work(run: LedgerRun, last: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.effect("new", {}, _pay))  # type: ignore[arg-type]
+            group.create_task(steps(run, last))
+
+    with suppress(asyncio.CancelledError):
+        async with ledger_run("order", ledger=ledger, name="steps") as run:
+            await steps(run, 1)
+            raise asyncio.CancelledError
+    for last, forecast in ((1, "continues"), (2, "stops")):
+        (check,) = await check_runs(ledger, [RunProgram("steps", lambda run, last=last: work(run, last))])  # type: ignore[misc]
+        assert check.forecast == forecast
+
+
+async def test_a_check_asks_nobody_about_an_interrupted_call() -> None:
+    ledger, asked = MemoryLedger(), list[str]()
+
+    async def reconcile(unsettled: Unsettled) -> str:
+        asked.append(unsettled.tool)
+        return "done"
+
+    await _open_run(ledger)
+    (check,) = await check_runs(ledger, [_clerk(ledger, reconcile=reconcile)])
+    assert (check.forecast, asked) == ("waits", [])
+
+
+@pytest.mark.parametrize(
+    ("error", "forecast", "reason"),
+    [
+        (KeyError("oh"), "fails", "'oh'"),
+        (BaseExceptionGroup("", [ParkedError("wait"), HistoryMismatchError("no")]), "stops", "no"),
+    ],
+)
+async def test_what_a_program_raises_in_a_check_is_reported(error: BaseException, forecast: str, reason: str) -> None:
+    ledger = MemoryLedger()
+    await _open_run(ledger)
+
+    @program("clerk")
+    async def broken(run: LedgerRun) -> str:
+        raise error
+
+    (check,) = await check_runs(ledger, [broken])
+    assert (check.forecast, check.reason) == (forecast, reason)
+
+
+async def test_a_stopped_run_is_recovered_after_a_person_has_allowed_the_change() -> None:
+    """The build that gave the run up is not tried again before that."""
+    ledger = MemoryLedger()
+    with suppress(asyncio.CancelledError):
+        async with ledger_run("order", ledger=ledger, name="desk", input={"amount": 30}) as run:
+            await run.effect("pay", {"amount": 29}, _pay)
+            raise asyncio.CancelledError
+    assert [each.status for each in await recover_runs(ledger, [desk])] == ["stopped"]
+    assert await recover_runs(ledger, [desk]) == ()
+    await allow_change(ledger, "order", "continue")
+    assert [each.status for each in await recover_runs(ledger, [desk])] == ["completed"]
+    assert paid == ["order/run/pay"]

@@ -24,7 +24,7 @@ from typing_extensions import override
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange
-from antiphon.agents._run import LedgerRun
+from antiphon.agents._run import LedgerRun, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
@@ -251,7 +251,7 @@ class ToolCallEffect(RunStep):
 
     @override
     async def unknown(self, reason: str) -> Message:
-        if self._settle is None:
+        if self._settle is None or is_trial():
             return await super().unknown(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
         found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
