@@ -1,6 +1,6 @@
 """Approval: a tool waits for a person. The person's answer is an effect of the run, so it is asked once, and kept.
 
-    python examples/durable/approval.py [ledger.db]
+python examples/durable/approval.py [ledger.db]
 """
 
 from typing import Any
@@ -20,13 +20,13 @@ MODEL = scripted(
 )
 
 
-def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[None, str | DeferredToolRequests]:
+def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[object, str | DeferredToolRequests]:
     agent = Agent(
         MODEL,
         name="files",
         output_type=[str, DeferredToolRequests],
         instructions=instructions,
-        capabilities=[LedgerDurability[None](ledger, reconcile=outside.reconcile)],
+        capabilities=[LedgerDurability[object](ledger, reconcile=outside.reconcile)],
     )
 
     @agent.tool_plain(metadata=LOOKS)
@@ -42,9 +42,7 @@ def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[Non
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     agent, usage = make_agent(ledger, outside, instructions), RunUsage()
 
     async def ask_person(key: str) -> Json:

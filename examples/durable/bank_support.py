@@ -1,6 +1,6 @@
 """Bank support: dependencies, a structured answer, and a tool that must not run twice.
 
-    python examples/durable/bank_support.py [ledger.db]
+python examples/durable/bank_support.py [ledger.db]
 """
 
 from dataclasses import dataclass
@@ -63,9 +63,7 @@ def make_agent(ledger: Ledger, bank: Outside, instructions: str) -> Agent[Custom
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     customer = Customer(123, outside)
     async with ledger_run("bank-123", ledger=ledger, **options):
         result = await make_agent(ledger, outside, instructions).run("I have lost my card!", deps=customer)

@@ -72,9 +72,7 @@ def make_agent(ledger: Ledger, instructions: str) -> Agent[Tables, str]:
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     tables = Tables()
     async with ledger_run("sales", ledger=ledger, state=DepsState(tables), **options):
         result = await make_agent(ledger, instructions).run("How much has the north sold for?", deps=tables)

@@ -1,6 +1,6 @@
 """Deferred tools: a tool starts a job elsewhere and does not wait. The program waits, and gives the agent the result.
 
-    python examples/durable/deferred_tools.py [ledger.db]
+python examples/durable/deferred_tools.py [ledger.db]
 """
 
 from typing import Any
@@ -21,26 +21,24 @@ def answer(messages: list[ModelMessage]) -> list[str]:
     return [f"Done: {last_result(messages)}"]
 
 
-def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[None, str | DeferredToolRequests]:
+def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[object, str | DeferredToolRequests]:
     agent = Agent(
         scripted([call("make_report", "d1", quarter=3)], answer),
         name="reporter",
         output_type=[str, DeferredToolRequests],
         instructions=instructions,
-        capabilities=[LedgerDurability[None](ledger, reconcile=outside.reconcile)],
+        capabilities=[LedgerDurability[object](ledger, reconcile=outside.reconcile)],
     )
 
     @agent.tool(metadata={"antiphon": {"effects": "idempotent"}})
-    async def make_report(ctx: RunContext[None], quarter: int) -> str:
+    async def make_report(ctx: RunContext[object], quarter: int) -> str:
         """Have a report made, which takes hours."""
         raise CallDeferred(metadata={"job": f"job-{quarter}"})
 
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     agent, usage = make_agent(ledger, outside, instructions), RunUsage()
     async with ledger_run("report", ledger=ledger, **options) as run:
         first = await agent.run("The report of the third quarter, please.", usage=usage)

@@ -1,6 +1,6 @@
 """Delegation: an agent has another one write jokes, twice at the same time, on one usage and one limit.
 
-    python examples/durable/delegation.py [ledger.db]
+python examples/durable/delegation.py [ledger.db]
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ INSTRUCTIONS = "Use the `jokes` tool, then choose the best joke."
 LIMITS = UsageLimits(request_limit=6, total_tokens_limit=1_000)
 
 
-def make_agent(ledger: Ledger, instructions: str) -> Agent[None, str]:
+def make_agent(ledger: Ledger, instructions: str) -> Agent[object, str]:
     writer = Agent(
         scripted([call("final_result", "w1", response=["Why did the tea cross the road?", "Because it was steep."])]),
         name="writer",
@@ -24,19 +24,17 @@ def make_agent(ledger: Ledger, instructions: str) -> Agent[None, str]:
         capabilities=[LedgerDurability[object](ledger)],
     )
     model = scripted([call("jokes", "j1", count=2), call("jokes", "j2", count=3)], ["Because it was steep."])
-    agent = Agent(model, name="chooser", instructions=instructions, capabilities=[LedgerDurability[None](ledger)])
+    agent = Agent(model, name="chooser", instructions=instructions, capabilities=[LedgerDurability[object](ledger)])
 
     @agent.tool(metadata=LOOKS)
-    async def jokes(ctx: RunContext[None], count: int) -> list[str]:
+    async def jokes(ctx: RunContext[object], count: int) -> list[str]:
         """Get jokes."""
         return (await writer.run(f"Write {count} jokes.", usage=ctx.usage)).output
 
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     async with ledger_run("jokes", ledger=ledger, **options):
         result = await make_agent(ledger, instructions).run("Tell me a joke.", usage_limits=LIMITS)
     return result.output, result.usage

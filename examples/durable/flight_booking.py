@@ -1,6 +1,6 @@
-"""Flight booking: one agent finds a flight, with another one that reads the page; a third finds the seat; then it is booked once.
+"""Flight booking: one agent finds a flight, another reads the page for it, a third finds the seat; then it is booked.
 
-    python examples/durable/flight_booking.py [ledger.db]
+python examples/durable/flight_booking.py [ledger.db]
 """
 
 from typing import Any
@@ -68,9 +68,7 @@ def make_search(ledger: Ledger, instructions: str) -> Agent[str, Flight]:
     return search
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     usage = RunUsage()
     seats = Agent(
         scripted([call("final_result", "p1", row=1, letter="A")]),

@@ -1,6 +1,6 @@
 """MCP: the tools of a server. What it offers is recorded, and what its tools do is declared by the agent that uses them.
 
-    python examples/durable/mcp_server.py [ledger.db]
+python examples/durable/mcp_server.py [ledger.db]
 """
 
 import sys
@@ -18,9 +18,7 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "You order books."
-MODEL = scripted(
-    [call("find", "m1", title="Emma")], [call("order", "m2", number=7)], ["I have ordered Emma; it is number 7."]
-)
+MODEL = scripted([call("find", "m1", title="Emma")], [call("order", "m2", number=7)], ["I have ordered Emma; it is number 7."])
 
 
 def serve(outside: Outside) -> None:
@@ -40,12 +38,10 @@ def serve(outside: Outside) -> None:
     server.run("stdio")
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
-    durability = LedgerDurability[None](ledger, effects={"find": "none", "order": "idempotent"})
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
+    durability = LedgerDurability[object](ledger, effects={"find": "none", "order": "idempotent"})
     server = StdioTransport(sys.executable, [__file__, "serve", str(outside.path)])
-    toolset = MCPToolset[None](server, id="books", init_timeout=60)
+    toolset = MCPToolset[object](server, id="books", init_timeout=60)
     agent = Agent(MODEL, name="buyer", instructions=instructions, toolsets=[toolset], capabilities=[durability])
     async with ledger_run("books", ledger=ledger, **options):
         result = await agent.run("I want to read Emma.")

@@ -1,6 +1,6 @@
 """Multi-agent: a planner, researchers at the same time, and a writer whose text is published once.
 
-    python examples/durable/multi_agent.py [ledger.db]
+python examples/durable/multi_agent.py [ledger.db]
 """
 
 import asyncio
@@ -22,9 +22,9 @@ def answer(messages: list[ModelMessage]) -> list[str]:
     return [f"It wants {last_result(messages)}."]
 
 
-def make_researcher(ledger: Ledger, topic: str) -> Agent[None, str]:
+def make_researcher(ledger: Ledger, topic: str) -> Agent[object, str]:
     model = scripted([call("look_up", f"look-{topic}", topic=topic)], answer)
-    researcher = Agent(model, name=f"researcher-{topic.partition(' ')[0]}", capabilities=[LedgerDurability[None](ledger)])
+    researcher = Agent(model, name=f"researcher-{topic.partition(' ')[0]}", capabilities=[LedgerDurability[object](ledger)])
 
     @researcher.tool_plain(metadata=LOOKS)
     async def look_up(topic: str) -> str:
@@ -34,9 +34,7 @@ def make_researcher(ledger: Ledger, topic: str) -> Agent[None, str]:
     return researcher
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     usage = RunUsage()
     planner = Agent(
         scripted([call("final_result", "p1", response=list(FACTS))]),
@@ -45,7 +43,7 @@ async def main(
         instructions=instructions,
         capabilities=[LedgerDurability[object](ledger)],
     )
-    durability = LedgerDurability[None](ledger, reconcile=outside.reconcile)
+    durability = LedgerDurability[object](ledger, reconcile=outside.reconcile)
     writer = Agent(scripted([call("publish", "w1", title="Tea")], ["Published."]), name="writer", capabilities=[durability])
 
     @writer.tool_plain

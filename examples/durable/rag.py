@@ -1,6 +1,6 @@
 """RAG: an agent searches documents that are in the same ledger, and answers with what it found.
 
-    python examples/durable/rag.py [ledger.db]
+python examples/durable/rag.py [ledger.db]
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "Answer from the documents only."
 DOCUMENTS = {
-    "tea.md": "# Green tea\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Black tea\nAt 95 degrees for four minutes.",
+    "tea.md": "# Green tea\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Black tea\nAt 95 degrees for four.",
     "coffee.md": "# Filter coffee\nFilter coffee wants 92 degrees.",
 }
 
@@ -42,9 +42,7 @@ def make_agent(ledger: Ledger, instructions: str) -> Agent[KnowledgeBase, str]:
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     documents = KnowledgeBase(ledger)
     for source, text in DOCUMENTS.items():
         await documents.add(source, text)  # an unchanged document is not stored again

@@ -1,6 +1,6 @@
 """SQL: an agent writes a query, a validator has the database explain it, and a wrong one goes back to the model.
 
-    python examples/durable/sql.py [ledger.db]
+python examples/durable/sql.py [ledger.db]
 """
 
 import sqlite3
@@ -66,9 +66,7 @@ def make_agent(ledger: Ledger, instructions: str) -> Agent[sqlite3.Connection, Q
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     database = connect()
     async with ledger_run("logs", ledger=ledger, **options):
         result = await make_agent(ledger, instructions).run("Which errors were there?", deps=database)

@@ -1,6 +1,6 @@
 """Weather: an agent asks two services, one after the other, for two cities at the same time.
 
-    python examples/durable/weather.py [ledger.db]
+python examples/durable/weather.py [ledger.db]
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ MODEL = scripted(
 )
 
 
-def make_agent(ledger: Ledger, instructions: str) -> Agent[None, str]:
-    agent = Agent(MODEL, name="weather", instructions=instructions, capabilities=[LedgerDurability(ledger)])
+def make_agent(ledger: Ledger, instructions: str) -> Agent[object, str]:
+    agent = Agent(MODEL, name="weather", instructions=instructions, capabilities=[LedgerDurability[object](ledger)])
 
     @agent.tool_plain(metadata=LOOKS)
     async def locate(city: str) -> dict[str, float]:
@@ -38,9 +38,7 @@ def make_agent(ledger: Ledger, instructions: str) -> Agent[None, str]:
     return agent
 
 
-async def main(
-    ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any
-) -> tuple[object, RunUsage]:
+async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     async with ledger_run("weather", ledger=ledger, **options):
         result = await make_agent(ledger, instructions).run("What is the weather like in London and in Oslo?")
     return result.output, result.usage

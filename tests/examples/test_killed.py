@@ -1,4 +1,4 @@
-"""The durable examples, killed at every step and started again: the same answer, the same usage, nothing done twice. F13, G9."""
+"""The durable examples, killed at every step and started again: the same answer and usage, nothing done twice. F13, G9."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def _killed(processes: Processes, folder: Path, expected: dict[str, Any], place:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_goes_on_under_a_changed_prompt(name: str, processes: Processes, tmp_path: Path) -> None:
-    """It is killed after the third append (or the second, if there are no more), deployed with other instructions, and continued."""
+    """It is killed after its third append, or the second if there are no more, and deployed with other instructions."""
     whole = tmp_path / "whole"
     whole.mkdir()
     assert processes.run(whole, name) == 0

@@ -49,8 +49,7 @@ class Killing:
 
 
 async def main(path: str, witness: str, place: str) -> None:
-    changed, _, rest = place.rpartition("changed ")
-    name, when, number = [*rest.split(), "", "0"][:3]
+    name, when, number = [*place.removeprefix("changed ").split(), "", "0"][:3]
     program = import_module(name)
     outside = import_module("outside").Outside(Path(f"{path}.outside"))
     more = {"instructions": f"Kindly: {program.INSTRUCTIONS}", "on_change": "continue"} if place.startswith("changed") else {}
