@@ -14,6 +14,8 @@ from tests.runtime.processes import Processes
 pytest.importorskip("apsw")
 
 KILLED = -signal.SIGKILL
+SLOW = {"mcp_server"}
+"""Those that start a process of their own in each life; at every step, too, in the long runs."""
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
 
 
@@ -49,7 +51,7 @@ def test_an_example_that_is_killed_at_any_step_ends_as_if_it_was_not(name: str, 
     whole.mkdir()
     assert processes.run(whole, name) == 0
     expected, kills = found(whole), 0
-    for number in range(1, 100):
+    for number in range(1, 100, 1 if IS_LONG or name not in SLOW else 3):
         codes = [_killed(processes, tmp_path, expected, f"{name} {when} {number}") for when in _places(number)]
         kills += codes.count(KILLED)
         if 0 in codes:  # it ended before that

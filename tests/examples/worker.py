@@ -73,7 +73,7 @@ def live(path: str, witness: str, place: str) -> int:
 def serve() -> None:
     """Fork a process for each line, and wait for it; the examples are imported before, once for all."""
     sys.path.insert(0, str(FOLDER))
-    for name in NAMES:
+    for name in ("fastmcp.client.transports", "pydantic_ai.mcp", *NAMES):
         import_module(name)
     for line in sys.stdin:
         child = os.fork()
