@@ -10,8 +10,8 @@ past its lease, is fenced.
 
 **Missing durability.** What is meant to be recorded, and is not, is a `DurabilityWarning`, or an error with `required=True`.
 Two things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution,
-and that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped when
-the first run is entered.
+and that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped
+when the first run is entered.
 """
 
 from __future__ import annotations
