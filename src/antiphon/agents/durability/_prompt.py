@@ -367,6 +367,10 @@ class OfferedTools:
         self.lists[list_hash] = said["list"]
         self.tools |= said.get("tools", {})
 
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Return all tools by name; of several of a name, the last."""
+        return {name: self.tools.get(digest, {}) for found in self.lists.values() for name, digest in found.items()}
+
     def of(self, list_hash: str) -> dict[str, dict[str, Any]] | None:
         """Return the tools of a list by name; None if the thread does not have it."""
         found = self.lists.get(list_hash)
