@@ -299,7 +299,7 @@ def test_a_decision_that_is_not_over_says_so(url: str) -> None:
 
 
 def test_trajectories_can_be_in_a_provider_s_words(url: str) -> None:
-    """What is said in the same breath as a call is part of the decision."""
+    """What is said in the same utterance as a call is part of the decision."""
     (line,) = run("export", "chat", "--trajectories", "--to", "openai-chat", "--ledger", url).stdout.splitlines()
 
     row = json.loads(line)

@@ -90,6 +90,9 @@ def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> No
     assert (thread["status"], found["status"], found["owner"], found["attempts"]) == ("waiting", "waiting", None, 1)
     assert 0 <= found["age"] < 60
     assert json.loads(run("threads", "--json", "--status", "running").stdout) == []
+    said = json.loads(run("status", "order-1", "--json").stdout)
+    assert said["status"] == "waiting"
+    assert said["waits_for"].startswith("run run: no process runs it")
     run("recover", "--app", f"{shop.stem}:desk")
     (thread,) = json.loads(run("threads", "--json").stdout)
     assert (thread["status"], thread["runs"]) == ("completed", [])

@@ -87,7 +87,7 @@ ALIAS = next(iter(encode(Conversation(tools=[Tool(name="a b")]), "openai-chat").
 ERROR = {"is_error": True, "error_type": "Timeout", "error_message": "too long"}
 
 PLAIN = {
-    "words and calls in one breath, and a later one": [
+    "words and calls in one utterance, and a later one": [
         _words(0, "system", "Be brief."),
         _words(1, "user", "How warm is it?"),
         _words(2, "assistant", "I shall look.", turn_id="t"),
@@ -121,7 +121,7 @@ NOT_PLAIN = {
     "a call is not answered": [_words(0, "user", "hi"), _call(1, "c1")],
     "a result answers nothing": [_words(0, "user", "hi"), _result(1, "c1")],
     "something is said before the result": [_words(0, "user", "hi"), _call(1, "c1"), _words(2, "user", "?"), _result(3, "c1")],
-    "another breath calls before the result": [
+    "another utterance calls before the result": [
         _words(0, "user", "hi"),
         _call(1, "c1", turn_id="t"),
         _call(2, "c2", turn_id="u"),
@@ -234,7 +234,7 @@ def test_a_projection_writes_a_name_that_had_an_alias_and_then_comes_from_the_fo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_projection_goes_on_after_the_short_way(name: str) -> None:
-    history = Conversation(PLAIN["words and calls in one breath, and a later one"])
+    history = Conversation(PLAIN["words and calls in one utterance, and a later one"])
     projection = Projection(name)
     before = _units(projection.encode(history).value)
 

@@ -58,7 +58,7 @@ def test_a_second_result_is_left_out_and_the_first_stays(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_what_another_agent_says_is_a_users_and_its_calls_stay_pairs(name: str) -> None:
-    """Text and call of one breath, seen by somebody else: the words are a user's, the call keeps its result."""
+    """Text and call of one utterance, seen by somebody else: the words are a user's, the call keeps its result."""
     bob = [says("I am bob", "bob", turn_id="t"), calls("i", "bob", turn_id="t"), gives("i")]
     value = written(Conversation([says("hi"), *bob, says("and?")]), name, as_policy="eve")
     units = value if isinstance(value, list) else next(value[key] for key in ("messages", "input", "contents") if key in value)

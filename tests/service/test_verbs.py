@@ -12,8 +12,9 @@ from tests.runtime.actors import Ping, Probe
 
 import antiphon.service
 from antiphon import errors
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import PHASES, AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, Settings, Supervision, System, handles
 from antiphon.service import (
@@ -136,6 +137,21 @@ async def test_a_thread_of_another_pattern_has_a_status_and_no_phases() -> None:
     assert (report.is_chain, report.messages, report.to_json()["open_calls"]) == (False, 4, 0)
     with pytest.raises(errors.UnknownThreadError):
         await thread_status(ledger, "nobody")
+
+
+async def test_a_thread_that_no_build_can_continue_is_listed_with_the_reason() -> None:
+    ledger = MemoryLedger()
+    host = Host("old", "build 1", ("probe",))
+    await ledger.beat(host)
+    epoch = await ledger.claim("t", by=host, kind="probe")
+    call = OptionCallPayload(invocation_id="c", option_name="PING", arguments={})
+    await ledger.append("t", [Message(policy="client", payload=call, lane="control", id="c")], epoch=epoch, status="stopped")
+    await ledger.release("t", epoch=epoch, unfit="build 1", reason="HISTORY_MISMATCH: another prompt")
+
+    report = await thread_status(ledger, "t")
+    assert (report.status, report.owner, report.unfit) == ("stopped", None, ("build 1: HISTORY_MISMATCH: another prompt",))
+    (listed,) = [each async for each in list_threads(ledger)]
+    assert thread_json(listed)["unfit"][0]["reason"] == "HISTORY_MISMATCH: another prompt"
 
 
 async def test_a_thread_of_any_pattern_is_paused_and_terminated_by_the_host_that_has_it() -> None:

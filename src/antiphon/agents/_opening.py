@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -174,6 +174,17 @@ class RunPart(EffectKeys):
 
 
 # ---------------------------------------------------------------- opening
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, also if the caller is cancelled: once, or in every await, as the scopes of AnyIO do."""
+    task = asyncio.create_task(work)
+    _tasks.add(task)  # a task that nobody refers to may be collected
+    task.add_done_callback(_tasks.discard)
+    await asyncio.shield(task)
+
 
 SharedT = TypeVar("SharedT")
 OnChange: TypeAlias = Literal["stop", "continue", "restart"]
@@ -391,16 +402,19 @@ class Tenure:
         self._at_work[course.invocation_id] = course
 
     async def leave(self, invocation_id: str, kind: str) -> None:
-        """Remove a run. After the last one, the thread is free for other hosts."""
+        """Remove a run. After the last one, the thread is free for other hosts.
+
+        Call it with `to_the_end`: if it is cancelled half-way, this process has a thread that it does not work in, and nobody
+        else can, for as long as it lives.
+        """
+        # First: a claim that a cancelled caller has begun would come after the release, or fence a run that is opened next.
+        await self.journal.until_claimed(self._thread_id)
         del self._at_work[invocation_id]
         try:
-            await self._left(kind)
+            await self._host.leave(self._release if self.is_over else None, kind=kind)
         finally:  # after the release: a caller that waited must not find the thread owned by a host that leaves
             if (end := self._ends.pop(invocation_id, None)) is not None:
                 end.set()
-
-    async def _left(self, kind: str) -> None:
-        await self._host.leave(self._release if self.is_over else None, kind=kind)
 
     async def give_up(self, error: HistoryMismatchError) -> None:
         """Release the thread for other code, unless other runs here need it: this program cannot continue it."""
@@ -488,16 +502,16 @@ async def open_run(
             await tenure.join(invocation_id, kind)
             return await opening.open()
         except OwnedError as exc:
-            await tenure.leave(invocation_id, kind)
+            await to_the_end(tenure.leave(invocation_id, kind))
             await _check_may_wait(ledger, exc, on_busy)
             await _until_free(ledger, thread_id, invocation_id)
         except FencedError:
-            await tenure.leave(invocation_id, kind)
+            await to_the_end(tenure.leave(invocation_id, kind))
             if on_busy == "raise":
                 raise
             await tenure.until_over()  # the thread is lost for all runs here, and claimed again after they have ended
         except BaseException:
-            await tenure.leave(invocation_id, kind)
+            await to_the_end(tenure.leave(invocation_id, kind))
             raise
 
 

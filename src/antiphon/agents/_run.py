@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._changes import Patches, RunStep
-from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name
+from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
 from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
@@ -477,8 +477,14 @@ class LedgerRun:
             await self._opened.fail(error)
 
     async def leave(self) -> None:
-        """Release the thread. A run that was not closed stays open, and can be continued."""
+        """Release the thread. A run that was not closed stays open, and can be continued.
+
+        It is done to its end, also if the caller is cancelled meanwhile.
+        """
         self._has_left = True
+        await to_the_end(self._leave())
+
+    async def _leave(self) -> None:
         try:
             if self._opened is not None:
                 with suppress(LedgerError):  # its caller has the error, or the run has failed already

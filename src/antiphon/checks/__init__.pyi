@@ -11,5 +11,5 @@ from antiphon.checks._targets import Target as Target
 from antiphon.checks._verbs import check as check
 from antiphon.checks._verbs import repair as repair
 from antiphon.checks._view import PLACEHOLDER as PLACEHOLDER
-from antiphon.checks._view import same_breath as same_breath
+from antiphon.checks._view import same_utterance as same_utterance
 from antiphon.checks._view import usual_role as usual_role

@@ -3,7 +3,7 @@
 Built once and shared by all rules; each part is computed on first use, in one pass. Everything is by position in the
 conversation. Omitted messages and the journal are not visible; for a provider, control messages are not either.
 
-Rules and dialects must agree on who speaks (`usual_role`) and on what is one utterance (`same_breath`), so both ask here.
+Rules and dialects must agree on who speaks (`usual_role`) and on what is one utterance (`same_utterance`), so both ask here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TALKING: dict[str | None, Role] = {"system": "system", "user": "user", "assista
 
 def usual_role(message: Message) -> Role:
     """Return the role of a message: the role hint decides, then the policy; agents are assistants."""
-    fields = message.__dict__  # as in `same_breath`: dialects ask this of every message they write
+    fields = message.__dict__  # as in `same_utterance`: dialects ask this of every message they write
     return _TALKING.get(fields["role_hint_for_llm"]) or _TALKING.get(fields["policy"], "assistant")
 
 
-def same_breath(one: Message, other: Message) -> bool:
+def same_utterance(one: Message, other: Message) -> bool:
     """Whether two adjacent messages belong to one utterance: the same turn, or calls with nothing between them."""
     fields, others = one.__dict__, other.__dict__
     turn = fields["turn_id"]
@@ -208,7 +208,7 @@ class View:
         return {position: utterance for utterance in self.utterances for position in utterance}
 
     def _joins(self, last: int, position: int) -> bool:
-        is_one = self.sides[last] == "assistant" and same_breath(self.messages[last], self.messages[position])
+        is_one = self.sides[last] == "assistant" and same_utterance(self.messages[last], self.messages[position])
         return is_one and not self.was_apart(position)
 
     def end_of_results(self, utterance: list[int]) -> int:

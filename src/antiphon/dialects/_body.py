@@ -1,12 +1,12 @@
-"""A body taken apart, what a provider's format gives so that bodies can be read and written, and how a body is read.
+"""Bodies of providers' formats: their parts, the functions that each format provides, and how a body is read.
 
-A format gives functions: `open` and `close` (a body and its units), `read` (a unit to messages), `write` (messages to units),
-`together` (does this message go into the unit that was begun?), and `before` (what the format wants before a unit). All else
-is the same for all formats.
+A format provides functions: `open` and `close` (a body and its units), `read` (a unit to messages), `write` (messages to
+units), `together` (does this message go into the unit that was begun?), and `before` (what the format requires before a unit).
+Everything else is shared by all formats.
 
-A message that is read here has the dialect's name in its metadata: it is *native*. With it is noted what the unit said beyond
-what would be written (its residue), whether it goes with the one before it where that is not the usual way (`joined`), and
-whether it stood in the format's own place for instructions (`slot`).
+A message that is read here has the dialect's name in its metadata: it is *native*. Its metadata also has the residue (what the
+unit said beyond what would be written), whether it belongs to the message before it where that is unusual (`joined`), and
+whether it was in the format's own place for instructions (`slot`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from antiphon.checks import TARGETS, same_breath
+from antiphon.checks import TARGETS, same_utterance
 from antiphon.dialects._order import Content
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, nobody, residue, shared_out
@@ -54,13 +54,13 @@ class Body:
 
 
 def said_together(group: Sequence[Message], message: Message) -> bool:
-    """Text and calls of one breath are one unit; a text after a text begins another."""
+    """Text and calls of one utterance are one unit; a text after a text begins another."""
     last = group[-1]
     if message.payload.kind == "option_result" or last.payload.kind == "option_result":
         return False
     if message.payload.kind == "parts" and last.payload.kind == "parts" and len(group) == 1:
         return False
-    return same_breath(last, message)
+    return same_utterance(last, message)
 
 
 def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> object:

@@ -1,7 +1,7 @@
 """Dialects of providers' formats: a body (a request, a response or a bare list) of units that hold a conversation.
 
-What a format gives, and how a body is read, is in `_body`; it is written in `_body_write`. Here are the verbs, what is lost by
-them, and how a conversation that grows is written without writing all of it again.
+`_body` says what a format provides, and reads a body; `_body_write` writes one. This file has the verbs, measures their
+losses, and writes a growing conversation without writing all of it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a conversation as a body: the short way if it is plain, else unit by unit.
 
-What is native is written as it was: its unit with the same others, and with its residue put back. All others are written by
-the rules of the format.
+A native message is written as it was read: in a unit with the same neighbours, and with its residue put back. Other messages
+are written by the rules of the format.
 """
 
 from __future__ import annotations

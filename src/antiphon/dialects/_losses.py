@@ -1,14 +1,13 @@
-"""What a conversation means, whatever the format; and what a format lost of it.
+"""The meaning of a conversation in every format, and what a format loses of it.
 
-**Meaning** is what a reader of any format would say a conversation says. Two conversations mean the same when, message by
-message, the same one says the same to the same, calls the same option with the same arguments, and answers the same call with
-the same outcome. Ids are not meaning, only what they link; neither is what a dialect keeps in its namespace, nor the role
-hint, nor the journal. A JSON text and the JSON it spells are the same outcome. `meaning` gives one dict of facets per message,
-with nothing in it that is not said.
+**Meaning** is the content that does not depend on the format. Two conversations mean the same if, message by message, the same
+speaker says the same to the same receivers, calls the same option with the same arguments, and answers the same call with the
+same outcome. Ids count only by what they link. The namespace of a dialect, the role hint and the journal do not count. A JSON
+text and the JSON that it spells are the same outcome. `meaning` returns one dict of facets per message.
 
-**Losses** are measured, not claimed. What was written for some messages is read again, and each message is held against the
-one it became, facet by facet. So a writer need not say what it leaves out, and cannot forget to. A reason comes from the
-dialect's table, by facet.
+**Losses** are measured, not claimed. What was written for some messages is read again, and each message is compared with the
+message that it became, facet by facet. So a writer need not report what it leaves out, and cannot forget to. The reasons come
+from the dialect's table, by facet.
 """
 
 from __future__ import annotations

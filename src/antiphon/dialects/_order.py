@@ -1,13 +1,13 @@
-"""The order that providers ask for: what is said in one breath, and at once the results of its calls.
+"""The order that providers require: an utterance, and right after it the results of its calls.
 
-Most histories are in that order already, and one quick look tells. Otherwise: a call without a result is left out, so is a
-result whose call is not there or is answered already, and a result that stands further down moves up to its call. What came
-from the target's own format is left as it was: there, nothing is mended behind anyone's back.
+Most histories are in that order already; one pass tells. In the others, a call without a result is left out, a result without
+an open call is left out, and a result that comes later moves up to its call. Messages of the target's own format stay as they
+were: they are not corrected silently.
 
-**The fast path.** Most histories are also *plain*: all said elsewhere, and every breath followed at once by the results of its
-calls. Then nothing has to be put in order, joined as it was or restored, and after one look at the whole (`plain_contents`) a
-format may write message after message in a single loop (its `write_plain`). All others are written the long way, unit by unit.
-That makes the same of a plain history, but goes over the messages more often than the writing does.
+**The fast path.** Most histories are also *plain*: no message is native, and the results of an utterance follow it at once.
+Nothing has to be reordered, joined or restored then. After one pass over the whole (`plain_contents`), a format may write
+message after message in a single loop (`write_plain`). Other histories are written unit by unit, which takes longer and gives
+the same for a plain history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from antiphon.checks import is_left_out, same_breath
+from antiphon.checks import is_left_out, same_utterance
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Conversation, Message, OptionResultPayload, Part, PartsPayload, TextPart
 from antiphon.messages.trusted import EMPTY
@@ -55,7 +55,7 @@ def is_regular(messages: Sequence[Message]) -> bool:
             waiting.remove(content["invocation_id"])
             last = None
             continue
-        if waiting and (last is None or not same_breath(last, message)):
+        if waiting and (last is None or not same_utterance(last, message)):
             return False
         last = message
         if kind == "option_call":
@@ -82,20 +82,20 @@ class _Arranging:
     def result(self) -> Arranged:
         self._leave_out()
         order: list[int] = []
-        breath: list[int] = []
+        utterance: list[int] = []
         for position, message in enumerate(self.messages):
             if position in self.placed:
                 continue
-            if breath and not self._continues(breath, position):
-                self._close(breath, order)
-                breath = []
+            if utterance and not self._continues(utterance, position):
+                self._close(utterance, order)
+                utterance = []
                 if position in self.placed:
                     continue
             order.append(position)
             self.placed.add(position)
             if message.kind != "option_result":
-                breath.append(position)
-        self._close(breath, order)
+                utterance.append(position)
+        self._close(utterance, order)
         self.done.messages = [self.messages[position] for position in order]
         self.done.moved = [self.messages[position] for position in _moved_up(order)]
         self._number_reused()
@@ -112,13 +112,13 @@ class _Arranging:
                 self.placed.add(position)
                 self.done.left_out.append((message, reason))
 
-    def _continues(self, breath: list[int], position: int) -> bool:
+    def _continues(self, utterance: list[int], position: int) -> bool:
         message = self.messages[position]
-        return message.kind != "option_result" and same_breath(self.messages[breath[-1]], message)
+        return message.kind != "option_result" and same_utterance(self.messages[utterance[-1]], message)
 
-    def _close(self, breath: list[int], order: list[int]) -> None:
-        """Put the results of a breath's calls right after it."""
-        for result in sorted(self.result_of[call] for call in breath if call in self.result_of):
+    def _close(self, utterance: list[int], order: list[int]) -> None:
+        """Put the results of an utterance's calls right after it."""
+        for result in sorted(self.result_of[call] for call in utterance if call in self.result_of):
             if result not in self.placed and self._may_move(result):
                 order.append(result)
                 self.placed.add(result)
@@ -238,12 +238,12 @@ def is_whole(parts: Sequence[Part]) -> bool:
 
 
 def follows_words(call: Message, last: Message | None) -> bool:
-    """Whether the message before a call is words that were said in one breath with it."""
-    return last is not None and type(last.payload) is PartsPayload and same_breath(last, call)
+    """Whether the message before a call is words that were said in one utterance with it."""
+    return last is not None and type(last.payload) is PartsPayload and same_utterance(last, call)
 
 
 def last_group(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of the last unit of a plain history: results of a breath, or words."""
+    """Return the messages of the last unit of a plain history: results of an utterance, or words."""
     start = len(messages) - 1
     while start > 0 and type(messages[start].payload) is type(messages[start - 1].payload) is OptionResultPayload:
         start -= 1

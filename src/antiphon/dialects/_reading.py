@@ -1,7 +1,7 @@
-"""Reading of any format: JSON from bytes, text or values, and one unit of it with typed looks that say where it is wrong.
+"""Reading any format: JSON from bytes, text or values, and typed access to one unit, with errors that say where it is wrong.
 
-A `Unit` is one object of a format. `unit.say` makes its messages: without the checks that the parser has made already, unless
-something is in doubt. `Reading` is what was read before the present unit, and what every message gets.
+A `Unit` is one object of a format. `unit.say` makes its messages. It skips checks that the parser has made, unless something
+is in doubt. `Reading` has what was read before the current unit, and what every message gets.
 """
 
 from __future__ import annotations

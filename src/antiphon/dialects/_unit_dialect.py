@@ -1,6 +1,6 @@
 """Dialects of formats that have one JSON object per message: units are read to messages, messages written to units.
 
-A format gives four functions: `read` (a unit to messages), `together` (does this message go into the unit that was begun?),
+A format provides four functions: `read` (a unit to messages), `together` (does this message go into the unit that was begun?),
 `write` (the messages of one unit to a unit) and `recognise`. The rest is the same for all: parsing, positions in errors, ids
 where a unit has none, the residue that brings the same data back, the shape of the whole (one unit or a list), and losses,
 which are measured as those of all other dialects are. A format gives only the reasons for them.

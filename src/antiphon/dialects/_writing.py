@@ -1,7 +1,7 @@
-"""One conversation being written as a body: whose words are whose, what was noted, what names and labels are given.
+"""One conversation that is written as a body: who speaks, what was noted, and which names and labels are used.
 
-Ids and names that a format refuses are written as ones that it accepts, and known by what they stand for. The same text
-always gives the same alias, whatever came before it, so that a longer history begins like a shorter one.
+Ids and names that a format refuses are replaced by aliases that it accepts. The same text always gets the same alias, so a
+longer history begins like a shorter one.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Aliases:
         self._said = _Said(target.name)
         self._reused: Mapping[int, int] = {}
         self.given: dict[str, str] = {}
-        """What stands for what: ours by alias."""
+        """Our names, by alias."""
         self.ids = _Spelled(target.call_id, self._said, self.given)
         """What to write for the id of an invocation, by that id; for a second use of it, ask `invocation`."""
         self.options = _Spelled(target.option_name, self._said, self.given)

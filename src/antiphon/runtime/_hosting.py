@@ -1,8 +1,5 @@
 """Hosting: this system as a host of threads, beside other hosts on the same ledger.
 
-**Lease.** A host tells the ledger every few seconds that it lives (`beat`). While its lease runs, no other host takes its
-threads. The first claim of a thread waits for the first beat; a system that never uses a thread is no host.
-
 **Eviction.** A thread that another host has taken over is evicted: its handlers are cancelled, and its messages, timers and
 states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller
 that waits here gets its answer from the ledger, where the new owner writes it.
@@ -26,21 +23,14 @@ that hosts (`System.host`) also takes threads that are due and have no living ow
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
-from hashlib import sha256
-from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 
 from antiphon import errors
-from antiphon.ledger import Host, ThreadFilter
+from antiphon.ledger import ThreadFilter
 from antiphon.messages import Message, current_port, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
@@ -57,106 +47,13 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Tailed, TakenThread
     from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._lease import Lease
     from antiphon.runtime._queues import InFlight
     from antiphon.runtime._recovery import Recovery
     from antiphon.runtime._services import Lifetime
     from antiphon.runtime._settings import Settings
     from antiphon.runtime._timers import Timers
     from antiphon.runtime._tree import Tree
-
-_numbers = count(1)
-"""Tells the systems of one process apart."""
-
-
-class Lease:
-    """The system as the ledger knows it: a host, and the beats that renew its lease."""
-
-    def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
-        """Make it; `kinds` returns the kinds of actors that the system has, which change while it is set up."""
-        self._ledger = ledger
-        self._settings = settings
-        self._kinds = kinds
-        self._name: str | None = settings.host
-        self._host: Host | None = None
-        self._first_beat: asyncio.Task[Host] | None = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._beaten_at = 0.0
-
-    @property
-    def name(self) -> str:
-        """The name of this host in the ledger."""
-        if self._name is None:
-            self._name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        return self._name
-
-    @property
-    def build(self) -> str:
-        """The version of this program."""
-        return self._settings.build or default_build()
-
-    async def host(self, *, renew: bool = False) -> Host:
-        """Return this host, with a lease that lasts. The first call registers it with the ledger.
-
-        A host that has done nothing for a while does not beat; `renew`: the ledger says that its lease is over.
-
-        Raises:
-            HostNameTakenError: another living host has the name.
-            LedgerError: the ledger cannot be written.
-        """
-        if self._host is None:
-            if self._first_beat is None or self._first_beat.done():
-                self._first_beat = asyncio.create_task(self._register())
-            return await asyncio.shield(self._first_beat)  # shielded: other claims wait for the same beat
-        if renew or asyncio.get_running_loop().time() - self._beaten_at >= self._settings.heartbeat:
-            if self._renewal is None or self._renewal.done():
-                self._renewal = asyncio.create_task(self.beat())
-            await asyncio.shield(self._renewal)  # one beat for all claims that wait now
-        return self._host
-
-    async def _register(self) -> Host:
-        host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
-        await self._beat(host)
-        return host
-
-    def has_lapsed(self) -> bool:
-        """Whether the lease may have run out: the process was stopped, or its event loop blocked."""
-        return self._host is not None and asyncio.get_running_loop().time() - self._beaten_at >= self._host.lease
-
-    async def beat(self) -> None:
-        """Renew the lease, and tell the ledger about kinds of actors that came since.
-
-        Raises:
-            LedgerError: the ledger cannot be written.
-        """
-        if self._host is not None:
-            await self._beat(replace(self._host, kinds=self._kinds()))
-
-    async def _beat(self, host: Host) -> None:
-        began = asyncio.get_running_loop().time()  # before the beat: the lease must not seem to last longer than it does
-        await self._ledger.beat(host)
-        self._host, self._beaten_at = host, began
-
-    async def end(self) -> None:
-        """End the lease, which releases all threads of this host at once."""
-        if self._host is not None:
-            with suppress(errors.LedgerError):  # the lease then runs out
-                await self._ledger.leave(self._host)
-
-
-def default_build() -> str:
-    """Return what tells this program from other versions of it: `ANTIPHON_BUILD`, or a hash of its main file."""
-    if named := os.environ.get("ANTIPHON_BUILD"):
-        return named
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    try:
-        return sha256(Path(path or "").read_bytes()).hexdigest()[:12]
-    except OSError:
-        return "unknown"
-
-
-BEATS_A_LEASE = 3
-"""A host may miss two beats. G15: its threads are taken over within three."""
-
 
 # ---------------------------------------------------------------- threads of other hosts
 

@@ -358,9 +358,15 @@ class Journal:
         claim = self._claims.get(thread_id)
         if claim is None:
             claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id, kind))
+            claim.add_done_callback(_retrieved)  # all that waited for it may have been cancelled
         return await asyncio.shield(
             claim
         )  # shielded: other writers wait for the same claim, and one that is cancelled must not cancel it
+
+    async def until_claimed(self, thread_id: str) -> None:
+        """Wait for a claim of a thread that is under way: one whose caller was cancelled still becomes the owner."""
+        if (claim := self._claims.get(thread_id)) is not None:
+            await asyncio.wait((claim,))
 
     async def confirm(self, thread_id: str, epoch: int) -> None:
         """Check that a thread is still owned, if the lease of this host may have run out since the last row was written.
@@ -515,6 +521,12 @@ def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
     """Return the options of an append that begins with `count` more rows."""
     version: int | None = more.get("expected_version")
     return more if version is None else {**more, "expected_version": version - count}
+
+
+def _retrieved(task: asyncio.Task[int]) -> None:
+    """Take the error of a task that nobody waits for any more, which would be logged otherwise."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:

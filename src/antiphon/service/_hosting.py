@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from antiphon.errors import LedgerError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
+from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads, unfit_json
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ async def run_host(
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.runtime import Settings  # noqa: PLC0415
-    from antiphon.service._running import build_of, new_chain  # noqa: PLC0415
+    from antiphon.service._running import new_chain  # noqa: PLC0415
 
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((config, *teams), f"{model} {team_model}"))

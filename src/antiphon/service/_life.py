@@ -16,6 +16,7 @@ from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, O
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.runtime import System
 from antiphon.runtime.extending import LIFE_ACTOR, error_response
+from antiphon.service._runs import with_open_runs
 from antiphon.service._threads import find_thread, unfit_json
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ThreadReport:
     phases_completed: tuple[str, ...] = ()
     phases_remaining: tuple[str, ...] = ()
     waits_for: str | None = None
-    """What a person must do before it continues, with the commands."""
+    """What a person must do before it continues, with the commands; of a thread of runs, why they do not run."""
     owner: str | None = None
     """The host that has it, if that lives."""
     unfit: tuple[str, ...] = ()
@@ -52,7 +53,8 @@ class ThreadReport:
         """Return it as a JSON object; a thread of six phases has the fields of THREAD_STATUS."""
         if not self.is_chain:
             names = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
-            return {**{name: getattr(self, name) for name in names}, **self._hosting()}
+            waits = {} if self.waits_for is None else {"waits_for": self.waits_for}
+            return {**{name: getattr(self, name) for name in names}, **waits, **self._hosting()}
         return {
             "thread_id": self.thread_id,
             "status": self.status,
@@ -86,7 +88,9 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     shared["unfit"] = tuple(f"{each['build']}: {each['reason']}" for each in unfit_json(summary))
     life = await chain_life(ledger, thread_id)
     if life is None:
-        return ThreadReport(thread_id, summary.status, **shared)
+        listed = await with_open_runs(ledger, summary)
+        reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
+        return ThreadReport(thread_id, listed.status, **shared, waits_for="; ".join(reasons) or None)
     from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
 
     waiting = await waiting_for(ledger, thread_id)

@@ -7,17 +7,14 @@ caller interrupts it: a thread of six phases is paused, a team is stopped; both 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from antiphon import __version__
 from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
@@ -29,6 +26,7 @@ from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
 from antiphon.service._models import LOCAL
+from antiphon.service._runs import build_of
 from antiphon.service._small_model import for_small_model
 from antiphon.service._transcript import brief, call_text
 
@@ -127,23 +125,6 @@ def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None =
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((config,), model))
     return PostChain(ledger, model=model, recover=False, settings=settings, **more)
-
-
-def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
-    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
-
-    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
-    """
-    if named := os.environ.get("ANTIPHON_BUILD"):
-        return named
-    digest = sha256(repr(model).encode())
-    for path in files:
-        text = b""
-        if path is not None:
-            with suppress(OSError):  # who reads it next says what is wrong
-                text = path.read_bytes()
-        digest.update(sha256(text).digest())
-    return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
 
 
 def import_model(model: str | None) -> None:

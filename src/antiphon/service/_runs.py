@@ -6,14 +6,18 @@ imported; the ledger has names of programs, and they are looked up among those o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from antiphon import __version__
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.service._threads import find_thread, list_threads, thread_json
@@ -63,12 +67,17 @@ async def list_with_runs(
     """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs."""
     stored = status if status is not None and status not in _OF_RUNS else None
     async for each in list_threads(ledger, with_system=with_system, status=stored):
-        listed = await _listed(ledger, each)
+        listed = await with_open_runs(ledger, each)
         if status is None or listed.status == status:
             yield listed
 
 
-async def _listed(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+async def with_open_runs(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
+    """Return a thread with its open runs, and the status that follows from them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
     if thread.kind is None or not thread.kind.startswith(_KIND):
         return ListedThread(thread, thread.status)
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
@@ -95,8 +104,6 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     Raises:
         SetupError: a text is not of that form, there is no such module or name, or it is no app.
     """
-    from antiphon.service._running import build_of  # noqa: PLC0415 (imports the patterns)
-
     sys.path.insert(0, str(folder or Path.cwd()))
     try:
         found = [_imported(place) for place in places]
@@ -128,6 +135,23 @@ def _imported(place: str) -> tuple[Path | None, Any]:
         raise SetupError(f"module {module_name!r} has no {name!r}") from None
     file = getattr(module, "__file__", None)
     return None if file is None else Path(file), value
+
+
+def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
+    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
+
+    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
+    """
+    if named := os.environ.get("ANTIPHON_BUILD"):
+        return named
+    digest = sha256(repr(model).encode())
+    for path in files:
+        text = b""
+        if path is not None:
+            with suppress(OSError):  # who reads it next says what is wrong
+                text = path.read_bytes()
+        digest.update(sha256(text).digest())
+    return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
 
 
 async def recover_runs(

@@ -1,12 +1,17 @@
 """Runs that are busy: a second caller joins, and gets the recorded result, or is refused at once. G7, G8, G9."""
 
 import asyncio
+import os
+import random
 import signal
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import anyio
 import pytest
 from tests.agents.durability.test_hosts import Folder, folder
 
@@ -21,6 +26,8 @@ from antiphon.protocol import Reply, Request
 __all__ = ["folder"]
 
 pytest.importorskip("apsw")
+
+SEEDS = {"": 3, "ci": 300, "nightly": 3_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 
 
 class Bank:
@@ -237,6 +244,54 @@ async def test_a_handler_that_forgets_its_context_is_told_so() -> None:
         clerk = system.spawn("clerk", Clerk)
         with pytest.raises(Exception, match=r"in a handler, use ledger_run\(context\)"):
             await system.ask(clerk, Look(), thread_id="t", within=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_callers_that_fail_or_give_up_beside_each_other_all_get_one_result_an_id(tmp_path: Path, seed: int) -> None:
+    """Whoever comes next continues where the one before has stopped: no caller hangs, and none gets another result."""
+    rng, made = random.Random(seed), Counter[str]()
+    results: dict[str, set[str]] = defaultdict(set)
+
+    async def look(id: str, key: str) -> str:
+        made[id] += 1
+        number = made[id]
+        await asyncio.sleep(rng.random() / 100)
+        return f"{id}, look {number}"
+
+    async def attempt(own: Ledger, id: str) -> None:
+        async with asyncio.timeout(rng.choice((0.01, 30))), ledger_run(f"t{id[1]}", id=id, ledger=own) as run:
+            seen = await run.effect("look", {}, partial(look, id), effects="idempotent")
+            if rng.random() < 0.3:
+                raise KeyError(id)
+            results[id].add(seen)
+
+    async def caller(own: Ledger) -> None:
+        for each in rng.sample(("a1", "b1", "c2", "d2", "e3"), 5):
+            while True:
+                with suppress(KeyError, TimeoutError):
+                    await attempt(own, each)
+                    break
+
+    async with _opened_twice(tmp_path) as (ledger, other), asyncio.timeout(90):
+        await asyncio.gather(*(caller(own) for own in (ledger, other) for _ in range(4)))
+        assert {len(each) for each in results.values()} == {1}
+        assert len(results) == 5
+        assert not [row for number in "123" for row in await ledger.open_calls(f"t{number}")]
+        assert not [each for each in await ledger.hosts() if each.is_alive]
+
+
+@pytest.mark.slow
+async def test_a_run_that_is_cancelled_in_every_await_still_gives_its_thread_up(tmp_path: Path) -> None:
+    """A scope of AnyIO does that, which web frameworks use when a client has gone. Otherwise the next request would hang."""
+    async with _opened_twice(tmp_path) as (ledger, other):
+        for _ in range(3):
+            with anyio.move_on_after(0.05):
+                async with ledger_run("t", ledger=ledger) as run:
+                    await run.effect("look", {}, _look, effects="none")
+                    await asyncio.sleep(10)
+        async with asyncio.timeout(5), ledger_run("t", ledger=other) as run:
+            assert await run.effect("look", {}, _look, effects="none") == "seen"
 
 
 # ---------------------------------------------------------------- processes

@@ -91,13 +91,13 @@ def test_a_longer_history_begins_like_a_shorter_one(conversation: Conversation) 
     talk = Conversation(message for message in conversation if message.lane == "talk")
     whole = encode(talk, NAME).value["messages"]
     for end in range(len(talk)):
-        if not talk[:end].open_calls() and not _cuts_a_breath(talk, end):
+        if not talk[:end].open_calls() and not _cuts_an_utterance(talk, end):
             begun = encode(talk[:end], NAME).value["messages"]
             assert whole[: len(begun)] == begun
 
 
-def _cuts_a_breath(talk: Conversation, end: int) -> bool:
-    """Whether what was said in one breath goes on after a cut, or an answer in a later part belongs to an earlier one."""
+def _cuts_an_utterance(talk: Conversation, end: int) -> bool:
+    """Whether what was said in one utterance goes on after a cut, or an answer in a later part belongs to an earlier one."""
     turns = [turn for turn in talk.turns() if turn[0] in talk[:end] and turn[-1] not in talk[:end]]
     return bool(turns) or (end > 0 and talk[end - 1].kind == "option_call") or any(a < end <= b for a, b in talk.pairs())
 
@@ -395,7 +395,7 @@ def test_a_result_further_down_moves_to_its_call() -> None:
     assert lost(*messages) == {"order"}
 
 
-def test_words_and_calls_of_one_breath_are_one_message() -> None:
+def test_words_and_calls_of_one_utterance_are_one_message() -> None:
     words = said("Looking.", policy="assistant", turn_id="t")
     calls = [call(each).model_copy(update={"turn_id": "t"}) for each in ("a", "b")]
     body = body_of(said("go"), words, *calls, result("a"), result("b"))

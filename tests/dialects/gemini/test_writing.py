@@ -178,7 +178,7 @@ def test_a_call_follows_a_user_or_a_result() -> None:
     assert PLACEHOLDER not in said[3:]
 
 
-def test_words_and_calls_of_one_breath_are_one_content() -> None:
+def test_words_and_calls_of_one_utterance_are_one_content() -> None:
     said = contents(talk("user", "go"), talk("assistant", "Look.", turn_id="t"), call("f", "1", turn_id="t"), result("f", "1"))
 
     assert [list(part) for part in said[1]["parts"]] == [["text"], ["functionCall", "thoughtSignature"]]

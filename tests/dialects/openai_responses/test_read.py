@@ -63,7 +63,7 @@ def test_each_item_is_a_message_and_a_row_of_the_assistants_is_a_turn() -> None:
 
 
 def test_messages_in_short_form_are_turns_of_their_own() -> None:
-    """They are history that somebody wrote: nothing says that they were one breath."""
+    """They are history that somebody wrote: nothing says that they were one utterance."""
     conversation = decode(sample("02"), RESPONSES)
     first, second = (message for message in conversation if message.policy == "assistant" and message.text)
 

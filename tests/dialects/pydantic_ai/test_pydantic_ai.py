@@ -84,7 +84,7 @@ def test_text_and_bytes_are_taken_as_well_as_parsed_json() -> None:
 # ---------------------------------------------------------------- what a part becomes
 
 
-def test_a_request_is_a_message_for_each_part_and_a_response_one_breath() -> None:
+def test_a_request_is_a_message_for_each_part_and_a_response_one_utterance() -> None:
     conversation = decode(samples(PYDANTIC_AI)[0].body, PYDANTIC_AI)
 
     assert [(message.policy, message.role_hint_for_llm, message.kind) for message in conversation] == [

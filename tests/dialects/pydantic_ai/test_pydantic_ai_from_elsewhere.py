@@ -124,7 +124,7 @@ def test_the_viewpoint_decides_whose_words_are_the_assistants() -> None:
     assert [unit["kind"] for unit in units] == ["request", "response"]
 
 
-def test_a_breath_is_one_response_and_its_results_one_request() -> None:
+def test_an_utterance_is_one_response_and_its_results_one_request() -> None:
     """OP-057."""
     turn = {"turn_id": "t"}
     units = written(

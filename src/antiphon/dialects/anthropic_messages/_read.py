@@ -1,8 +1,8 @@
 """Reads a message of blocks: what is said between calls and results stays together, each call and each result is one.
 
-A block that the core has no word for is kept whole, in its place; so is one that stands where the format has no such block.
-Keys of a known block that are settings (`cache_control`, the `context` of a document) are noted on the part, so that they go
-where it goes; all other keys come back by the residue.
+A block that the core cannot express is kept whole, in its place; so is a block that the format does not allow there. Keys of
+a known block that are settings (`cache_control`, the `context` of a document) are noted on the part, and move with it. The
+residue restores all other keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes messages of blocks: an utterance with its calls is one assistant message, its results are one user message.
 
-Nothing is merged: neighbours of one role are one turn to the service. What is from elsewhere says no empty text, which is
-refused, and no reasoning, since that needs a proof of this provider.
+Nothing is merged: the service takes neighbours of one role as one turn. Messages of other formats are written without empty
+text, which is refused, and without reasoning, which needs a signature of this provider.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a tool call: a result, or the text of an error and no result.
+    """The outcome of a tool call: a result, or the text of an error and no result.
 
     Raises:
         ValueError: the status is neither, an error has no text or has a result, or a success has an error.

@@ -1,8 +1,8 @@
 """The structured message: content, metadata, tool calls and results, from one agent to another.
 
 A message is one JSON object in the written form of `_values.py`, a lock, and whether it was sent. Rules that make it safe to
-share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; whoever writes
-or looks at more than one field holds the lock; whatever comes in or goes out is a copy, and a field's copy is read-only.
+share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; a write, or a
+read of more than one field, holds the lock; values are copied in both directions, and the copy of a field is read-only.
 """
 
 from __future__ import annotations

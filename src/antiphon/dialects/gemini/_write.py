@@ -1,8 +1,8 @@
-"""Writes contents: what the model says in one breath with its calls, all results of it, or what a user says.
+"""Writes contents: an utterance of the model with its calls, all results of it, or what a user says.
 
-The newest models refuse a call without the signature that they gave it, and no one else has one to give. For calls from
-elsewhere there is a documented stand-in, on the first call of each step. Only the current turn is checked, but which one that
-is depends on what comes later; so it stands on every step, and a longer history begins like a shorter one.
+The newest models refuse a call without the signature that they gave it. For calls of other models there is a documented
+placeholder, on the first call of each step. The service checks only the current turn. Later messages decide which turn that
+is, so the placeholder is on every step, and a longer history begins like a shorter one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNNAMED = "calls without an id"
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message goes into what was begun: all results of one breath do, wherever they come from."""
+    """Say whether a message belongs to the unit that was begun: all results of one utterance do."""
     if type(message.payload) is OptionResultPayload:
         return type(group[-1].payload) is OptionResultPayload
     return said_together(group, message)

@@ -1,8 +1,8 @@
 """Assembles a streamed response: items by index or id, parts by index, and growing text.
 
 Everything is said at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
-latest counts, because some things come only then (an item's encrypted content, annotations). Where something was never told
-in deltas, it is told when it is said as a whole, so the deltas add up to the text whatever a server leaves out.
+latest counts, because some things come only then (an item's encrypted content, annotations). Text that never came in deltas
+becomes a delta when it comes as a whole, so the deltas always add up to the text.
 """
 
 from __future__ import annotations

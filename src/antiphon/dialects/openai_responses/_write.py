@@ -1,7 +1,7 @@
-"""Writes items: history from elsewhere in the short forms that need no id, what came from here in the form it had.
+"""Writes items: history of other formats in the short forms that need no id, native messages in the form that they had.
 
-A message may be several items: the parts that are items of their own (reasoning with its proof, an image that the service
-made, whatever only this format has) is one, and the words between are messages.
+A message may be several items: each part that is an item of its own (reasoning with its signature, an image that the service
+made, other parts of this format only), and a message for the words between them.
 """
 
 from __future__ import annotations

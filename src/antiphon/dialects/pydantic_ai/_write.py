@@ -1,8 +1,8 @@
 """Writes requests and responses, with every default in them.
 
-A breath of the assistant's is a response. All results that follow it are one request; whatever else is said is a request each,
-so that a longer history begins as a shorter one does. (Pydantic AI joins neighbours itself, when it sends them.) Instructions
-that were read from a request hold until others are said, and are written on every request: Pydantic AI looks at the last one.
+An utterance of the assistant is a response. All results that follow it are one request; every other message is a request, so
+that a longer history begins like a shorter one. (Pydantic AI joins neighbours when it sends them.) Instructions that were read
+from a request hold until others are said, and are written on every request: Pydantic AI looks at the last one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIMED = ("system-prompt", "user-prompt", "retry-feedback", "retry-prompt")
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message goes into what was begun: results do after results, and what is said in one breath."""
+    """Say whether a message belongs to the unit that was begun: results after results, and parts of one utterance."""
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
     return said_together(group, message)

@@ -53,7 +53,7 @@ class Decision:
     """Whether every call has its result."""
     observations: Conversation
     actions: tuple[Message, ...]
-    """The calls, after what was said in the same breath."""
+    """The calls, after what was said in the same utterance."""
     results: tuple[Message, ...]
     """In the order of the calls."""
     reward: float | None = None
@@ -112,7 +112,7 @@ def _finite(reward: float | None) -> float | None:
 
 
 def _decision(thread_id: str, transition: Transition, loop: Conversation) -> Decision:
-    """Return a decision: what was said in the same breath as its calls is part of what was chosen, not of what was known."""
+    """Return a decision: the words of the utterance that has its calls are part of the choice, not of what was known."""
     turn = transition.turn_id
     said = () if turn is None else loop.filter(turn=turn, kind="parts")
     chosen = {id(each) for each in said}
