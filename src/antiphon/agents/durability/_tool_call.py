@@ -350,7 +350,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
         return tools | {name: self._recorded(name, known[name]) for name in known if name not in tools}
 
     def _recorded(self, name: str, tool: Mapping[str, Any]) -> ToolsetTool[AgentDepsT]:
-        schema = tool.get("parameters") or {"type": "object", "properties": {}}
+        schema: dict[str, Any] = tool.get("parameters") or {"type": "object", "properties": {}}
         definition = ToolDefinition(name=name, parameters_json_schema=schema, metadata={METADATA_KEY: {"recorded": True}})
         return ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=_ANYTHING)
 
@@ -380,16 +380,14 @@ _result: TypeAdapter[Any] = TypeAdapter(CallToolResult)
 
 def _returned(outcome: Any) -> Any:
     """Return what a tool returned, or raise what it raised, from its recorded outcome."""
-    said = outcome.get("returned") if isinstance(outcome, dict) and "returned" in outcome else None
-    match said:
-        case None:
-            return cast("Any", outcome)  # as a person has said
-        case {"kind": "model_retry", "message": message}:
-            raise ModelRetry(message)
-        case {"kind": "tool_failed", "message": message}:
-            raise ToolFailed(message)
-        case _:
-            return getattr(_result.validate_python(said), "result", None)
+    if not isinstance(outcome, dict) or "returned" not in outcome:
+        return outcome  # as a person has said
+    said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
+    if said["kind"] == "model_retry":
+        raise ModelRetry(said["message"])
+    if said["kind"] == "tool_failed":
+        raise ToolFailed(said["message"])
+    return getattr(_result.validate_python(said), "result", None)
 
 
 # ---------------------------------------------------------------- lists of tools
