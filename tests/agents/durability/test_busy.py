@@ -343,6 +343,23 @@ async def test_if_the_owner_is_killed_the_one_that_joined_continues_the_run(fold
     assert folder.payments == ["paid"]
 
 
+@pytest.mark.slow
+async def test_if_the_owner_sleeps_past_its_lease_the_one_that_joined_continues_the_run(folder: Folder) -> None:
+    """F14: the owner wakes up, and starts nothing any more."""
+    first = folder.started(heartbeat=0.3)
+    assert first.says() == "open"
+    second = asyncio.create_task(_joined(folder))
+    await asyncio.sleep(0.5)
+    assert not second.done()  # its beats go on
+    first.process.send_signal(signal.SIGSTOP)
+    async with asyncio.timeout(10):
+        assert await second == "paid"
+    first.process.send_signal(signal.SIGCONT)
+    first.goes_on()
+    assert first.says() == "FencedError"
+    assert folder.payments == ["paid"]
+
+
 async def test_a_duplicate_of_a_parked_run_is_told_so() -> None:
     ledger, bank = MemoryLedger(), Bank()
     first = asyncio.create_task(bank.work(ledger))
