@@ -10,7 +10,7 @@ from pathlib import Path
 from antiphon import open_ledger
 from antiphon.agents import ledger_run
 from antiphon.errors import AntiphonError
-from antiphon.runtime import Settings, _process
+from antiphon.runtime import Settings, _lease
 
 
 def say(text: str) -> None:
@@ -27,7 +27,7 @@ async def main(url: str, payments: Path, heartbeat: float) -> None:
             file.write("paid\n")
         return "paid"
 
-    _process._SETTINGS = Settings(heartbeat=heartbeat)
+    _lease._SETTINGS = Settings(heartbeat=heartbeat)
     try:
         async with open_ledger(url) as ledger, ledger_run("t", ledger=ledger, name="desk") as run:
             await run.effect("look", {}, look)

@@ -381,7 +381,7 @@ _result: TypeAdapter[Any] = TypeAdapter(CallToolResult)
 def _returned(outcome: Any) -> Any:
     """Return what a tool returned, or raise what it raised, from its recorded outcome."""
     if not isinstance(outcome, dict) or "returned" not in outcome:
-        return outcome  # as a person has said
+        return cast("Any", outcome)  # as a person has said
     said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
     if said["kind"] == "model_retry":
         raise ModelRetry(said["message"])
