@@ -1,0 +1,94 @@
+"""The durable examples, killed at every step and started again: the same answer and usage, nothing done twice. F13, G9."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.examples.worker import FOLDER, NAMES
+from tests.runtime.processes import Processes
+
+pytest.importorskip("apsw")
+
+KILLED = -signal.SIGKILL
+SLOW = {"mcp_server"}
+"""Those that start a process of their own in each life; at every step, too, in the long runs."""
+IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(Path(__file__).parent / "worker.py") as processes:
+        yield processes
+
+
+def found(folder: Path) -> dict[str, Any]:
+    """Return what the program has said, and how often the world was asked for what."""
+    said: dict[str, Any] = json.loads((folder / "witness").read_text())
+    path = folder / "ledger.db.outside"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    assert not [line for line in lines if line["effects"] == "once" and line["time"] > 1]  # G7
+    return {"answer": said["answer"], "usage": said["usage"], "done": sorted({line["what"] for line in lines})}
+
+
+def test_each_example_says_how_it_is_started() -> None:
+    for name in NAMES:
+        assert f"python examples/durable/{name}.py" in (FOLDER / f"{name}.py").read_text()
+    assert len(NAMES) >= 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_that_is_killed_at_any_step_ends_as_if_it_was_not(name: str, processes: Processes, tmp_path: Path) -> None:
+    """Before an append, what was done since the last one is not recorded; after it, what it announces has not begun.
+
+    How many appends there are depends on how quick the machine is: outcomes may travel together.
+    """
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert processes.run(whole, name) == 0
+    expected, kills = found(whole), 0
+    for number in range(1, 100, 1 if IS_LONG or name not in SLOW else 3):
+        codes = [_killed(processes, tmp_path, expected, f"{name} {when} {number}") for when in _places(number)]
+        kills += codes.count(KILLED)
+        if 0 in codes:  # it ended before that
+            break
+    assert kills >= 3
+    assert processes.run(whole, name) == 0  # a finished run is read
+    assert found(whole) == expected
+
+
+def _places(number: int) -> tuple[str, ...]:
+    return ("before", "after") if IS_LONG else ("before",) if number % 2 else ("after",)
+
+
+def _killed(processes: Processes, folder: Path, expected: dict[str, Any], place: str) -> int:
+    """Have a process killed, and another one finish its work; return how the first one ended."""
+    own = folder / place.replace(" ", "-")
+    own.mkdir()
+    code = processes.run(own, place)
+    if code == KILLED:
+        assert processes.run(own, place.partition(" ")[0]) == 0
+    assert found(own) == expected, place
+    return code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_goes_on_under_a_changed_prompt(name: str, processes: Processes, tmp_path: Path) -> None:
+    """It is killed after its third append, or the second if there are no more, and deployed with other instructions."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert processes.run(whole, name) == 0
+    for number in (3, 2):
+        cut = tmp_path / str(number)
+        cut.mkdir()
+        if processes.run(cut, f"{name} after {number}") == KILLED:
+            break
+    else:
+        raise AssertionError("it was never killed")
+    assert processes.run(cut, f"changed {name}") == 0
+    assert found(cut) == found(whole)
