@@ -10,11 +10,20 @@ from datetime import datetime
 from typing import Any, ClassVar, Self, cast, get_args
 from weakref import WeakValueDictionary
 
+from pydantic import ValidationError
 from pydantic_ai import UserPromptNode
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, AgentNode, WrapModelRequestHandler, WrapRunHandler
+from pydantic_ai.capabilities import (
+    AbstractCapability,
+    AgentNode,
+    RawToolArgs,
+    ValidatedToolArgs,
+    WrapModelRequestHandler,
+    WrapRunHandler,
+)
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import (
     AgentStreamEvent,
     FinalResultEvent,
@@ -22,11 +31,12 @@ from pydantic_ai.messages import (
     PartDeltaEvent,
     PartEndEvent,
     PartStartEvent,
+    ToolCallPart,
 )
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import override
 
@@ -46,7 +56,15 @@ from antiphon.agents.durability._streaming import (
     with_live_model,
 )
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
-from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay, current_notes
+from antiphon.agents.durability._tool_call import (
+    METADATA_KEY,
+    Reconcile,
+    RecordedCall,
+    RecordedTools,
+    check_replay,
+    current_notes,
+    is_recorded,
+)
 from antiphon.agents.toolkit._schema import known_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
@@ -190,10 +208,6 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         is_named = ts._explicit_id is not None  # pyright: ignore[reportPrivateUsage]
         return super()._wrap_and_register_leaf(ts) if is_named else ts
 
-    @override
-    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        return toolset.visit_and_replace(self._recorded) if self.in_durable_context else super().get_wrapper_toolset(toolset)
-
     def _recorded(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Return a toolset whose calls are effects."""
         registered = self._toolsets_by_id.get(toolset._explicit_id or "")  # pyright: ignore[reportPrivateUsage]
@@ -313,6 +327,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return request_context
         run = await self.get_durable_operation_backend().run_of(ctx)
         parameters, values = request_context.model_request_parameters, PromptValues.of(run)
+        if any(map(is_recorded, parameters.function_tools)):
+            offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
+            request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
         parts = parameters.instruction_parts or ()
         if any(part.dynamic for part in parts):
             given = await values.instructions(run, parts)
@@ -320,6 +337,29 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         else:
             values.forget(run)
         return request_context
+
+    @override
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        if current_run() is None:
+            return super().get_wrapper_toolset(toolset)
+        return RecordedTools(toolset.visit_and_replace(self._recorded), self.get_durable_operation_backend().run_of)
+
+    @override
+    async def on_tool_validate_error(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: RawToolArgs,
+        error: ValidationError | ModelRetry,
+    ) -> ValidatedToolArgs:
+        """Return the recorded arguments of a call that was made: the tool may take others now."""
+        if current_run() is not None:
+            run = await self.get_durable_operation_backend().run_of(ctx)
+            if (recorded := await RecordedCall.of(run, call.tool_name, call.tool_call_id)) is not None:
+                return recorded.arguments
+        return await super().on_tool_validate_error(ctx, call=call, tool_def=tool_def, args=args, error=error)
 
     @override
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
