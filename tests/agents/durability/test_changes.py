@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import Tool
 from tests.agents.durability.agents import Desk, call, script
 
@@ -107,16 +108,14 @@ async def test_a_changed_program_stops_and_says_what_has_changed_and_how_to_go_o
     assert (await program.go_on())[0].output == "done"  # the program as it was goes on
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CHANGES if name not in ("another tool", "a schema", "the form of the answer")]
-)
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "the form of the answer"])
 async def test_a_program_that_continues_takes_what_is_recorded_and_goes_on_under_the_new_code(name: str) -> None:
     change, expected = CHANGES[name]
     program = Program()
     assert await program.cut() == ["model 0", "look 1", "model 1", "look 2", "model 2"]
     result, done = await program.go_on("continue", **change)
     assert (result.output, done) == ("done", ["model 2"])
-    rows = await program.choices()
+    rows = [row for row in await program.choices() if "/model" in row["step"]]
     assert [(row["step"], row["choice"], row["by"]) for row in rows] == [
         (f"t/run/clerk/model{number}", "continue", "program") for number in ("", "=2", "=3")
     ]
@@ -177,28 +176,71 @@ async def test_another_question_is_another_run() -> None:
     assert (await program.go_on("continue", prompt="stay"))[0].output == "done"
 
 
-async def test_continue_is_refused_if_a_tool_is_gone_that_was_called() -> None:
-    program = Program()
-    await program.cut(1)  # the call of `look` has ended, and the next request has not
-    for tools, told in (
-        ([], "the recorded answer calls tool 'look', and it is gone. Keep the tool"),
-        ([program.tool(of=int)], None),
-    ):
-        if told is not None:
-            with pytest.raises(HistoryMismatchError, match=told):
-                await program.go_on("continue", tools=tools)
-        else:
-            assert (await program.go_on("continue", tools=tools))[0].output == "done"
+@pytest.mark.parametrize("is_finished", [True, False])
+@pytest.mark.parametrize("change", [{"tools": []}, {"of": int}])
+async def test_recorded_calls_keep_their_outcomes_if_their_tool_is_gone_or_takes_other_arguments(
+    change: dict[str, Any], is_finished: bool
+) -> None:
+    """More of them than a model may call wrongly."""
+    program = Program(turns=5)
+    program.turns = [[call("look", f"c{number}", what="that")] for number in range(1, 5)]
+    if is_finished:
+        result, _ = await program.go_on()
+    else:
+        await program.cut(4)
+    again, done = await program.go_on(None if is_finished else "continue", **change)
+    assert (again.output, done) == ("done", [] if is_finished else ["model 4"])
+    returned = [part.content for message in again.all_messages() for part in message.parts if part.part_kind == "tool-return"]
+    assert returned == ["saw that"] * 4
+    if is_finished:
+        assert [type(message) for message in again.all_messages()] == [type(message) for message in result.all_messages()]
+    assert not await program.ledger.open_calls("t")
 
 
-async def test_continue_is_refused_if_the_arguments_of_a_recorded_call_do_not_fit_any_more() -> None:
-    """The model would be told that a call failed that was made."""
-    program = Program()
+async def test_a_tool_that_is_gone_is_not_offered_and_not_called() -> None:
+    """A model that calls it nevertheless is told that there is none."""
+    program = Program(turns=4)
+    await program.cut(2)
+    offered: list[list[str]] = []
+    base = script(program.desk, *program.turns[:2], [call("look", "c9", what="9")], ["done"])
+    assert base.function is not None
+    answer = base.function
+
+    def seen(messages: Any, info: AgentInfo) -> Any:
+        offered.append([tool.name for tool in info.function_tools])
+        return answer(messages, info)
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(seen, model_name="script"),
+        name="clerk",
+        instructions="Be kind.\nBe brief.",
+        capabilities=[LedgerDurability(program.ledger, on_change="continue")],
+    )
+    async with ledger_run("t"):
+        result = await agent.run("go")
+    assert (result.output, offered) == ("done", [[], []])
+    assert program.desk.taken() == ["model 2", "model 3"]
+    assert any("Unknown tool name: 'look'" in str(part) for message in result.all_messages() for part in message.parts)
+
+
+@pytest.mark.parametrize("change", [{"tools": []}, {"of": int}])
+async def test_continue_is_refused_if_a_call_is_open_whose_tool_is_gone_or_takes_other_arguments(change: Any) -> None:
+    """The model would be told that a call failed that may have been made."""
+    program = Program(effects="idempotent")
     program.turns[0] = [call("look", "c1", what="one")]
-    await program.cut(1)
-    with pytest.raises(HistoryMismatchError, match="does not repeat the recorded call 't/run/clerk/look:c1'"):
-        await program.go_on("continue", of=int)
+
+    async def look(what: str) -> str:
+        program.desk.note(f"look {what}")
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await program.go_on(tools=[Tool(look, description="Looks.", metadata={"antiphon": {"effects": "idempotent"}})])
+    program.desk.taken()
+    gone = "calls tool 'look', and it is gone. Keep the tool until the run has ended"
+    with pytest.raises(HistoryMismatchError, match=gone if "tools" in change else "does not repeat the recorded call"):
+        await program.go_on("continue", **change)
     assert program.desk.taken() == []
+    assert (await program.go_on())[0].output == "done"
 
 
 @pytest.mark.parametrize(("before", "after"), [("once", "none"), ("none", "once"), ("once", "idempotent")])

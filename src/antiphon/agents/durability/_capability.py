@@ -8,14 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, cast, get_args
 
+from pydantic import ValidationError
 from pydantic_ai import UserPromptNode
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities import AbstractCapability, AgentNode, WrapRunHandler
+from pydantic_ai.capabilities import AbstractCapability, AgentNode, RawToolArgs, ValidatedToolArgs, WrapRunHandler
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import override
 
@@ -29,7 +32,14 @@ from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._model_request import limit_stream
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
-from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile, check_replay
+from antiphon.agents.durability._tool_call import (
+    METADATA_KEY,
+    Reconcile,
+    RecordedCall,
+    RecordedTools,
+    check_replay,
+    is_recorded,
+)
 from antiphon.agents.toolkit._names import known_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
@@ -176,6 +186,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return request_context
         run = await self.get_durable_operation_backend().run_of(ctx)
         parameters, values = request_context.model_request_parameters, PromptValues.of(run)
+        if any(map(is_recorded, parameters.function_tools)):
+            offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
+            request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
         parts = parameters.instruction_parts or ()
         if any(part.dynamic for part in parts):
             given = await values.instructions(run, parts)
@@ -183,6 +196,30 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         else:
             values.forget(run)
         return request_context
+
+    @override
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        wrapped = super().get_wrapper_toolset(toolset)
+        if current_run() is None:
+            return wrapped
+        return RecordedTools(toolset if wrapped is None else wrapped, self.get_durable_operation_backend().run_of)
+
+    @override
+    async def on_tool_validate_error(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: RawToolArgs,
+        error: ValidationError | ModelRetry,
+    ) -> ValidatedToolArgs:
+        """Return the recorded arguments of a call that was made: the tool may take others now."""
+        if current_run() is not None:
+            run = await self.get_durable_operation_backend().run_of(ctx)
+            if (recorded := await RecordedCall.of(run, call.tool_name, call.tool_call_id)) is not None:
+                return recorded.arguments
+        return await super().on_tool_validate_error(ctx, call=call, tool_def=tool_def, args=args, error=error)
 
     @override
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:

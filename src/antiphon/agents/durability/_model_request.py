@@ -71,6 +71,7 @@ from antiphon.agents.durability._talk import (
     restore,
     told,
 )
+from antiphon.agents.durability._tool_call import RecordedCall
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
 from antiphon.messages import TextPart as TalkText
@@ -268,6 +269,7 @@ class ModelRequestEffect(RunStep):
     async def begin(self) -> Message:
         run, list_hash = self._run_of, str(self.arguments["tools"])
         await self._talk.read(run)
+        self._check_reached(self.opened.shared.get(ThreadChanges))
         await self._talk.spend(run, [self._limits], "request", self.id)
         values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
         more: dict[str, Json] = {} if offered is None else {OFFERED: offered}
@@ -344,21 +346,30 @@ class ModelRequestEffect(RunStep):
 
     @override
     async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
-        run, changes = self._run_of, await ThreadChanges.of(self.opened)
-        reached: Collection[str] = getattr(run.course, "reached", ())
-        if left := changes.not_reached(run.course.invocation_id, reached, self.id):
-            raise self.stopped(change, f"it cannot continue: the program does not repeat the recorded call {left[0]!r}")
+        run = self._run_of
+        self._check_reached(await ThreadChanges.of(self.opened), change)
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         answer = [row.message for row in records if row.message.id.startswith(f"{self.id}@answer")]
         done = {row.invocation_id for row in answer if row.kind == "option_result"}
-        for row in answer:
-            payload = row.payload
-            is_open = isinstance(payload, OptionCallPayload) and payload.invocation_id not in done
-            if isinstance(payload, OptionCallPayload) and is_open and payload.option_name not in self._tools:
-                reason = f"it cannot continue: the recorded answer calls tool {payload.option_name!r}, and it is gone"
+        calls = [row.payload for row in answer if isinstance(row.payload, OptionCallPayload) and row.invocation_id not in done]
+        for call in [call for call in calls if call.option_name not in self._tools]:
+            if await RecordedCall.of(run, call.option_name, call.invocation_id) is None:
+                reason = f"it cannot continue: the recorded answer calls tool {call.option_name!r}, and it is gone"
                 raise self.stopped(change, f"{reason}. Keep the tool until the run has ended")
         self._option = cast("OptionCallPayload", intent.payload).option_name
         self._talk.know(self._known.marks(), self._place)
+
+    def _check_reached(self, changes: ThreadChanges | None, change: StepChange | None = None) -> None:
+        """Refuse to go on, if a changed program does not repeat a call: the model would be told that it failed.
+
+        Raises:
+            HistoryMismatchError: there is one.
+        """
+        reached: Collection[str] = getattr(self.course, "reached", ())
+        left = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
+        if left:
+            reason = f"it cannot continue: the program does not repeat the recorded call {left[0]!r}"
+            raise self.stopped(change or StepChange(f"the program of thread {self.thread_id!r} has changed"), reason)
 
     @override
     def restart(self) -> None:

@@ -327,11 +327,13 @@ OFFERED: Final = "offered"
 
 
 def offered_tools(parameters: ModelRequestParameters) -> dict[str, dict[str, Json]]:
-    """Return the tools of a request by name, as JSON."""
-    return {
-        tool.name: {"description": tool.description, "parameters": tool.parameters_json_schema, "strict": tool.strict}
-        for tool in (*parameters.function_tools, *parameters.output_tools)
-    }
+    """Return the tools of a request by name, as JSON; those that are the form of an answer are marked."""
+    tools = {tool.name: _described(tool) for tool in parameters.function_tools}
+    return tools | {tool.name: {**_described(tool), "is_output": True} for tool in parameters.output_tools}
+
+
+def _described(tool: ToolDefinition) -> dict[str, Json]:
+    return {"description": tool.description, "parameters": tool.parameters_json_schema, "strict": tool.strict}
 
 
 class OfferedTools:
@@ -366,6 +368,11 @@ class OfferedTools:
         """Note that a list is stored."""
         self.lists[list_hash] = said["list"]
         self.tools |= said.get("tools", {})
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Return all tools that can be called, by name; of several of a name, the last."""
+        found = {name: self.tools.get(digest, {}) for each in self.lists.values() for name, digest in each.items()}
+        return {name: tool for name, tool in found.items() if tool and not tool.get("is_output")}
 
     def of(self, list_hash: str) -> dict[str, dict[str, Any]] | None:
         """Return the tools of a list by name; None if the thread does not have it."""

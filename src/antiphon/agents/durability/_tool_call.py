@@ -15,22 +15,23 @@ from typing import Any, Final, NoReturn, TypeAlias, cast, get_args
 
 import orjson
 from pydantic import TypeAdapter
-from pydantic_ai.durable_exec import DynamicToolsetCallToolParams, ToolsetCallToolId, ToolsetCallToolParams
-from pydantic_ai.exceptions import UserError
-from pydantic_ai.tools import ToolDefinition
-from pydantic_core import to_jsonable_python
+from pydantic_ai.durable_exec import CallToolResult, DynamicToolsetCallToolParams, ToolsetCallToolId, ToolsetCallToolParams
+from pydantic_ai.exceptions import ModelRetry, ToolFailed, UserError
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
+from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange
-from antiphon.agents._run import LedgerRun, is_trial
+from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import park_id
+from antiphon.messages.keys import as_key, child_id, park_id
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import GivenUp, is_too_large, text_of
 
@@ -295,6 +296,98 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
         reason = "it was not done, as was found out"
         return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
     return {"result": found}
+
+
+# ---------------------------------------------------------------- calls of a program that was changed
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A call of a plain tool that has ended."""
+
+    arguments: dict[str, Any]
+    outcome: Any
+    """As the journal has it."""
+
+    @classmethod
+    async def of(cls, run: LedgerRun, tool: str, call_id: str | None) -> RecordedCall | None:
+        """Return the call that the thread has; None if it has none, or none that has ended.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        if not (run.is_again or run.journal.has_had_owners(run.thread_id)):
+            return None
+        await run.journal.settle(run.thread_id)
+        id = child_id(run.course.invocation_id, as_key(f"{tool}:{call_id}"))  # noqa: A001 (that of the effect)
+        records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
+        rows = [record.message.payload for record in records if record.message.lane == "effect"]
+        match rows:
+            case [OptionCallPayload() as begun, OptionResultPayload(is_error=False) as ended]:
+                said: Any = thaw(begun.arguments)
+                return cls(said["arguments"].get("arguments", {}), thaw(ended.result))
+            case _:
+                return None
+
+
+@dataclass
+class RecordedTools(WrapperToolset[AgentDepsT]):
+    """Also has the tools that the thread has offered and the program no longer has: recorded calls of them keep their outcome.
+
+    They are not offered to a model.
+    """
+
+    run_of: Callable[[RunContext[AgentDepsT]], Awaitable[LedgerRun]]
+
+    @override
+    async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
+        tools = await super().get_tools(ctx)
+        if current_run() is None or not (run := await self.run_of(ctx)).is_again:
+            return tools
+        talk = ThreadTalk.of(run)
+        await talk.read(run)
+        known = talk.offered.all()
+        return tools | {name: self._recorded(name, known[name]) for name in known if name not in tools}
+
+    def _recorded(self, name: str, tool: Mapping[str, Any]) -> ToolsetTool[AgentDepsT]:
+        schema: dict[str, Any] = tool.get("parameters") or {"type": "object", "properties": {}}
+        definition = ToolDefinition(name=name, parameters_json_schema=schema, metadata={METADATA_KEY: {"recorded": True}})
+        return ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=_ANYTHING)
+
+    @override
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
+    ) -> Any:
+        if not is_recorded(tool.tool_def):
+            return await super().call_tool(name, tool_args, ctx, tool)
+        run = await self.run_of(ctx)
+        recorded = await RecordedCall.of(run, name, ctx.tool_call_id)
+        if recorded is None:
+            raise ModelRetry(f"Unknown tool name: {name!r}.")
+        run.course.next_key(f"{name}:{ctx.tool_call_id}")  # the program has come by it
+        return _returned(recorded.outcome)
+
+
+def is_recorded(tool: ToolDefinition) -> bool:
+    """Whether a tool is not the program's: it only has recorded outcomes."""
+    own: Any = (tool.metadata or {}).get(METADATA_KEY)
+    return isinstance(own, dict) and cast("dict[str, Any]", own).get("recorded") is True
+
+
+_ANYTHING: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+_result: TypeAdapter[Any] = TypeAdapter(CallToolResult)
+
+
+def _returned(outcome: Any) -> Any:
+    """Return what a tool returned, or raise what it raised, from its recorded outcome."""
+    if not isinstance(outcome, dict) or "returned" not in outcome:
+        return cast("Any", outcome)  # as a person has said
+    said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
+    if said["kind"] == "model_retry":
+        raise ModelRetry(said["message"])
+    if said["kind"] == "tool_failed":
+        raise ToolFailed(said["message"])
+    return getattr(_result.validate_python(said), "result", None)
 
 
 # ---------------------------------------------------------------- lists of tools
