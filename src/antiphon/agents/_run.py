@@ -366,9 +366,12 @@ class LedgerRun:
         Raises:
             LedgerError: it could not be stored.
         """
+        self._is_used = True
         return await self.opened.share(Patches).patched(self.opened, name)
 
     async def _read(self, key: str, read: Callable[[], Json]) -> Any:
+        self._is_used = True
+
         async def value(id: str) -> Json:
             return read()
 

@@ -197,6 +197,7 @@ async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_pa
     assert desk.taken() == []
 
 
+@pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # the second program does nothing
 @pytest.mark.parametrize("is_parked_before", [False, True])
 async def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(
     is_parked_before: bool,

@@ -74,7 +74,7 @@ def _words(messages: list[ModelMessage]) -> str:
 
 
 async def cut(office: Office, agent: Agent[None, str]) -> None:
-    with pytest.raises(Exception, match="CutError"):
+    with pytest.raises(CutError):
         async with ledger_run("t"):
             await agent.run("look")
 

@@ -43,6 +43,7 @@ def test_what_agents_say_comes_back_as_it_was_said(
         assert getattr(back, field) == getattr(message, field), field
 
 
+@pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # reports are no steps of the run
 def test_a_report_is_said_as_often_as_it_is_told_and_outside_of_a_run_nothing_is() -> None:
     """AT-063: what is told by a program that runs again may be another thing."""
     status = StructuredMessage.create_status("half done", source_agent="ada", target_agent="user")
