@@ -25,7 +25,9 @@ run: $(READY) ## set up and do the main job, offline
 	@mkdir -p .cache
 	@$(BIN)/antiphon run "When is an effect parked for a person?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable
+# Twice as many workers as cores: many tests wait for other processes and for leases.
+WORKERS := $(shell expr 2 \* `nproc 2>/dev/null || echo 2`)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --inline-snapshot=disable
 
 # The core is covered branch by branch, by its own tests. Measuring the rest too would take half as long again.
 test: $(READY) ## set up and run every test; make test ARGS="-k window"
