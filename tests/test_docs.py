@@ -1,5 +1,7 @@
 """Every example in the README, the docs and the docstrings runs, and prints what it says it prints."""
 
+import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ EXAMPLES = [
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> None:
     """Ids and times in the output are those of a counting port."""
-    with use_port(CountingPort()):
+    loop = asyncio.new_event_loop()  # `run_sync` leaves the loop of its thread open, for the next call
+    asyncio.set_event_loop(loop)
+    with use_port(CountingPort()), closing(loop):
         if eval_example.update_examples:
             eval_example.run_print_update(example)
         else:

@@ -249,7 +249,7 @@ async def test_a_handler_that_forgets_its_context_is_told_so() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_callers_that_fail_or_give_up_beside_each_other_all_get_one_result_an_id(tmp_path: Path, seed: int) -> None:
-    """Whoever comes next continues where the one before has stopped: no caller hangs, and none gets another result."""
+    """The next caller continues where the last one stopped: no caller hangs, and none gets another result."""
     rng, made = random.Random(seed), Counter[str]()
     results: dict[str, set[str]] = defaultdict(set)
 
