@@ -25,6 +25,12 @@ def test_stored_ids_keep_their_text() -> None:
         "m-1#settled",
         "m-1@end",
     ]
+    assert [keys.failed_id("m-1", 1), keys.failed_id("m-1", 2), keys.reopen_id("m-1")] == [
+        "m-1#failed",
+        "m-1#failed2",
+        "m-1#reopen",
+    ]
+    assert [keys.changed_id("m-1", "ab"), keys.patch_id("m-1", "new-greeting")] == ["m-1#changed-ab", "m-1#patch-new-greeting"]
     assert [keys.renamed("m-1"), keys.renamed("m-1~2"), keys.renamed("m~x")] == ["m-1~2", "m-1~3", "m~x~2"]
     assert keys.as_key("a/b") == "sha256:c14cddc033f64b9dea80ea675cf280a0"
 
@@ -45,6 +51,12 @@ def test_an_invocation_is_not_below_one_that_only_begins_like_it() -> None:
     assert not keys.is_below("m-10/a", "m-1")
     assert not keys.is_below("m-1", "m-1")
     assert not keys.is_below(None, "m-1")
+
+
+def test_a_renamed_id_knows_its_first_name() -> None:
+    assert [keys.base_of("m-1~3"), keys.base_of("m-1"), keys.base_of("m~x")] == ["m-1", "m-1", "m~x"]
+    assert keys.is_renamed(keys.renamed("m-1"))
+    assert not keys.is_renamed("m~x")
 
 
 @pytest.mark.parametrize("name", ["", "7", "a/b", "a#b", "a~b", "a=b", "x" * 201])
