@@ -808,14 +808,14 @@ async def test_who_decides_must_be_said_where_there_are_several() -> None:
     options = Options()
     for name in ("ada", "bob"):
         options.add_policy(lambda observations, choices: "Yes.", name=name)
-    with pytest.raises(ValueError, match="there is no policy 'eve'; there are ada, bob"):
+    with pytest.raises(ValueError, match="there is no policy 'eve'; there are 'ada', 'bob'"):
         Executor(None, options, policy="eve")
     async with Executor(None, options) as executor:
         with pytest.raises(ValueError, match="name the policy: policy= one of ada, bob"):
             await executor.run("Well?")
         assert (await executor.run("Well?", policy="bob")).response == "Yes."
         refused = await executor.run("Well?", policy="eve")
-    assert (refused.status, refused.error_message) == ("failed", "there is no policy 'eve'; there are ada, bob")
+    assert (refused.status, refused.error_message) == ("failed", "there is no policy 'eve'; there are 'ada', 'bob'")
 
 
 async def test_a_policy_is_an_option_of_a_run_and_of_nothing_else() -> None:

@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.config import read_toml
+from antiphon.agents.config import known_names, read_toml
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import CastError, TeamFileError
+from antiphon.errors import SetupError, TeamFileError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
@@ -131,7 +131,8 @@ class TeamFile(_Section):
         named = [(agent.name, other) for agent in self.agents for other in (*agent.manages, *(agent.peers or ()))]
         for agent, other in (*named, *(("a grant", grant.agent) for grant in self.grants)):
             if other not in names:
-                raise ValueError(f"{agent} names {other!r}, and there is no such agent; there are {', '.join(names)}")
+                hint = known_names(other, names, "there are", "none")
+                raise ValueError(f"{agent} names {other!r}, and there is no such agent{hint}")
         return self
 
     @model_validator(mode="after")
@@ -188,7 +189,7 @@ def open_team(
             "recover": recover,
         }
         return _BUILDERS[team.pattern](team, ledger, shared, settings)
-    except (CastError, ValueError) as exc:
+    except (SetupError, ValueError) as exc:
         raise TeamFileError(f"{path}: {exc}") from exc
 
 
