@@ -1,9 +1,9 @@
 """Trust: which files this user lets run code, by the hash of their content.
 
-A team file can name commands (servers of the Model Context Protocol) and Python functions. A ledger can name files and folders,
-and a stranger may have written it. So the code of a file runs only if this user has said so for exactly this content, and a
-folder that only a ledger names is used only if this user has used it before. Trust is kept in a file of the user, never in a
-ledger: `trusted.toml` in `$XDG_CONFIG_HOME/antiphon`, by default `~/.config/antiphon`.
+A team file can name commands (servers of the Model Context Protocol) and Python functions. A ledger can name files and
+folders, and a stranger may have written it. So the code of a file runs only if this user has said so for exactly this content,
+and a folder that only a ledger names is used only if this user has used it before. Trust is kept in a file of the user, never
+in a ledger: `trusted.toml` in `$XDG_CONFIG_HOME/antiphon`, by default `~/.config/antiphon`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.errors import SetupError
 from antiphon.messages import current_port
 
 _FILE: Final = "trusted.toml"
-_HEADER: Final = "# What this user lets antiphon use: files by the hash of their content, and folders. `antiphon trust` adds files.\n"
+_HEADER: Final = "# What this user lets antiphon use: files by the hash of their content, and folders by their path.\n"
 _FOLDER: Final = "folder:"
 _MOST_BYTES: Final = 10_000_000
 _OTHERS_WRITE: Final = 0o022
