@@ -150,9 +150,22 @@ def test_a_pattern_refuses_names_of_tools_when_it_is_made(make: Any) -> None:
         make(MemoryLedger(), [AgentSpec(name="bob", tools=("_serach",))], tools=[_search])
     with pytest.raises(CastError, match=r"agent 'bob' names tool 'calcualtor', .* is it 'calculator'\?"):
         make(MemoryLedger(), [AgentSpec(name="bob", tools=("calcualtor",))])
-    toolkit = Toolkit([_search], rules=[ApprovalRule("_serch")])
-    with pytest.raises(CastError, match=r"an approval rule names tool '_serch', .* is it '_search'\?"):
-        make(MemoryLedger(), [AgentSpec(name="bob", tools=("_search",))], toolkit=toolkit)
+
+
+@pytest.mark.parametrize("make", [Team, Workers, Peers])
+@pytest.mark.parametrize(("rule", "tool"), [("_serch", "_search"), ("_search", "_serch")])
+async def test_a_pattern_refuses_names_of_tools_when_it_is_opened(make: Any, rule: str, tool: str) -> None:
+    """A toolkit may get tools until then."""
+    ledger = MemoryLedger()
+    toolkit = Toolkit(rules=[ApprovalRule(rule)])
+    pattern = make(ledger, [AgentSpec(name="bob", tools=(tool,))], toolkit=toolkit)
+    toolkit.add(_search)
+    with pytest.raises(SetupError, match=r"names tool '_serch', .* is it '_search'\?"):
+        await pattern.__aenter__()
+    assert not await ledger.heads()
+    toolkit.add(_search, name="_serch")
+    async with pattern:
+        pass
 
 
 async def test_an_executor_refuses_names_of_tools_when_it_is_opened() -> None:
@@ -167,14 +180,15 @@ async def test_an_executor_refuses_names_of_tools_when_it_is_opened() -> None:
         Executor(MemoryLedger(), options, policy="bbo")
 
 
-def test_a_chain_refuses_names_of_tools_when_it_is_made(tmp_path: Path) -> None:
+async def test_a_chain_refuses_names_of_tools(tmp_path: Path) -> None:
+    """Without a toolkit when it is made, otherwise when it is opened."""
     config = ChainConfig(phases={"action": AgentConfig(tools=("calcualtor",))})
     with pytest.raises(ChainConfigError, match=r"^phases.action.tools: there is no tool 'calcualtor'; is it 'calculator'\?"):
         PostChain(MemoryLedger(), config)
-    with pytest.raises(ChainConfigError, match=r"phases.action.tools names tool 'calcualtor', .*; is it 'calculator'\?"):
-        PostChain(MemoryLedger(), config, toolkit=Toolkit())
-    with pytest.raises(CastError, match=r"an approval rule names tool '_serch', .* is it '_search'\?"):
-        PostChain(MemoryLedger(), toolkit=Toolkit([_search], rules=[ApprovalRule("_serch")]))
+    with pytest.raises(SetupError, match="the grant for agent 'action' names tool 'calcualtor', and"):
+        await PostChain(MemoryLedger(), config, toolkit=Toolkit()).__aenter__()
+    with pytest.raises(SetupError, match=r"an approval rule names tool '_serch', .* is it '_search'\?"):
+        await PostChain(MemoryLedger(), toolkit=Toolkit([_search], rules=[ApprovalRule("_serch")])).__aenter__()
     path = tmp_path / "chain.toml"
     path.write_text('[phases.yield]\ntools = ["go_on_wiht"]\n')
     with pytest.raises(ChainConfigError, match=r"chain.toml: phases.yield.tools: .* is it 'go_on_with'\?"):

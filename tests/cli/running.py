@@ -52,7 +52,9 @@ def type_command(*arguments: str | Path, columns: int = 80, typed: str = "", **e
     """Type a command in a terminal."""
     codes: list[int] = []
     text = in_terminal(*arguments, columns=columns, typed=typed, ended=codes.append, **environment)
-    return Seen(_ESCAPE.sub("", text), codes[0])
+    # A progress bar writes over its own line.
+    lines = [line.rpartition("\r")[2] for line in _ESCAPE.sub("", text).split("\n")]
+    return Seen("\n".join(lines), codes[0])
 
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

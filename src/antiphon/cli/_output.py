@@ -58,7 +58,7 @@ def delivery(
         yield partial(deliver, output=None)
         return
     place = output.resolve()  # the file that a link leads to, so that the link stays
-    if place.exists() and not place.is_file():  # a device or a named pipe has no old content
+    if _is_device(place):
         with _write_errors(output), output.open("wb") as device:
             yield device.write
         return
@@ -81,16 +81,21 @@ def delivery(
 @contextmanager
 def _write_errors(output: Path) -> Generator[None]:
     """Print an error of writing in one line, with what has become of the file."""
-    kept = "the file is as it was" if output.exists() else "nothing was written"
+    kept = "the file is as it was" if output.is_file() else "nothing was written"
     try:
         yield
     except OSError as exc:
         if not output.parent.is_dir():
             fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path", code=2)
-        fail(f"{output}: {exc.strerror or exc}; {kept}", code=2)
+        fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {kept}"), code=2)
     except BaseException:
         note(f"{output}: {kept}")
         raise
+
+
+def _is_device(place: Path) -> bool:
+    """Whether it is a device or a named pipe, which has no old content to keep."""
+    return place.exists() and not place.is_file() and not place.is_dir()
 
 
 def _open_beside(place: Path) -> tuple[Path, BinaryIO]:
@@ -144,6 +149,8 @@ def has_keys(*keys: str) -> OutputKind:
 
 def _check_replaceable(output: Path, kind: OutputKind | None, force: bool) -> None:
     """Refuse to replace a file that is not an earlier output."""
+    if output.is_dir():
+        fail(f"{output}: it is a folder; name a file in it", code=2)
     if force or not output.exists() or kind is None:
         return
     try:

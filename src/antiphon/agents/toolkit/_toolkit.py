@@ -214,7 +214,7 @@ class Toolkit:
     def check_names(self) -> None:
         """Refuse a grant, a revocation or a rule that names a tool that there is not: a misspelt rule would ask nobody.
 
-        Every use of the tools checks the names; patterns do so as soon as they are made.
+        Every use of the tools checks the names; patterns do so as soon as they are opened.
 
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.

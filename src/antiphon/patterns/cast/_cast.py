@@ -194,6 +194,8 @@ class Cast:
         """
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
+        self._is_shared = toolkit is not None
+        """Whether others may add tools until the pattern is opened, such as one that asks the pattern itself."""
         self.patience = patience
         self._given, self._make_model = model, make_model
         self.live = live
@@ -230,7 +232,8 @@ class Cast:
             raise CastError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
             self._have_tool(tool)
-            self.check_tool(tool, f"agent {spec.name!r}")
+            if not self._is_shared:
+                self.check_tool(tool, f"agent {spec.name!r}")
         for tool in spec.tools:
             self.toolkit.grant(spec.name, tool)
         self._specs[spec.name] = spec
@@ -244,17 +247,6 @@ class Cast:
         """
         try:
             self.toolkit.check_name(name, what, or_built_in=True)
-        except SetupError as exc:
-            raise CastError(str(exc)) from None
-
-    def check_names(self) -> None:
-        """Refuse a grant, a revocation or an approval rule of the toolkit that names a tool that there is not.
-
-        Raises:
-            CastError: there is no such tool; the text has the name that was probably meant.
-        """
-        try:
-            self.toolkit.check_names()
         except SetupError as exc:
             raise CastError(str(exc)) from None
 

@@ -96,7 +96,9 @@ class Pattern(ABC):
         """Start its actors in a system."""
 
     async def check(self) -> None:
-        """Refuse names of tools that its tool servers do not have, before a thread fails because of one.
+        """Refuse names of tools that there are not, before a thread fails because of one; tool servers are asked for theirs.
+
+        A toolkit may get tools until the pattern is opened. So this is the first moment when all are known.
 
         Raises:
             SetupError: there is no such tool.
@@ -216,7 +218,7 @@ async def together(
 
     Raises:
         ValueError: they have different ledgers.
-        SetupError: a grant or a rule names a tool that no tool server has.
+        SetupError: a grant or an approval rule names a tool that there is not.
         ToolServerError: a tool server that is required cannot be used.
     """
     ledger = patterns[0].ledger

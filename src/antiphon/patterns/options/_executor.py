@@ -82,7 +82,6 @@ class Executor(Pattern):
         for spec in self.options.agents:  # those that were added after the executor was made
             if spec.name not in self._cast:
                 self._cast.add(spec)
-        self._cast.check_names()
         system.register(self._name, partial(ExecutorActor, self._setup))
 
     @override

@@ -145,7 +145,6 @@ class Peers(Pattern):
         self._cast.have_tool(invoke_agent, effects="none", allows_untrusted=True)
         for spec in self.registry:
             self._add(spec)
-        self._cast.check_names()
 
     # ------------------------------------------------------------ who
 

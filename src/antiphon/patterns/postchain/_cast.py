@@ -30,7 +30,7 @@ from antiphon.agents.extending import ThreadGuards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, SetupError, UnguardedToolError
+from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
@@ -80,7 +80,6 @@ class ChainCast(Cast):
 
         Raises:
             ChainConfigError: the configuration names a tool that there is not.
-            CastError: a grant or an approval rule of the toolkit does.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -92,7 +91,6 @@ class ChainCast(Cast):
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, **own)
-        self.check_names()
 
     @override
     def tools_of(self, spec: AgentSpec) -> AgentTools:
@@ -255,12 +253,8 @@ class ChainTools:
         there = {*self._own, *_BUILT_IN}
         if name in there:
             return
-        if self._toolkit is None:
+        if self._toolkit is None:  # otherwise the grants are checked when the chain is opened
             raise ChainConfigError(f"{what}: there is no tool {name!r}{known_names(name, there, 'there are', 'none')}")
-        try:
-            self._toolkit.check_name(name, what, or_built_in=True)
-        except SetupError as exc:
-            raise ChainConfigError(str(exc)) from None
 
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
         """Refuse unknown tools, and tools that a phase may not use.

@@ -111,7 +111,6 @@ class PostChain(Pattern):
 
         Raises:
             ChainConfigError: the file cannot be read, or is invalid; or it names a tool that there is not.
-            CastError: a grant or an approval rule of the toolkit names a tool that there is not.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """

@@ -188,9 +188,11 @@ def open_team(
             "thread_budget": team.budget.as_budget(),
             "recover": recover,
         }
-        return _BUILDERS[team.pattern](team, ledger, shared, settings)
+        pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
+        _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds
     except (SetupError, ValueError) as exc:
         raise TeamFileError(f"{path}: {exc}") from exc
+    return pattern
 
 
 # ---------------------------------------------------------------- the patterns
@@ -255,6 +257,20 @@ def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
     for grant in team.grants:
         toolkit.grant(grant.agent, grant.tool, where=grant.where, calls=grant.calls)
     return toolkit
+
+
+def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:
+    """Refuse names of tools that there are not, unless an MCP server may have them.
+
+    Raises:
+        SetupError: there is no such tool; the text has the name that was probably meant.
+    """
+    for agent in team.agents:
+        for tool in agent.tools:
+            toolkit.check_name(tool, f"agent {agent.name!r}", or_built_in=True)
+        for step in agent.script:
+            toolkit.check_name(step.tool_name, f"the script of manager {agent.name!r}", or_built_in=True)
+    toolkit.check_names()
 
 
 def _placed(agent: TeamAgent, folder: Path, model: str | None) -> TeamAgent:

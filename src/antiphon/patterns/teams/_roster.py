@@ -62,7 +62,6 @@ class Roster:
                     raise CastError(
                         f"the script of manager {manager.name!r} names {step.worker!r}, who is no worker of its own{hint}"
                     )
-                self.cast.check_tool(step.tool_name, f"the script of manager {manager.name!r}")
         if not self.workers:
             raise CastError("a team has workers: give it at least one")
         if not self.operations:

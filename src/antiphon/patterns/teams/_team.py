@@ -72,7 +72,6 @@ class Team(Pattern):
         super().__init__(ledger, **common)
         led, workers = tuple(managers), tuple(workers)
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
-        cast.check_names()
         self.roster = Roster(
             cast,
             orchestrator,

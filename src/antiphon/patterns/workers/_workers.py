@@ -86,7 +86,6 @@ class Workers(Pattern):
         if self.controller in self._responders:
             raise CastError(f"two agents are called {self.controller!r}; give one another name")
         self._policy = self._policy_of(controller)
-        self.cast.check_names()
 
     @property
     def workers(self) -> Mapping[str, str]:
