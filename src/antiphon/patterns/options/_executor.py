@@ -73,7 +73,7 @@ class Executor(Pattern):
             raise ValueError(f"there is no policy {policy!r}{known_names(policy, self.options.policies, 'there are', 'none')}")
         self._policy = policy
         self._name = name
-        self.cast_options = {**self.cast_options, "toolkit": self.options.toolkit}
+        self.cast_options["toolkit"] = self.options.toolkit
         self._cast = Cast(self.ledger, self.options.agents, **self.cast_options)
         self._setup = ExecutorSetup(self.options, limits, rule, self._cast)
 
