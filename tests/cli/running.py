@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer.testing
+from tests import forked
 from typer.testing import CliRunner, Result
 
 from antiphon import Conversation, Message, PartsPayload, dumps
@@ -38,7 +39,7 @@ def run(*arguments: str | Path, stdin: str | bytes = b"", **environment: str) ->
 
 def start(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a user does."""
-    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, check=False, env={**PLAIN, **environment})
+    return forked.run([*COMMAND, *arguments], input=stdin, env={**PLAIN, **environment})
 
 
 class Seen(NamedTuple):
@@ -70,7 +71,7 @@ def in_terminal(
     """Run the command in a terminal, and return everything that stood there in the end; `ended` gets the exit code."""
     ours, theirs = pty.openpty()
     plain = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment}
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
+    process = forked.Forked([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
     os.close(theirs)
     os.write(ours, typed.encode())
     written = b""
