@@ -815,7 +815,7 @@ async def test_who_decides_must_be_said_where_there_are_several() -> None:
             await executor.run("Well?")
         assert (await executor.run("Well?", policy="bob")).response == "Yes."
         refused = await executor.run("Well?", policy="eve")
-    assert (refused.status, refused.error_message) == ("failed", "there is no policy 'eve'; there are 'ada', 'bob'")
+    assert (refused.status, refused.error_message) == ("failed", "there is no policy 'eve'; there are ada, bob")
 
 
 async def test_a_policy_is_an_option_of_a_run_and_of_nothing_else() -> None:
