@@ -18,7 +18,7 @@ import typer
 
 from antiphon import service
 from antiphon.cli._ledger import VARIABLE, complaints, with_ledger
-from antiphon.cli._output import deliver, print_json
+from antiphon.cli._output import COMPLETED, FAILED, INTERRUPTED, STOPPED, WAITING, deliver, print_json
 from antiphon.cli._screen import fail, note, open_console, styled
 from antiphon.errors import ConfigError, ModelError
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainEvent, ChainRunner, RunReport, TeamStep
 
-INTERRUPTED: Final = 130
-"""The exit code of an interrupted command, as shells have it."""
 _MUCH: Final = 65536
 
 ModelOption: TypeAlias = Annotated[
@@ -180,22 +178,44 @@ def show_report(
     is_quiet: bool,
     next_commands: tuple[str, ...] = ("show", "replay", "fork"),
 ) -> None:
-    """Print the outcome of a thread, and what to try next; exit 1 if it failed, 130 if it was interrupted."""
+    """Print the outcome of a thread, and what to try next; exit with the code that tells how it ended."""
     if for_programs:
         print_json(report.to_json())
     elif report.response is not None and not report.was_interrupted:
         if not is_quiet:
             note("")
         deliver(f"{report.response}\n".encode(), None)
-    has_failed = report.status == "failed" and not report.was_interrupted
-    if has_failed:
-        note(f"the thread has failed: {report.error_message}", style="red")
+    code = exit_code(report)
+    if code == FAILED and not report.is_unfounded:
+        note(f"the thread {_END[report.status == 'failed']}: {report.error_message or report.status}", style="red")
+    if report.failed_tools and code in (COMPLETED, FAILED):
+        tell_failed_tools(report)
     if not for_programs and not is_quiet:
         sum_up(report, ledger, next_commands)
-    if report.was_interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if has_failed:
-        raise typer.Exit(1)
+    if code != COMPLETED:
+        raise typer.Exit(code)
+
+
+_END: Final = {True: "has failed", False: "has ended"}
+
+
+def exit_code(report: RunReport) -> int:
+    """Return the exit code that tells how a run ended."""
+    if report.by_caller:
+        return INTERRUPTED
+    if report.error_code == "PARKED":
+        return WAITING
+    if report.was_interrupted or report.status == "stopped":
+        return STOPPED
+    return COMPLETED if report.status == "completed" and not report.is_unfounded else FAILED
+
+
+def tell_failed_tools(report: RunReport) -> None:
+    """Print which tools failed that the answer may rest on."""
+    rests = "the answer rests on failed tools" if report.is_unfounded else "tools failed, and the answer may rest on them"
+    note(f"{rests}:", style="red" if report.is_unfounded else "yellow")
+    for each in report.failed_tools:
+        note(f"  {each}")
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:

@@ -13,7 +13,6 @@ from antiphon import service
 from antiphon.cli._knowledge import read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._live import (
-    INTERRUPTED,
     ConfigOption,
     LiveView,
     ModelOption,
@@ -21,13 +20,14 @@ from antiphon.cli._live import (
     TypedLines,
     check_model,
     choose_model,
+    exit_code,
     interruptible,
     program_name,
     run_chain,
     show_report,
     sum_up,
 )
-from antiphon.cli._output import deliver
+from antiphon.cli._output import COMPLETED, WAITING, deliver
 from antiphon.cli._screen import fail, note
 from antiphon.errors import ParkedError
 from antiphon.messages import current_port
@@ -35,9 +35,6 @@ from antiphon.messages import current_port
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport
-
-_WAITING = 3
-"""The exit code of a task that waits for a person."""
 
 
 def run(
@@ -126,8 +123,8 @@ def chat(
         return
     if not is_quiet:
         sum_up(last, ledger)
-    if last.was_interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if (code := exit_code(last)) != COMPLETED:
+        raise typer.Exit(code)
 
 
 # ---------------------------------------------------------------- teams
@@ -154,7 +151,7 @@ class _TeamTask:
 
 
 def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool) -> None:
-    """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
+    """Run a task, and print the answer."""
     if task.model is not None:
         check_model(task.model)
     hear = None if for_programs or is_quiet else LiveView().take_step
@@ -173,11 +170,11 @@ def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool) -> None:
                     stop=stop,
                 )
         except ParkedError as exc:
-            fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
+            fail(f"{exc}\nthen go on with: {task.command}", code=WAITING)
 
     report = with_ledger(task.ledger, work, create=True)
     if report.was_interrupted:
         note(f"stopped; go on with: {task.command}")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(exit_code(report))
     commands = ("show", "export", "fork")
     show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)

@@ -55,6 +55,12 @@ class RunReport:
     """In US dollars, every digit."""
     host: str | None = None
     """The host in which the thread goes on, if only the wait for it was interrupted."""
+    by_caller: bool = False
+    """Whether `stop` interrupted it."""
+    failed_tools: tuple[str, ...] = ()
+    """Tools whose last call failed, each with the error: the answer may rest on them."""
+    is_unfounded: bool = False
+    """Whether the last tool of every agent that used tools has failed: the answer rests on failures."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -70,10 +76,14 @@ class RunReport:
             "cost": self.cost,
             "error_message": self.error_message,
             "error_code": self.error_code,
+            "failed_tools": list(self.failed_tools),
         }
 
 
-async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool) -> RunReport:
+async def _report(
+    ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool, after: int | None = None
+) -> RunReport:
+    """Return the report of a run; `after` is where the thread ended before it."""
     report = RunReport(
         outcome.thread_id,
         outcome.status,
@@ -88,7 +98,29 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
+    if after is not None:
+        failed, is_unfounded = await _failed_tools(ledger, outcome.thread_id, after)
+        report = replace(report, failed_tools=failed, is_unfounded=is_unfounded)
     return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+
+
+async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tuple[str, ...], bool]:
+    """Return the tools whose last call failed, with the errors, and whether the last tool of each agent failed."""
+    callers, started = dict[str, str](), set[str | None]()
+    tools, last = dict[str, OptionResultPayload](), dict[str, bool]()
+    async for record in ledger.read(thread_id, after):
+        lane, payload = record.message.lane, record.message.payload
+        if isinstance(payload, OptionCallPayload) and lane == "talk":
+            callers[payload.invocation_id] = record.message.policy
+        elif isinstance(payload, OptionCallPayload) and lane == "effect":
+            started.add(record.message.parent_id)  # tools of a history that was handed over did not start here
+        elif isinstance(payload, OptionResultPayload) and lane == "talk":
+            if payload.invocation_id not in started or payload.option_name in _UNSHOWN:
+                continue
+            tools[payload.option_name] = payload
+            last[callers.get(payload.invocation_id, "")] = payload.is_error
+    failed = tuple(f"{name}: {brief(each.error_message)}" for name, each in tools.items() if each.is_error)
+    return failed, bool(last) and all(last.values())
 
 
 # ---------------------------------------------------------------- six phases
@@ -243,17 +275,20 @@ class ChainRunner:
         owner: str | None = None,
     ) -> RunReport:
         """Have a thread begin or continue, wait until it stops, and report. `owner` is a host that runs it already."""
-        began = asyncio.get_running_loop().time()
+        began, after = asyncio.get_running_loop().time(), (await self.ledger.head(thread_id)).seq
         is_stopped = await self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
-        report = await self._reported(thread_id, began, is_stopped=is_stopped)
-        return replace(report, host=owner) if is_stopped else report
+        report = await self._reported(thread_id, began, is_stopped=is_stopped, after=after)
+        return replace(report, host=owner, by_caller=True) if is_stopped else report
 
-    async def _reported(self, thread_id: str, began: float, *, is_stopped: bool = False) -> RunReport:
+    async def _reported(
+        self, thread_id: str, began: float, *, is_stopped: bool = False, after: int | None = None
+    ) -> RunReport:
         chain = self._chain
         life = await chain.life(thread_id)
         models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
         outcome = await chain.result(thread_id)
-        return await _report(self.ledger, outcome, began, models, is_paused=is_stopped or life.status == "paused")
+        is_paused = is_stopped or life.status == "paused"
+        return await _report(self.ledger, outcome, began, models, is_paused=is_paused, after=after)
 
     async def _run(
         self,
@@ -418,6 +453,7 @@ async def run_team(
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
+    after = (await ledger.head(own)).seq
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
     async with open_team(team, ledger, model=model, files=files, settings=settings, recover=False) as pattern:
@@ -431,8 +467,9 @@ async def run_team(
     if is_interrupted:
         running.cancel()
         await asyncio.wait((running,))
-        return await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
-    return await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+        report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
+        return replace(report, by_caller=True)
+    return await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False, after=after)
 
 
 async def _recover(pattern: Pattern, thread_id: str) -> None:

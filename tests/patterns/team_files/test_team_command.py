@@ -38,11 +38,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None:
     done = command("run", "--team", CSV, "How are the sales?")
     assert done.exit_code == 0
-    assert done.stdout.startswith('Revenue by city: {"Oslo":"2810.1"')
+    assert "revenue by city: Oslo 2810.1, Kyoto 2536.5, Rome 2231.5\n" in done.stdout
     shown = [line for line in done.stderr.splitlines() if line]
     assert shown[:2] == ["● controller", "● analyst, asked by controller"]
-    assert '  analyst → csv_group(path="sales.csv", by="city", column="revenue")' in shown
-    assert any(line.startswith('  ← csv_group: {"Oslo": "2810.1"') for line in shown)
+    assert '  analyst → csv_totals(path="**/*.csv")' in shown
+    assert any(line.startswith("  ← csv_totals: units by city: Oslo 587") for line in shown)
     assert any("the words are a script's" in line for line in shown)
 
 
@@ -50,7 +50,7 @@ def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None
 def test_the_same_task_in_the_same_thread_is_not_done_again(folder: Path) -> None:
     first, again = (command("run", "--team", CSV, "--thread", "sales", "How are the sales?") for _ in range(2))
     assert again.stdout == first.stdout
-    assert "csv_group" not in again.stderr
+    assert "csv_totals" not in again.stderr
 
 
 @pytest.mark.slow
