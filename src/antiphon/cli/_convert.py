@@ -15,6 +15,7 @@ from antiphon.cli._input import (
     FromOption,
     dialect_of,
     known_dialect,
+    offered_dialects,
     read_conversation,
     read_file,
     refusals,
@@ -29,7 +30,14 @@ def convert(
     file: FileArgument,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write: see antiphon dialects.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            callback=known_dialect,
+            autocompletion=offered_dialects,
+            help="The dialect to write: see antiphon dialects.",
+        ),
     ],
     source: FromOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
@@ -57,7 +65,13 @@ def repair(
     source: FromOption = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; default: that of FILE."),
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            callback=known_dialect,
+            autocompletion=offered_dialects,
+            help="The dialect to write; default: that of FILE.",
+        ),
     ] = None,
     output: OutputOption = None,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._input import FromOption, find_conversation
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, offered_threads, with_ledger
 from antiphon.cli._output import print_json, print_json_line, shown_time
 from antiphon.cli._screen import fail, note, open_console, rendered, styled
 from antiphon.ledger import is_foreign
@@ -30,11 +31,24 @@ _NARROW = 20
 """Columns that text has at least, however deep it is indented."""
 
 
+def _offered(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the threads and files for the shell to offer."""
+    begun = Path(incomplete)
+    folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
+    try:
+        found = sorted(each for each in folder.iterdir() if each.name.startswith(start))
+    except OSError:
+        found = []
+    files = [(f"{each}/" if each.is_dir() else str(each), "") for each in found if start or not each.name.startswith(".")]
+    return [*offered_threads(context, incomplete), *files]
+
+
 def show(
     name: Annotated[
         str,
         typer.Argument(
             metavar="FILE-OR-THREAD",
+            autocompletion=_offered,
             help="JSON or JSON Lines; - reads from stdin. If there is no such file, the id of a thread.",
         ),
     ],
@@ -67,7 +81,7 @@ def show(
         _print(console, line)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
-        note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="dim")
+        note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
 
 
 def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:
@@ -115,7 +129,7 @@ def _check_alone(as_sequence: bool, as_timeline: bool, by_step: bool, source: st
 
 
 async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
-    async for step in service.every_step(ledger, thread):
+    async for step in service.every_step(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
             print_json_line(step.to_json())
             continue
@@ -123,7 +137,7 @@ async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
         head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
         _put(
-            Text.assemble((head, "dim"), styled(f"{step.sender}{to}", "bold cyan"), "  ", styled(step.text), (marks, "yellow"))
+            Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text), (marks, "warning"))
         )
 
 
@@ -134,7 +148,7 @@ def _state(step: service.SequenceStep) -> str:
 
 
 async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
-    async for span in service.every_span(ledger, thread):
+    async for span in service.every_span(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
             print_json_line(span.to_json())
             continue
@@ -142,7 +156,7 @@ async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         marks = "".join(f"  [{mark}]" for mark in (took, "failed" if span.outcome == "failed" else "", span.mark) if mark)
         began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
         head = f"{span.seq}  {began}  {_STEP * span.depth}"
-        _put(Text.assemble((head, "dim"), styled(span.worker, "bold cyan"), "  ", styled(span.text), (marks, "yellow")))
+        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text), (marks, "warning")))
 
 
 def _put(line: Text) -> None:

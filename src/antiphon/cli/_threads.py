@@ -12,7 +12,17 @@ import typer
 from rich.text import Text
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
+from antiphon.cli._ledger import (
+    JsonOption,
+    LedgerOption,
+    MaybeThreadArgument,
+    ThreadArgument,
+    complaints,
+    known_thread,
+    known_threads,
+    offered_threads,
+    with_ledger,
+)
 from antiphon.cli._output import deliver, print_json, print_json_line, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
@@ -62,10 +72,10 @@ def _print_threads(found: Sequence[ListedThread]) -> None:
     print_table(open_console(), headings, [_row(each, has_runs) for each in found])
     for each in found:
         for unfit in service.unfit_json(each.thread):
-            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="yellow")
+            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="warning")
         for run in each.runs:
             if run.reason is not None and run.status != "stopped":
-                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="yellow")
+                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
 
 
 def _row(listed: ListedThread, has_runs: bool) -> tuple[str, ...]:
@@ -84,7 +94,16 @@ def search(
         list[str], typer.Argument(metavar="WORDS", help='Words to find; "a phrase" in quotes; begin* for a prefix.')
     ],
     *,
-    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only messages of this thread.")] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            "--thread",
+            metavar="THREAD",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="Only messages of this thread.",
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 20,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
@@ -123,7 +142,7 @@ def _print_hits(hits: Sequence[Hit]) -> None:
 
 
 def tail(
-    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
+    thread: MaybeThreadArgument = None,
     *,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue after the cursor of an earlier tail.")
@@ -169,11 +188,11 @@ class _Reader:
 
 def _put(_cursor: str, record: Record) -> None:
     line = Text.assemble(
-        (shown_time(record.recorded_at), "dim"),
+        (shown_time(record.recorded_at), "aside"),
         "  ",
         styled(service.thread_of(record)),
         f" {record.seq}  ",
-        styled(record.message.policy, "bold cyan"),
+        styled(record.message.policy, "name"),
         "  ",
         rendered(service.in_one_line(record.message)),
     )
@@ -215,7 +234,15 @@ async def _rate(ledger: Ledger, *, thread: str, message: str, value: float, name
 
 
 def delete(
-    threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="The ids of threads; see antiphon threads.")],
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_threads,
+            autocompletion=offered_threads,
+            help="The ids of threads; see antiphon threads.",
+        ),
+    ],
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

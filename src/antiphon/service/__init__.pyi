@@ -51,6 +51,7 @@ from antiphon.service._models import LocalModelStatus as LocalModelStatus
 from antiphon.service._models import check_model as check_model
 from antiphon.service._models import choose_model as choose_model
 from antiphon.service._models import install_local_model as install_local_model
+from antiphon.service._models import list_models as list_models
 from antiphon.service._models import local_model_status as local_model_status
 from antiphon.service._replaying import ReplayedEvent as ReplayedEvent
 from antiphon.service._replaying import RerunReport as RerunReport
@@ -78,12 +79,16 @@ from antiphon.service._sequence import every_span as every_span
 from antiphon.service._sequence import every_step as every_step
 from antiphon.service._sequence import sequence as sequence
 from antiphon.service._sequence import timeline as timeline
+from antiphon.service._threads import LAST as LAST
+from antiphon.service._threads import check_new as check_new
 from antiphon.service._threads import delete_threads as delete_threads
 from antiphon.service._threads import find_thread as find_thread
 from antiphon.service._threads import list_threads as list_threads
+from antiphon.service._threads import question_of as question_of
 from antiphon.service._threads import rate_message as rate_message
 from antiphon.service._threads import read_thread as read_thread
 from antiphon.service._threads import record_json as record_json
+from antiphon.service._threads import resolve_thread as resolve_thread
 from antiphon.service._threads import search_threads as search_threads
 from antiphon.service._threads import thread_json as thread_json
 from antiphon.service._threads import thread_of as thread_of
@@ -97,6 +102,7 @@ from antiphon.service._transcript import call_text as call_text
 from antiphon.service._transcript import escaped as escaped
 from antiphon.service._transcript import file_size as file_size
 from antiphon.service._transcript import in_one_line as in_one_line
+from antiphon.service._transcript import prose as prose
 from antiphon.service._transcript import steps_in as steps_in
 from antiphon.service._transcript import transcript as transcript
 from antiphon.service._transcript import transcript_by_step as transcript_by_step

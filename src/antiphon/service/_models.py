@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.agents.config import read_config
-from antiphon.agents.models import LocalServer, find_weights, install_weights, model
+from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
 from antiphon.errors import MissingExtraError, ModelError, WeightsError
 
 LOCAL: Final = "local"
@@ -53,6 +53,11 @@ def check_model(name: str | None) -> None:
         ModelError: the model cannot be used.
     """
     model(name)
+
+
+def list_models(begin: str = "") -> tuple[str, ...]:
+    """Return the known names of models that begin so. Others may exist: providers add models."""
+    return model_names(begin)
 
 
 # ---------------------------------------------------------------- the local model

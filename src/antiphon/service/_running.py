@@ -19,7 +19,7 @@ from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadB
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainEvent, PostChain, event_of
+from antiphon.patterns.postchain import ChainEvent, ChainResult, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime import Settings
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
@@ -28,7 +28,8 @@ from antiphon.service._life import check_chain, living_owner, own_tools
 from antiphon.service._models import LOCAL
 from antiphon.service._runs import build_of
 from antiphon.service._small_model import for_small_model
-from antiphon.service._transcript import brief, call_text
+from antiphon.service._threads import check_new
+from antiphon.service._transcript import brief, call_text, prose
 
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
@@ -56,6 +57,13 @@ class RunReport:
     """In US dollars, every digit."""
     host: str | None = None
     """The host in which the thread goes on, if only the wait for it was interrupted."""
+    is_chain: bool = False
+    """Whether the thread goes through six phases."""
+
+    @property
+    def answer(self) -> str | None:
+        """The response for people. Teams often answer in JSON: that is written as Markdown."""
+        return self.response if self.is_chain or self.response is None else prose(self.response)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -89,7 +97,8 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
-    return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+    used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
+    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
 
 
 # ---------------------------------------------------------------- six phases
@@ -148,18 +157,22 @@ class ChainRunner:
         question: str,
         *,
         thread_id: str | None = None,
+        name: str | None = None,
         user_id: str = "user",
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Answer a question, in a new thread or as the next turn of one.
+        """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
 
         Raises:
+            PlaceError: there is a thread of that name.
             ThreadBusyError: the thread has not finished its turn.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
         if thread_id is None:
-            own = await self._chain.create(question, user_id=user_id)
+            if name is not None:
+                await check_new(self.ledger, name)
+            own = await self._chain.create(question, user_id=user_id, thread_id=name)
             return await self._watch(own, partial(self._chain.start, own), hear, stop)
         await self._check_ready(thread_id)
         try:
@@ -382,7 +395,7 @@ class _Follower:
 
 # ---------------------------------------------------------------- teams
 
-TeamStepKind: TypeAlias = Literal["asked", "called", "returned", "failed", "said"]
+TeamStepKind: TypeAlias = Literal["asked", "answered", "called", "returned", "failed", "said", "words"]
 
 _UNSHOWN: Final = frozenset({"assign_task", "final_result", "invoke_agent"})
 """Calls by which agents ask another, or answer: these are shown when they arrive."""
@@ -398,7 +411,15 @@ class TeamStep:
     agent: str
     """Who is asked, calls a tool, or speaks; for a result, the tool."""
     text: str = ""
-    """The call, the result, the error or the words, on one line; for `asked`, the agent who asks, if it was one."""
+    """The call, the result, the error or the words, on one line.
+
+    For `asked`, the agent who asks, if it was one; for `answered`, the error, if it is one; for `words`, a piece that is not
+    recorded.
+    """
+    id: str = ""
+    """Of a call and its result, or of a request and its answer: what pairs them."""
+    seq: int | None = None
+    """Its place in the ledger."""
 
 
 async def run_team(
@@ -474,15 +495,20 @@ class _TeamWatcher:
         if record.message.thread_id != self._thread_id:
             return
         for step in self._steps(record.message):
-            if step != self._last:
-                self._hear(step)
-                self._last = step
+            same = replace(step, id="") if step.kind == "said" else step
+            if same != self._last:
+                self._hear(replace(step, seq=record.seq))
+                self._last = same
 
     def _steps(self, message: Message) -> Iterator[TeamStep]:
         match message.lane, message.payload:
             case "control", OptionCallPayload() if message.to:
                 caller = _agent_at(message.policy)
-                yield TeamStep("asked", _agent_at(message.to[0]), caller if caller in self._agents else "")
+                asked, by = _agent_at(message.to[0]), caller if caller in self._agents else ""
+                yield TeamStep("asked", asked, by, message.payload.invocation_id)
+            case "control", OptionResultPayload() as payload:
+                error = brief(payload.error_message) if payload.is_error else ""
+                yield TeamStep("answered", _agent_at(message.policy), error, payload.invocation_id)
             case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
                 if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
                     yield _tool_step(message.policy, payload)
@@ -496,10 +522,10 @@ class _TeamWatcher:
 
 def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
     if isinstance(payload, OptionCallPayload):
-        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments))
+        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
     if payload.is_error:
-        return TeamStep("failed", payload.option_name, brief(payload.error_message))
-    return TeamStep("returned", payload.option_name, brief(payload.result))
+        return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
+    return TeamStep("returned", payload.option_name, brief(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from antiphon.messages import (
     Conversation,
@@ -138,6 +138,76 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call on one line, each argument as JSON; a long one is cut."""
     given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
     return f"{name}({', '.join(given)})"
+
+
+# ---------------------------------------------------------------- JSON as prose
+
+
+def prose(text: str) -> str:
+    """Return an answer as Markdown for people: JSON in it, as a whole or at the end of a line, becomes lists.
+
+    Blocks of code stay as they are.
+    """
+    if (whole := _structure(text)) is not None:
+        return "\n".join(_listed(whole))
+    lines: list[str] = []
+    is_code = False
+    for line in text.split("\n"):
+        is_code ^= line.lstrip().startswith("```")
+        found = None if is_code else _AT_THE_END.search(line)
+        value = None if found is None else _structure(found[0])
+        if found is None or value is None:
+            lines.append(line)
+        else:
+            lines += [*filter(None, (line[: found.start()].rstrip(),)), "", *_listed(value), ""]
+    return "\n".join(lines).strip("\n")
+
+
+_AT_THE_END: Final = re.compile(r"(?<!\S)[\[{].*[\]}]\s*$")
+"""What may be JSON at the end of a line."""
+
+
+def _structure(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return a JSON object or list that is not empty; None if the text is none."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any] | list[Any]", value) if isinstance(value, dict | list) and value else None
+
+
+def _listed(value: dict[str, Any] | list[Any], margin: str = "") -> Iterator[str]:
+    """Yield a JSON value as a Markdown list; what fits on a line is one item."""
+    for label, item in value.items() if isinstance(value, dict) else (("", each) for each in value):
+        begin = f"{margin}- " + (f"{label.replace('_', ' ')}: " if label else "")
+        if (short := _in_words(item)) is not None:
+            yield f"{begin}{short}"
+        elif label:
+            yield begin.rstrip()
+            yield from _listed(item, f"{margin}  ")
+        else:  # an object or a list within a list: its first line is that of the item
+            below = list(_listed(item, f"{margin}  "))
+            yield f"{margin}- {below[0].lstrip(' -')}"
+            yield from below[1:]
+
+
+def _in_words(value: Any) -> str | None:
+    """Return a value on one line; None if it needs several."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        short = ", ".join(f"{name.replace('_', ' ')}: {_scalar(each)}" for name, each in items)
+        is_flat = not any(isinstance(each, dict | list) for _, each in items)
+    elif isinstance(value, list):
+        short = ", ".join(_scalar(each) for each in cast("list[Any]", value))
+        is_flat = not any(isinstance(each, dict | list) for each in cast("list[Any]", value))
+    else:
+        return " ".join(_scalar(value).split())
+    return (short or "none") if is_flat and len(short) <= _SHORT and "\n" not in short else None
+
+
+def _scalar(value: Any) -> str:
+    words = {None: "none", True: "yes", False: "no"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------- what cannot be seen
