@@ -15,6 +15,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,9 @@ from rich.console import Console
 from rich.text import Text
 from tests.cli.running import COMMAND, PLAIN
 
-_PIECE = re.compile(r"\x1b\[(?P<args>[?>=]?[\d;]*)(?P<verb>[A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[=>78c]|(?P<other>.)", re.DOTALL)
+_PIECE = re.compile(
+    r"\x1b\[(?P<args>[?>=]?[\d;]*)(?P<verb>[A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[=>78c]|(?P<other>.)", re.DOTALL
+)
 _CUT = re.compile(r"\x1b(\[[?>=]?[\d;]*|\][^\x07\x1b]*)?$")
 """A sequence whose end is still to come."""
 _FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
@@ -80,7 +83,9 @@ class Screen:
         top = max(0, len(self._lines) - self.rows)
         match verb:
             case "m":
-                self._style = "" if args in ("", "0") else f"{self._style};{args}".lstrip(";") if not args.startswith("0;") else args
+                self._style = (
+                    "" if args in ("", "0") else f"{self._style};{args}".lstrip(";") if not args.startswith("0;") else args
+                )
             case "A":
                 self._move(max(top, self._row - count))
             case "B":
@@ -121,15 +126,16 @@ class Screen:
 
     def picture(self, title: str, stable: Callable[[str], str] = lambda text: text) -> str:
         """Return the screen as SVG. `stable` replaces what is another in each run by something of the same width."""
-        console = Console(record=True, width=self.columns, file=open(os.devnull, "w"), force_terminal=True, legacy_windows=False)  # noqa: SIM115
+        console = Console(
+            record=True, width=self.columns, file=open(os.devnull, "w"), force_terminal=True, legacy_windows=False
+        )
         lines = self._lines[: len(self.text.split("\n"))]
         shown = stable(self.text).split("\n")
         for line, text in zip(lines, shown, strict=True):
-            whole = Text("")
-            for place, character in enumerate(text):
-                style = line[place][1] if place < len(line) else ""
-                whole.append_text(Text.from_ansi(f"\x1b[{style}m{character}\x1b[0m") if character != " " or style else Text(" "))
-            console.print(whole, soft_wrap=True)
+            styles = [*(style for _, style in line), *[""] * len(text)]
+            runs = groupby(zip(text, styles, strict=False), key=lambda each: each[1])
+            whole = "".join(f"\x1b[0m\x1b[{style}m{''.join(each for each, _ in run)}" for style, run in runs)
+            console.print(Text.from_ansi(f"{whole}\x1b[0m"), soft_wrap=True)
         console.file.close()
         return _FONT.sub("", console.export_svg(title=title, unique_id="t"))
 
@@ -137,7 +143,9 @@ class Screen:
 class Terminal:
     """A command in a real terminal of its own: what is typed, and what is on the screen."""
 
-    def __init__(self, *arguments: str | Path, columns: int = 80, rows: int = 40, folder: Path | None = None, **more: str) -> None:
+    def __init__(
+        self, *arguments: str | Path, columns: int = 80, rows: int = 40, folder: Path | None = None, **more: str
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = {**PLAIN, "TERM": "xterm-256color", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **more}

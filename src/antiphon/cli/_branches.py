@@ -132,9 +132,7 @@ def _tell(branch: ThreadSummary) -> None:
 def diff(
     left: Annotated[
         str,
-        typer.Argument(
-            metavar="LEFT", callback=known_thread, autocompletion=offered_threads, help="The id of a thread."
-        ),
+        typer.Argument(metavar="LEFT", callback=known_thread, autocompletion=offered_threads, help="The id of a thread."),
     ],
     right: Annotated[
         str,

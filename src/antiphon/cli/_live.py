@@ -31,7 +31,6 @@ INTERRUPTED: Final = 130
 _MUCH: Final = 65536
 
 
-
 def _offered_models(incomplete: str) -> list[str]:
     """Return the models for the shell to offer; without the extra `agents` there are none."""
     try:

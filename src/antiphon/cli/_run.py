@@ -23,6 +23,7 @@ from antiphon.cli._live import (
     check_model,
     choose_model,
     interruptible,
+    print_answer,
     program_name,
     run_chain,
     show_report,
@@ -32,7 +33,6 @@ from antiphon.cli._output import deliver
 from antiphon.cli._screen import fail, note
 from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
-from antiphon.messages import current_port
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -47,7 +47,8 @@ def run(
     *,
     model: ModelOption = None,
     documents: Annotated[
-        list[Path] | None, typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable; - reads stdin.")
+        list[Path] | None,
+        typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable; - reads stdin."),
     ] = None,
     thread: ThreadOption = None,
     name: NewThreadOption = None,
@@ -73,7 +74,7 @@ def run(
         fail("the question is empty; ask something", code=2)
     if team is not None:
         _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
-        own = thread or name or current_port().new_id()
+        own = thread or name or service.new_thread_id()
         task = _TeamTask(team, question, own, files, model, ledger, is_new=name is not None)
         _run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
         return
@@ -124,15 +125,20 @@ def chat(
 ) -> None:
     """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
     _check_name(name, thread)
-    hear = None if is_quiet else LiveView().take
 
     async def work(runner: ChainRunner) -> RunReport | None:
         thread_id, report, typed = thread, None, TypedLines()
         while (line := await typed.line()) is not None:
+            view = open_view(is_quiet=is_quiet)
             with interruptible() as stop:
-                report = await runner.ask(line, thread_id=thread_id, name=name, user_id=user, hear=hear, stop=stop)
+                async with watching(view, runner.ledger):
+                    asked = {"thread_id": thread_id, "name": name, "user_id": user}
+                    report = await runner.ask(line, **asked, hear=view.take, stop=stop)
             thread_id = report.thread_id
-            deliver(f"{report.response or report.error_message or report.status}\n".encode(), None)
+            if report.response is None:
+                deliver(f"{report.error_message or report.status}\n".encode(), None)
+            else:
+                print_answer(report)
             if report.was_interrupted:
                 break
         return report
@@ -203,6 +209,4 @@ def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool, as_events:
         note("stopped; go on with:", command=task.command)
         raise typer.Exit(INTERRUPTED)
     commands = ("show", "export", "fork")
-    show_report(
-        report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands
-    )
+    show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands)

@@ -159,7 +159,9 @@ def _fits(width: int, rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _print_columns(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    table = Table(box=SIMPLE_HEAD, header_style="heading", border_style="aside", show_edge=False, pad_edge=False)
+    table = Table(
+        box=SIMPLE_HEAD, header_style="heading", border_style="aside", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for heading in headings:
         table.add_column(heading, overflow="fold")
     names = [cell_len(row[0]) for row in cells]
@@ -222,7 +224,7 @@ def print_numbered(console: Console, heading: str, items: Sequence[tuple[str, st
 
 def _wrapped(console: Console, text: Text, width: int) -> Sequence[Text]:
     """Return the lines of a text in a terminal; without one, it is one line."""
-    return text.wrap(console, max(width, _NARROW)) if console.is_terminal else [text]
+    return list(text.wrap(console, max(width, _NARROW))) if console.is_terminal else [text]
 
 
 # ---------------------------------------------------------------- progress

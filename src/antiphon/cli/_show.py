@@ -16,7 +16,7 @@ from antiphon import service
 from antiphon.cli._input import FromOption, find_conversation
 from antiphon.cli._ledger import JsonOption, LedgerOption, offered_threads, with_ledger
 from antiphon.cli._output import print_json, print_json_line, shown_time
-from antiphon.cli._screen import fail, note, open_console, rendered, styled
+from antiphon.cli._screen import fail, note, open_console, print_numbered, rendered, styled
 from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, Message, dumps
 
@@ -79,6 +79,9 @@ def show(
     console = open_console()
     for line in service.transcript_by_step(shown) if by_step else service.transcript(shown):
         _print(console, line)
+    if cited := () if with_all else service.cited_sources(conversation):
+        console.print()
+        print_numbered(console, "Sources", cited)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
         note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
@@ -94,8 +97,14 @@ def _steps(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 def _spoken(conversation: Conversation) -> Conversation:
-    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
-    spoken = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
+    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages.
+
+    Each of six phases is told the question, and what is known, again: of these prompts only the question is shown.
+    """
+    talk = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
+    spoken = (
+        [message for message in talk if not service.is_phase_prompt(message)] if service.has_phases(conversation) else talk
+    )
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 
@@ -136,9 +145,7 @@ async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
         marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
         head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
-        _put(
-            Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text), (marks, "warning"))
-        )
+        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text), (marks, "warning")))
 
 
 def _state(step: service.SequenceStep) -> str:

@@ -9,7 +9,7 @@ screen without the words: the answer follows, once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from threading import RLock
@@ -410,5 +410,3 @@ def _close(branch: _Branch, begins: str, outcome: str, state: BranchState) -> No
         if tool.state == "running" and tool.text.startswith(begins):
             tool.outcome, tool.state = outcome, state
             return
-
-

@@ -84,6 +84,7 @@ from antiphon.service._threads import check_new as check_new
 from antiphon.service._threads import delete_threads as delete_threads
 from antiphon.service._threads import find_thread as find_thread
 from antiphon.service._threads import list_threads as list_threads
+from antiphon.service._threads import new_thread_id as new_thread_id
 from antiphon.service._threads import question_of as question_of
 from antiphon.service._threads import rate_message as rate_message
 from antiphon.service._threads import read_thread as read_thread
@@ -99,9 +100,12 @@ from antiphon.service._transcript import Tone as Tone
 from antiphon.service._transcript import TranscriptLine as TranscriptLine
 from antiphon.service._transcript import brief as brief
 from antiphon.service._transcript import call_text as call_text
+from antiphon.service._transcript import cited_sources as cited_sources
 from antiphon.service._transcript import escaped as escaped
 from antiphon.service._transcript import file_size as file_size
+from antiphon.service._transcript import has_phases as has_phases
 from antiphon.service._transcript import in_one_line as in_one_line
+from antiphon.service._transcript import is_phase_prompt as is_phase_prompt
 from antiphon.service._transcript import prose as prose
 from antiphon.service._transcript import steps_in as steps_in
 from antiphon.service._transcript import transcript as transcript

@@ -15,6 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
+from pydantic_ai.messages import TextPart as SpokenText
+
+from antiphon.agents import listen
 from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
@@ -442,13 +446,16 @@ async def run_team(
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
-    async with open_team(team, ledger, model=model, files=files, settings=settings, recover=False) as pattern:
+    async with open_team(
+        team, ledger, model=model, files=files, settings=settings, recover=False, live=hear is not None
+    ) as pattern:
         await _recover(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
-        await _until_done(running, stop or asyncio.Event())
+        async with _words(ledger, own, hear):
+            await _until_done(running, stop or asyncio.Event())
         is_interrupted = not running.done()
     if is_interrupted:
         running.cancel()
@@ -464,6 +471,35 @@ async def _recover(pattern: Pattern, thread_id: str) -> None:
         with suppress(OwnedError), pattern.recovering():  # a living host has it, and answers
             await pattern.system.recover(thread_id)
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
+
+
+@asynccontextmanager
+async def _words(ledger: Ledger, thread_id: str, hear: Callable[[TeamStep], None] | None) -> AsyncGenerator[None]:
+    """Hear the words of a team's agents while they arrive, as long as the block lasts."""
+
+    async def pass_on(hear: Callable[[TeamStep], None]) -> None:
+        while True:  # the deltas end with each run of an agent
+            async with listen(ledger, thread_id) as deltas:
+                async for delta in deltas:
+                    if text := _text_in(delta.event):
+                        hear(TeamStep("words", delta.agent or "", text))
+
+    passing = None if hear is None else asyncio.create_task(pass_on(hear))
+    try:
+        yield
+    finally:
+        if passing is not None:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+
+def _text_in(event: AgentStreamEvent) -> str:
+    """Return the words that an event of a model's answer adds."""
+    match event:
+        case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""
 
 
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:

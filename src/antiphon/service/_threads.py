@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -9,7 +11,7 @@ import orjson
 
 from antiphon.errors import PlaceError, ServiceError, UnknownThreadError
 from antiphon.ledger import Hit, Ledger, Record, ThreadFilter, ThreadOrder, ThreadSummary, record_reward
-from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart
+from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
 
 LAST: Final = "last"
 """Stands for the most recent thread, wherever a person names one."""
@@ -60,6 +62,12 @@ async def resolve_thread(ledger: Ledger, given: str) -> str:
         reason = f"{len(found)} threads begin with {given!r}: {', '.join(found[:_SHOWN])}{more}; type more of the id"
         raise UnknownThreadError(reason, given)
     return found[0] if found else given
+
+
+def new_thread_id() -> str:
+    """Return the id of a new thread, short enough for a line of a list."""
+    digest = hashlib.blake2b(current_port().new_id().encode(), digest_size=10).digest()
+    return f"t-{base64.b32encode(digest).decode().lower()}"
 
 
 async def check_new(ledger: Ledger, name: str) -> None:

@@ -33,12 +33,16 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages._names import HIDDEN
+from antiphon.messages.json_values import JsonObject
+from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """What a piece of text is: who speaks, a remark of ours, something unusual, an error, a heading, media, reasoning."""
 
 _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
+_SENTENCE: Final = 160
+"""Characters of a value that is one item of a list."""
 _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
 """A `data:` URL in a text or a value that is long enough to be in the way."""
 
@@ -140,6 +144,40 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(given)})"
 
 
+# ---------------------------------------------------------------- six phases
+
+
+def has_phases(conversation: Conversation) -> bool:
+    """Whether a thread goes through six phases."""
+    return any(
+        isinstance(message.payload, OptionCallPayload) and message.payload.option_name == ProcessPhase.message_type
+        for message in conversation
+        if message.lane == "control"
+    )
+
+
+def is_phase_prompt(message: Message) -> bool:
+    """Whether a message of talk in a thread of six phases is a prompt that only repeats what is known.
+
+    The question as the first phase gets it is none.
+    """
+    if message.parent_id is None or message.role_hint_for_llm not in ("system", "user"):
+        return False
+    return message.role_hint_for_llm == "system" or f"/run/{PHASES[0]}/" not in message.parent_id
+
+
+def cited_sources(conversation: Conversation) -> tuple[tuple[str, str], ...]:
+    """Return the sources of the last answer of six phases, in the order of their numbers, each with what is quoted from it."""
+    for message in reversed(conversation):
+        match message.parts if message.lane == "control" else ():
+            case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+                cited: Any = thaw(said["data"]).get("citations") or ()
+                return tuple((str(each.get("source", "")), str(each.get("quote", ""))) for each in cited)
+            case _:
+                pass
+    return ()
+
+
 # ---------------------------------------------------------------- JSON as prose
 
 
@@ -202,7 +240,7 @@ def _in_words(value: Any) -> str | None:
         is_flat = not any(isinstance(each, dict | list) for each in cast("list[Any]", value))
     else:
         return " ".join(_scalar(value).split())
-    return (short or "none") if is_flat and len(short) <= _SHORT and "\n" not in short else None
+    return (short or "none") if is_flat and len(short) <= _SENTENCE and "\n" not in short else None
 
 
 def _scalar(value: Any) -> str:
