@@ -1,10 +1,11 @@
 """What a person sees: a terminal of some size, with the command in it, as text and as a picture.
 
-`Screen` understands what Rich and prompt_toolkit write: text, colours, and moves of the cursor. Lines that leave the top are kept,
-as a terminal's scroll-back has them.
+`Screen` understands what Rich and prompt_toolkit write: text, colours, and moves of the cursor. Lines that leave the top are
+kept, as a terminal's scroll-back has them.
 """
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -126,9 +127,7 @@ class Screen:
 
     def picture(self, title: str, stable: Callable[[str], str] = lambda text: text) -> str:
         """Return the screen as SVG. `stable` replaces what is another in each run by something of the same width."""
-        console = Console(
-            record=True, width=self.columns, file=open(os.devnull, "w"), force_terminal=True, legacy_windows=False
-        )
+        console = Console(record=True, width=self.columns, file=io.StringIO(), force_terminal=True, legacy_windows=False)
         lines = self._lines[: len(self.text.split("\n"))]
         shown = stable(self.text).split("\n")
         for line, text in zip(lines, shown, strict=True):
@@ -136,7 +135,6 @@ class Screen:
             runs = groupby(zip(text, styles, strict=False), key=lambda each: each[1])
             whole = "".join(f"\x1b[0m\x1b[{style}m{''.join(each for each, _ in run)}" for style, run in runs)
             console.print(Text.from_ansi(f"{whole}\x1b[0m"), soft_wrap=True)
-        console.file.close()
         return _FONT.sub("", console.export_svg(title=title, unique_id="t"))
 
 
@@ -158,7 +156,7 @@ class Terminal:
             stderr=theirs,
             env=environment,
             cwd=folder,
-            preexec_fn=lambda: _own_terminal(theirs),
+            preexec_fn=lambda: _own_terminal(theirs),  # noqa: PLW1509 (the test has no other thread that matters)
         )
         os.close(theirs)
 
