@@ -182,8 +182,8 @@ def print_answer(report: RunReport) -> None:
 
 
 def _source(citation: Mapping[str, Any]) -> str:
-    name, id = str(citation.get("source") or ""), str(citation.get("id") or "")
-    return f"{name} ({id})" if name and id and len(id) <= _LONG_ID else name or id
+    name, own = str(citation.get("source") or ""), str(citation.get("id") or "")
+    return f"{name} ({own})" if name and own and len(own) <= _LONG_ID else name or own
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:

@@ -93,7 +93,7 @@ def cut(text: Text, width: int) -> Text:
     if text.cell_len <= width:
         return text
     short = text.copy()
-    short.truncate(max(width - 2, 1))
+    short.truncate(max(width - 2, 0))
     start = short.plain.rstrip().rfind(" ")
     if start > width // 2 and text.plain[len(short.plain) : len(short.plain) + 1] not in ("", " "):
         short.right_crop(len(short.plain) - start)

@@ -1,9 +1,9 @@
 """A thread while it runs: a tree on the terminal, plain lines without one, JSON lines for programs.
 
 The tree has a line for each phase or agent, with the time it took and its tools, and below the one at work the words that it
-is saying. The last line sums up. A thread of Rich draws the tree several times a second, also while the event loop is busy: so
-the spinner is a sign of life, and everything that is drawn is behind a lock. When the thread has stopped, the tree stays on the
-screen without the words: the answer follows, once.
+is saying. The last line sums up. Rich draws the tree several times a second, in a thread of the process, also while the event
+loop is busy. So the spinner is a sign of life, and everything that is drawn is behind a lock. When the work has stopped, the
+tree stays on the screen without the words: the answer follows, once.
 """
 
 from __future__ import annotations

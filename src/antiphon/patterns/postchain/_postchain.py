@@ -297,7 +297,7 @@ class PostChain(Pattern):
         id: str | None = None,
         thread_id: str | None = None,
     ) -> str:
-        """Create a thread for a question, and return its id: `thread_id`, if that is given. The same `id` gives the same thread.
+        """Create a thread for a question, and return its id; `thread_id` chooses it. The same `id` gives the same thread.
 
         Raises:
             RefusedError: the question or its metadata is TOO_LARGE.
