@@ -13,6 +13,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -150,7 +151,7 @@ class Terminal:
         self.screen = Screen(columns, rows)
         self._written = b""
         self.process = subprocess.Popen(
-            [*(COMMAND if not arguments or arguments[0] != "bash" else ()), *map(str, arguments)],
+            [*(() if arguments[:1] in (("bash",), (sys.executable,)) else COMMAND), *map(str, arguments)],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
