@@ -163,7 +163,7 @@ def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
     shown = run("dialects", FORCE_COLOR="1", TERM="xterm", COLUMNS="80").stdout
 
     assert "\ntwin " in shown
-    assert " a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
+    assert "a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
 
 
 def test_output_may_go_into_a_variable() -> None:

@@ -28,19 +28,19 @@ PICTURES = ROOT / "docs" / "pictures"
 TEA = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes. Black tea is steeped at 100 degrees for four minutes.\n"
 COLUMNS = (80, 140)
 
-_SECONDS = re.compile(r"\b\d+\.\d s\b")
+_SECONDS = re.compile(r"( *)\b\d+\.\d s\b")
 _THREAD = re.compile(r"\bt-[a-z2-7]{16}\b")
 _ID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_TIME = re.compile(r"\b\d\d:\d\d\b")
+_TIME = re.compile(r"\b\d\d:\d\d(:\d\d)?\b")
 _DAY = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 
 
 def stable(text: str) -> str:
     """Return the text of a screen without what is another in each run."""
-    text = _SECONDS.sub(lambda found: "0.4 s".rjust(len(found[0])), text)
+    text = _SECONDS.sub(lambda found: "0.4 s".rjust(len(found[0])) if len(found[1]) > 1 else f"{found[1]}0.4 s", text)
     text = _THREAD.sub("t-wvko6qsxfklkjmae", text)
     text = _ID.sub("00000000-0000-7000-8000-000000000000", text)
-    text = _DAY.sub("2026-11-17", _TIME.sub("12:00", text))
+    text = _DAY.sub("2026-11-17", _TIME.sub(lambda found: "12:00:00"[: len(found[0])], text))
     return text.replace("python -m antiphon", "antiphon          ").replace("antiphon           ", "antiphon ")
 
 

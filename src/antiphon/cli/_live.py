@@ -193,7 +193,7 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     note("")
     note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s, {used}")
     if warning := _warning(report.models[-1:]):
-        note(warning)
+        note(warning, style="aside")
     if report.error_code == "PARKED":
         note(f"it waits for a person: {report.error_message}", style="warning")
     if report.error_code == "UNGUARDED_TOOL":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,8 +133,8 @@ def chat(
             view = open_view(is_quiet=is_quiet)
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
-                    asked = {"thread_id": thread_id, "name": name, "user_id": user}
-                    report = await runner.ask(line, **asked, hear=view.take, stop=stop)
+                    own = partial(runner.ask, thread_id=thread_id, name=name, user_id=user)
+                    report = await own(line, hear=view.take, stop=stop)
             thread_id = report.thread_id
             if report.response is None:
                 deliver(f"{report.error_message or report.status}\n".encode(), None)

@@ -136,6 +136,8 @@ class QuietView:
 class EventView(QuietView):
     """Prints each event as a line of JSON."""
 
+    thread_id: str | None
+
     def take(self, event: ChainEvent) -> None:
         self.thread_id = event.thread_id
         said = {"agent": event.phase, "text": event.text, "data": dict(event.data), "seq": event.seq}
@@ -148,6 +150,8 @@ class EventView(QuietView):
 
 class LineView(QuietView):
     """Prints a line for each phase, agent and tool. Streamed words are left out: the answer follows."""
+
+    thread_id: str | None
 
     def __init__(self, console: Console) -> None:
         self._console = console
