@@ -107,7 +107,7 @@ def note(message: str, style: str = "", *, command: str | None = None) -> None:
 
     `command` is one to copy: it stands at the end of the line, or unbroken on the next one.
     """
-    console = open_console(stderr=True)
+    console = _in_use[-1] if _in_use else open_console(stderr=True)  # above the progress, if some is shown
     text = Text(visible(message), style=style)
     told = "" if command is None else visible(command)
     if not console.is_terminal or text.cell_len + cell_len(told) < console.width:
@@ -229,6 +229,19 @@ def _wrapped(console: Console, text: Text, width: int) -> Sequence[Text]:
 
 # ---------------------------------------------------------------- progress
 
+_in_use: list[Console] = []
+"""The consoles that show progress now: a line from another console would end up in the middle of it."""
+
+
+@contextmanager
+def _shown_on(console: Console, progress: Progress) -> Generator[None]:
+    with progress:
+        _in_use.append(console)
+        try:
+            yield
+        finally:
+            _in_use.remove(console)
+
 
 @contextmanager
 def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int, int], None]]:
@@ -239,7 +252,8 @@ def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int
     console = open_console(stderr=True)
     is_hidden = not console.is_terminal or (is_beside_output and sys.stdout.isatty())
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=is_hidden, transient=True) as progress:
+    progress = Progress(*columns, console=console, disable=is_hidden, transient=True)
+    with _shown_on(console, progress):
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
@@ -249,6 +263,7 @@ def wheel(what: str) -> Generator[None]:
     """Show a spinner on stderr, if that is a terminal, for work of unknown length."""
     console = open_console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with _shown_on(console, progress):
         progress.add_task(what, total=None)
         yield
