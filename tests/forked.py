@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -214,6 +215,9 @@ def _live(streams: list[int], *, arguments: list[str], folder: str, environment:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if session:
+        with suppress(OSError):  # stdin is no terminal
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C in it reaches the process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     os.chdir(folder)

@@ -10,7 +10,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -20,10 +19,11 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.text import Text
+from tests import forked
 from tests.cli.running import COMMAND, PLAIN
 
 _PIECE = re.compile(
@@ -150,15 +150,14 @@ class Terminal:
         environment = {**PLAIN, "TERM": "xterm-256color", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **more}
         self.screen = Screen(columns, rows)
         self._written = b""
-        self.process = subprocess.Popen(
-            [*(() if arguments[:1] in (("bash",), (sys.executable,)) else COMMAND), *map(str, arguments)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment,
-            cwd=folder,
-            preexec_fn=lambda: _own_terminal(theirs),  # noqa: PLW1509 (the test has no other thread that matters)
-        )
+        streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        given = {"env": environment, "cwd": folder or Path.cwd(), **streams}
+        if arguments[:1] == ("bash",):
+            own = [str(each) for each in arguments]
+            self.process: subprocess.Popen[Any] = subprocess.Popen(own, start_new_session=True, **given)
+        else:
+            command = arguments if arguments[:1] == (sys.executable,) else (*COMMAND, *arguments)
+            self.process = forked.Forked([str(each) for each in command], start_new_session=True, **given)
         os.close(theirs)
 
     def __enter__(self) -> Self:
@@ -211,11 +210,3 @@ class Terminal:
             os.write(self._ours, answer)
         self.screen.answers.clear()
         return bool(piece)
-
-
-def _own_terminal(terminal: int) -> None:
-    """Make a terminal that of this process, so that Ctrl-C reaches it; and give it the usual signal handlers."""
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP, signal.SIGPIPE):
-        signal.signal(each, signal.SIG_DFL)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.cli.ledgers import append, text, with_chat
-from tests.cli.running import CHAT, COMMAND, run, save, start
+from tests.cli.running import CHAT, run, save, start
 from tests.cli.screens import Terminal
+from tests.forked import shell_command
 
 pytest.importorskip("apsw")
 
@@ -173,9 +174,7 @@ def test_the_shell_completes_threads_dialects_models_and_commands(url: str, tmp_
 @pytest.mark.slow
 def test_tab_in_a_shell_completes_the_id_of_a_thread(url: str, tmp_path: Path) -> None:
     """Typed in a real bash, with the script that `antiphon --show-completion` prints."""
-    command = tmp_path / "antiphon"
-    command.write_text(f'#!/bin/sh\nexec "{COMMAND[0]}" -m antiphon "$@"\n')
-    command.chmod(0o755)
+    shell_command(tmp_path / "antiphon")
     path = f"{tmp_path}:{os.environ['PATH']}"
     with Terminal("bash", "--norc", "--noprofile", PATH=path, PS1="$ ", ANTIPHON_LEDGER=url, folder=tmp_path) as shell:
         shell.until("$")

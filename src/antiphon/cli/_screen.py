@@ -113,7 +113,9 @@ def note(message: str, style: str = "", *, command: str | None = None) -> None:
     if not console.is_terminal or text.cell_len + cell_len(told) < console.width:
         console.print(Text.assemble(text, " " if told and message else "", told), soft_wrap=True)
         return
-    console.print(text, overflow="fold")
+    for line in _wrapped(console, text, console.width):
+        line.rstrip()
+        console.print(line, soft_wrap=True)
     if told:
         console.print(Text(f"  {told}"), soft_wrap=True)
 
@@ -219,6 +221,7 @@ def print_numbered(console: Console, heading: str, items: Sequence[tuple[str, st
         text = Text.assemble(styled(name, "name"), styled(f": {' '.join(words.split())}" if words else ""))
         for place, line in enumerate(_wrapped(console, text, min(console.width, _WIDE) - margin)):
             label = "" if place else f"[{number}]"
+            line.rstrip()
             console.print(Text.assemble((label.ljust(margin), "aside"), line), soft_wrap=True)
 
 

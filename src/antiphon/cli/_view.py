@@ -250,6 +250,7 @@ class TreeView:
     def stop(self) -> None:
         with self._lock:
             self._is_over = True
+            self._live.transient = not self._top  # nothing has begun: what follows says why
             for branch in self._every():
                 self._end(branch, "waiting" if branch.state == "running" else branch.state)
         self._live.stop()
