@@ -58,7 +58,8 @@ def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> N
     said = json.loads(command("run", "--team", CSV, "--json", "How are the sales?").stdout)
     assert (said["status"], said["models"]) == ("completed", ["scripted:analyse-csv"])
     quiet = command("run", "--team", CSV, "--quiet", "How are the sales?")
-    assert (quiet.stdout.splitlines()[0], quiet.stderr) == (said["response"].splitlines()[0], "")
+    assert said["response"].startswith('Revenue by city: {"Oslo":"2810.1"')
+    assert (quiet.stdout.splitlines()[0], quiet.stderr) == ("Revenue by city:", "")
 
 
 def test_a_file_that_is_wrong_is_said_in_one_line(folder: Path) -> None:
