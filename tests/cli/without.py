@@ -9,22 +9,26 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, cast
 
 
-class Missing(MetaPathFinder):
-    """Refuses packages as Python does that has not got them."""
+class Hiding(MetaPathFinder):
+    """A finder of modules that does not find some packages."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
+    def __init__(self, finder: Any, names: Sequence[str]) -> None:
+        self._finder, self._names = finder, tuple(names)
 
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if any(f"{name}.".startswith(f"{each}.") for each in self._names):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return None
+            return None
+        return cast("ModuleSpec | None", self._finder.find_spec(name, path, target))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)  # such as what finds the versions of packages
 
 
 def main() -> None:
-    sys.meta_path.insert(0, Missing(sys.argv[1].split(",")))
+    sys.meta_path[:] = [Hiding(finder, sys.argv[1].split(",")) for finder in sys.meta_path]
     from typer.testing import CliRunner
 
     from antiphon.cli import app

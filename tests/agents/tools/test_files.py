@@ -307,10 +307,10 @@ def test_numbers_are_added_up_by_group_exactly(root: Path) -> None:
 
 
 def test_a_whole_table_is_added_up(root: Path, tmp_path: Path) -> None:
-    by_item = "price by item: tea 3.3, (empty) 0.2, cup 0.1"
-    assert result_of(root, "csv_totals", path="sales.csv") == f"price by city: Oslo 3.3, Rome 0.3\n{by_item}"
+    by_item = "- price by item: tea 3.3, (empty) 0.2, cup 0.1"
+    assert result_of(root, "csv_totals", path="sales.csv") == f"- price by city: Oslo 3.3, Rome 0.3\n{by_item}"
     (tmp_path / "mine.csv").write_text("a,b\n1,2\n0.5,3\n")
-    assert result_of(tmp_path, "csv_totals", path="**/*.csv") == "a: 1.5\nb: 5"
+    assert result_of(tmp_path, "csv_totals", path="**/*.csv") == "- a: 1.5\n- b: 5"
     (tmp_path / "mine.csv").write_text("a,b\nx,y\n")
     payload = called(tmp_path, "csv_totals", {"path": "*.csv"})
     assert "there is no column of numbers; there are a, b" in (payload.error_message or "")

@@ -55,8 +55,8 @@ def test_the_analysts_give_the_sums_of_the_table() -> None:
     folder = EXAMPLES / "analyse_csv"
     outcome = done(folder / "team.toml", "How are the sales?")
     assert outcome.status == "completed"
-    (by_city,) = [line for line in (outcome.response or "").splitlines() if line.startswith("revenue by city: ")]
-    said = dict(pair.split(" ") for pair in by_city.removeprefix("revenue by city: ").split(", "))
+    (by_city,) = [line for line in (outcome.response or "").splitlines() if line.startswith("- revenue by city: ")]
+    said = dict(pair.split(" ") for pair in by_city.removeprefix("- revenue by city: ").split(", "))
     sums: dict[str, Decimal] = {}
     for line in (folder / "sales.csv").read_text().splitlines()[1:]:
         _, city, _, _, revenue = line.split(",")
@@ -107,7 +107,7 @@ def test_teams_work_on_another_folder_whatever_its_files_are_called(tmp_path: Pa
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "all.mbox").write_bytes((EXAMPLES / "triage_mailbox" / "inbox.mbox").read_bytes())
     outcome = done(EXAMPLES / "analyse_csv" / "team.toml", "How are the sales?", files=tmp_path)
-    assert outcome.response == "tins by town: Rome 4, Oslo 3.5"
+    assert outcome.response == "- tins by town: Rome 4, Oslo 3.5"
     outcome = done(EXAMPLES / "triage_mailbox" / "team.toml", "What is in the mailbox?", files=tmp_path)
     assert outcome.response == done(EXAMPLES / "triage_mailbox" / "team.toml", "What is in the mailbox?").response
 

@@ -82,7 +82,7 @@ def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
 
 
 def totals(text: str) -> str:
-    """Return the sums of every column of numbers by every column of words, a line each: `revenue by city: Oslo 3, Rome 2`.
+    """Return the sums of every column of numbers by every column of words, a line each: `- revenue by city: Oslo 3, Rome 2`.
 
     A column of words with too many different values has no groups. Without any groups, it is the sum of all rows.
 
@@ -100,8 +100,8 @@ def totals(text: str) -> str:
     if not pairs:
         with decimal.localcontext(_CONTEXT):
             sums = {name: sum((Decimal(cell.strip()) for cell in cells[name]), Decimal(0)) for name in numbers[:_MOST_TOTALS]}
-            return "\n".join(f"{_short(name)}: {_shown(number)}" for name, number in sums.items())
-    return "\n".join(f"{_short(column)} by {_short(by)}: {_line(grouped(text, by, column, 'sum'))}" for column, by in pairs)
+            return "\n".join(f"- {_short(name)}: {_shown(number)}" for name, number in sums.items())
+    return "\n".join(f"- {_short(column)} by {_short(by)}: {_line(grouped(text, by, column, 'sum'))}" for column, by in pairs)
 
 
 def _line(sums: Mapping[str, str]) -> str:
