@@ -56,11 +56,12 @@ AntiphonError                     .retryable: may the same operation succeed lat
     ├── ReplyTimeoutError         no answer before the deadline; also a TimeoutError
     ├── WithdrawnError            the caller was cancelled
     ├── HopLimitError             forwarded too often, or a circular request
-    ├── BudgetExceededError       the thread's budget is used up
+    ├── BudgetExceededError       .limit: the thread's budget is used up
     ├── RefusedError              .details: the actor answers with an error; handlers may raise it
     ├── ActorFailedError          the handler raised another exception; the supervisor decides
     ├── EffectFailedError         the function of an effect raised an exception
     ├── ParkedError               it waits for a person's decision
+    │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; put that right, resume
     ├── ToolServerError           .server: a required tool server cannot be used; check it
     ├── HistoryMismatchError      the code does not match the thread's history
     │   └── UnguardedToolError    a tool would start without the toolkit that guards it
@@ -127,6 +128,7 @@ __all__ = [
     "SecretNameError",
     "ServiceError",
     "SetupError",
+    "StoppedError",
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
@@ -646,6 +648,8 @@ class BudgetExceededError(DeliveryError):
     """The thread's budget of messages, tokens or money is used up."""
 
     code = "BUDGET_EXCEEDED"
+    limit: str | None = None
+    """The limit of an `AgentBudget` that is reached, as `20 requests`; None for other budgets. A new budget lets it go on."""
 
 
 class RefusedError(DeliveryError):
@@ -695,6 +699,22 @@ class ParkedError(DeliveryError):
     """
 
     code = "PARKED"
+
+
+class StoppedError(ParkedError):
+    """Something outside failed: a provider, a key, a spent budget, a tool server. The call stays open, and can be resumed.
+
+    The failed attempt is a row beside the call. Put right what failed, then resume the thread, or do the same task in it again.
+    """
+
+    code = "STOPPED"
+
+    def __init__(self, reason: str, address: str | None = None, *, cause: str = "STOPPED", row: str | None = None) -> None:
+        super().__init__(reason, address)
+        self.cause = cause
+        """The code of what failed, such as AGENT_ERROR or BUDGET_EXCEEDED."""
+        self.row = row
+        """The row of the thread that says so; None before it is written."""
 
 
 class ToolServerError(DeliveryError):

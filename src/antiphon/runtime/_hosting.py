@@ -32,13 +32,14 @@ import orjson
 from antiphon import errors
 from antiphon.ledger import ThreadFilter
 from antiphon.messages import Message, current_port, dumps, loads, thaw
+from antiphon.messages.keys import is_below
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._context import Context
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import PARK, option_of, park_reason
+from antiphon.runtime._rows import PARK, STOP, option_of, park_reason, stopped_error
 from antiphon.runtime._settings import STOPPED, SYSTEM, Address
 
 if TYPE_CHECKING:
@@ -183,6 +184,11 @@ class RemoteAnswers:
         elif message.lane == "effect" and option_of(message) == PARK:
             for delivery in tuple(self._waiting.get((thread_id, message.parent_id or ""), ())):
                 delivery.fail(errors.ParkedError(park_reason(message), delivery.to))
+        elif message.lane == "effect" and option_of(message) == STOP:
+            for key in [key for key in self._waiting if key[0] == thread_id]:
+                if message.parent_id == key[1] or is_below(message.parent_id, key[1]):
+                    for delivery in tuple(self._waiting.get(key, ())):
+                        delivery.fail(stopped_error(message))
 
 
 # ---------------------------------------------------------------- eviction

@@ -423,14 +423,15 @@ class System:
     async def recover(self, thread_id: str | None = None) -> Recovered:
         """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
 
-        Spawn or register the actors before.
+        Spawn or register the actors before. A thread that stopped because something outside failed is continued only by its
+        id: then that was put right.
 
         Raises:
             OwnedError: another living host has the thread.
             LedgerError: the ledger cannot be read or written.
         """
         if thread_id is not None:
-            return await self._kernel.recovery.thread(thread_id)
+            return await self._kernel.recovery.thread(thread_id, is_resumed=True)
         return await self._kernel.hosting.take()
 
     async def host(self) -> None:

@@ -46,7 +46,7 @@ from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._failures import RetryPolicy
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._streaming import (
     TappedModel,
@@ -106,6 +106,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
         on_change: OnChange | None = None,
+        outages: ModelOutages | None = None,
     ) -> None:
         """Make it.
 
@@ -115,7 +116,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
         `live` has models stream their answers, for `listen`. `name` is what the journal calls the agent, if not by its own
-        name. `on_change` is that of `ledger_run`, where the run does not say it.
+        name. `on_change` is that of `ledger_run`, where the run does not say it. `outages` says how often a model is asked again
+        inside of a request, and whether a request that fails in the end stays open; without it, the failure is the outcome.
 
         Raises:
             TypeError: the ledger is not open, or is none.
@@ -136,6 +138,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         self._on_change: OnChange | None = on_change
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
         self._retry = retry
+        self._outages = outages
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
@@ -166,6 +169,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             limits=self._limits,
             retry=self._retry,
             on_change=self._on_change,
+            outages=self._outages,
         )
 
     # ------------------------------------------------------------ models and toolsets that come with a run
