@@ -13,17 +13,14 @@ of a model that has a fallback is the outcome of its request: otherwise it would
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-import httpx2
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import (
     AgentRunError,
-    ContentFilterError,
     ModelAPIError,
     ModelHTTPError,
     ModelTimeoutError,
@@ -37,19 +34,15 @@ from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
 from antiphon.agents import current_run
-from antiphon.agents.extending import is_outcome, is_recorded, is_tried
+from antiphon.agents.extending import is_outcome, is_outside, is_recorded, is_tried, may_pass
 from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     EffectFailedError,
     LedgerError,
-    LocalServerError,
-    MissingExtraError,
-    MissingKeyError,
     RefusedError,
     StoppedError,
     ToolServerError,
-    WeightsError,
 )
 from antiphon.protocol import ErrorCode
 
@@ -61,12 +54,6 @@ AnswerT = TypeVar("AnswerT")
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """The status codes after which a retry may succeed."""
-_FIXABLE: Final = frozenset({401, 402, 403, 404, 407})
-"""The status codes of what a person can put right: the key, the account, the address of the server."""
-_MISSING: Final = (MissingKeyError, MissingExtraError, WeightsError, LocalServerError, ToolServerError)
-"""What is missing here, and not in the thread."""
-_BROKEN: Final = (ModelAPIError, UnexpectedModelBehavior, OSError, httpx2.HTTPError, json.JSONDecodeError, ValidationError)
-"""What a request raises if the provider cannot be reached, or does not answer as it should."""
 _KNOWN: Final = (AgentRunError, UserError, AntiphonError, ModuleNotFoundError, ValueError)
 """Errors of an agent's run, and of making the agent, whose text says enough."""
 
@@ -87,18 +74,6 @@ class Patience(BaseModel):
     """How many concurrent requests a model gets, from all threads together."""
 
 
-def is_outside(error: Exception) -> bool:
-    """Whether a request failed because of something outside: the same request may succeed when that is put right."""
-    if isinstance(error, ModelHTTPError):
-        return error.status_code in _RETRYABLE | _FIXABLE or error.status_code >= 500  # noqa: PLR2004 (the server's fault)
-    return isinstance(error, _BROKEN) and not isinstance(error, ContentFilterError)
-
-
-def _may_help(error: Exception) -> bool:
-    """Whether the same request may succeed in a moment, without a person."""
-    return is_outside(error) and not (isinstance(error, ModelHTTPError) and error.status_code in _FIXABLE)
-
-
 class Outages(BaseModel):
     """What becomes of a model request that fails because of something outside, for `LedgerDurability`."""
 
@@ -111,7 +86,7 @@ class Outages(BaseModel):
 
     def pause(self, error: Exception, failures: int) -> float | None:
         """Return the seconds after which the model is asked again; None: it is not asked again."""
-        return None if failures >= self.patience.attempts or not _may_help(error) else _wait(error, failures, self.patience)
+        return None if failures >= self.patience.attempts or not may_pass(error) else _wait(error, failures, self.patience)
 
     def stop(self, error: Exception) -> StoppedError | None:
         """Return the error that leaves the request open; None: `error` is its outcome."""
@@ -149,7 +124,8 @@ async def ask_in_turn(
                 raise
             _raise_if_not_about_models(exc)
             failure = exc
-    if isinstance(failure, _MISSING) or (is_outside(failure) and is_request and not is_outcome(failure)):
+    is_missing = is_outside(failure) and isinstance(failure, AntiphonError)  # a key, a package: found before any request
+    if is_missing or (is_request and is_outside(failure) and not is_outcome(failure)):
         raise _stopped(failure, who) from failure
     said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
     details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
@@ -165,7 +141,7 @@ async def _asked(
         try:
             return await ask(model)
         except Exception as exc:
-            is_useful = _may_help(exc) if is_request else isinstance(exc, AgentRunError) and _is_retryable(exc)
+            is_useful = may_pass(exc) if is_request else isinstance(exc, AgentRunError) and _is_retryable(exc)
             if attempt == patience.attempts or not is_useful or is_tried(exc):
                 raise
             await asyncio.sleep(_wait(exc, attempt, patience))
