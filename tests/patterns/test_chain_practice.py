@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Tool
-from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of

@@ -1,6 +1,5 @@
 """The flows of the seed, out of the ledger of real runs: what the actors of a thread say to each other, in order."""
 
-from pydantic_ai.exceptions import ModelHTTPError
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of
 
 from antiphon.patterns.postchain import ChainConfig

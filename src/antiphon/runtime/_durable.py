@@ -44,13 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from antiphon.ledger import Record
+    from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._delivery import DeliveryState
+    from antiphon.runtime._delivery import DeliveryState, InFlight
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._reporting import DeadLetters
-    from antiphon.runtime._services import Lifetime
 
 A_WHILE: Final = 2.0
 """Seconds after which an append that was cut off has reached the ledger, or never will."""

@@ -11,7 +11,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from antiphon.agents import ledger_run
-from antiphon.errors import RefusedError, StoppedError
+from antiphon.errors import StoppedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken

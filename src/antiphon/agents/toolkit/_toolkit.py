@@ -39,7 +39,7 @@ from antiphon.agents.toolkit._servers import (
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
-from antiphon.errors import ParkedError, SetupError
+from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 

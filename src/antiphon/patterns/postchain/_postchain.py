@@ -227,9 +227,7 @@ class PostChain(Pattern):
             answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:
             outcome = failed(thread_id, exc)
-            return ChainResult(
-                thread_id, outcome.status, error_code=outcome.error_code, error_message=outcome.error_message
-            )
+            return ChainResult(thread_id, outcome.status, error_code=outcome.error_code, error_message=outcome.error_message)
         return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
