@@ -704,7 +704,8 @@ class ParkedError(DeliveryError):
 class StoppedError(ParkedError):
     """Something outside failed: a provider, a key, a spent budget, a tool server. The call stays open, and can be resumed.
 
-    The failed attempt is a row beside the call. Put right what failed, then resume the thread, or do the same task in it again.
+    The failed attempt is a row beside the call. Put right what failed, then resume the thread, or do the same task in it
+    again.
     """
 
     code = "STOPPED"

@@ -5,10 +5,10 @@ from there. The function must therefore get everything from the run: its input i
 A program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
 
 **Which runs are taken.** Those of the given programs that nobody has and that wait for no person (`RunStatus.is_left`), unless
-this build has given them up. A run that something outside has stopped is taken by `recover_runs`, because somebody asks for it,
-and not by `host_runs`, which would ask a provider that is down again and again. A run that failed is taken only if the caller
-says so: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives the thread
-to one of them.
+this build has given them up. A run that something outside has stopped is taken by `recover_runs`, because somebody asks for
+it, and not by `host_runs`, which would ask a provider that is down again and again. A run that failed is taken only if the
+caller says so: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives
+the thread to one of them.
 """
 
 from __future__ import annotations

@@ -816,9 +816,9 @@ def ledger_run(
     `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
     continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
 
-    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or as
-    stopped if something outside has failed: a provider, a key, a spent budget. One that was cancelled or interrupted waits for
-    a program that continues it.
+    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or
+    as stopped if something outside has failed: a provider, a key, a spent budget. One that was cancelled or interrupted waits
+    for a program that continues it.
 
     A block in which nothing is recorded, and an agent in it that has no `LedgerDurability`, is reported as a
     `DurabilityWarning`; if it is `required` that everything is recorded, as an error. A program without an event loop uses

@@ -112,12 +112,13 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
         `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
         themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
-        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
-        a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
+        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what a
+        run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
         `live` has models stream their answers, for `listen`. `name` is what the journal calls the agent, if not by its own
-        name. `on_change` is that of `ledger_run`, where the run does not say it. `outages` says how often a model is asked again
-        inside of a request, and whether a request that fails in the end stays open; without it, the failure is the outcome.
+        name. `on_change` is that of `ledger_run`, where the run does not say it. `outages` says how often a model is asked
+        again inside of a request, and whether a request that fails in the end stays open; without it, the failure is the
+        outcome.
 
         Raises:
             TypeError: the ledger is not open, or is none.

@@ -188,10 +188,7 @@ async def with_known_errors(
         if exc.code == _TOOL:
             error = _as_raised(original, exc.details, known or exc)
             raise error from (error.__cause__ if error is original else original)
-        for each in (original, known):
-            if each is not None:
-                with suppress(AttributeError):
-                    setattr(each, _OUTCOME, True)
+        _mark_outcomes(original, known)
         if isinstance(original, AgentRunError | UserError) and _is_stored(original, exc):
             raise original from None
         raise (known or exc) from original
@@ -276,6 +273,13 @@ class ModelOutages(Protocol):
     def stop(self, error: Exception) -> StoppedError | None:
         """Return the error that leaves the request open, so that it is made again later; None: `error` is its outcome."""
         ...
+
+
+def _mark_outcomes(*errors: Exception | None) -> None:
+    """Note on errors that they are stored as the outcome of their request."""
+    for error in errors:
+        with suppress(AttributeError):
+            setattr(error, _OUTCOME, True)
 
 
 def mark_tried(error: Exception, attempts: int) -> None:

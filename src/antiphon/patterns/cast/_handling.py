@@ -1,10 +1,10 @@
 """What the handlers of all patterns share: the run around a handler, messages that stay open, and calls that are closed.
 
 A handler that cannot continue here may continue later, or in another program: after a person has settled or approved something
-(`ParkedError`), has put right what failed outside or given a new budget (`StoppedError`), or in a program with the toolkit that
-guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside `left_open`
-the message stays open instead: the caller gets the error, and the same request continues from there, in this process or the
-next. Why it stopped is a row beside the message, `STOPPED`, which is open until the thread is resumed.
+(`ParkedError`), has put right what failed outside or given a new budget (`StoppedError`), or in a program with the toolkit
+that guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside
+`left_open` the message stays open instead: the caller gets the error, and the same request continues from there, in this
+process or the next. Why it stopped is a row beside the message, `STOPPED`, which is open until the thread is resumed.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ that may help, then asks the next one; if none answers, it raises one error.
 
 **Outside causes.** A provider that is down, a key that is missing or refused, an answer in a wrong protocol: none of that is
 the end of the work (`is_outside`). The request of the last model stays open then, with a row for each attempt that failed, and
-the caller gets a `StoppedError`. When the thread is resumed, the same request is made again, and nothing before it. The failure
-of a model that has a fallback is the outcome of its request: otherwise it would be asked again after the fallback answered.
+the caller gets a `StoppedError`. When the thread is resumed, the same request is made again, and nothing before it. The
+failure of a model that has a fallback is the outcome of its request: otherwise it would be asked again after the fallback
+answered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
 A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the request stays open
-and the thread stops until it is resumed; a client that asks an agent directly gets an error. If the agent itself fails, because
-its model does not answer as it must, the manager answers with an error: the phase notifies the supervisor, which restarts it.
+and the thread stops until it is resumed; a client that asks an agent directly gets an error. If the agent itself fails,
+because its model does not answer as it must, the manager answers with an error: the phase notifies the supervisor, which
+restarts it.
 """
 
 from __future__ import annotations
