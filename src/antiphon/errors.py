@@ -28,6 +28,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ChainConfigError          a chain's configuration is unreadable, or has an unknown key
 │   ├── TeamFileError             a team file is unreadable, or has an unknown key
 │   ├── CastError                 an agent's name is unknown, or is used twice
+│   ├── SettingsError             .option: what a thread was run with is not there, has changed, or is not trusted; name it
 │   └── ToolOffError              .tool .line: a tool is not enabled
 ├── ModelError                    .model: the requested model cannot be used
 │   ├── UnknownModelError         .nearest: no model has that name; check the name
@@ -44,6 +45,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
 │   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── BudgetNeededError         the thread has spent its budget; give it a new one
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait for that, then ask again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
@@ -86,6 +88,7 @@ __all__ = [
     "AppendConflictError",
     "AppendRefusedError",
     "BudgetExceededError",
+    "BudgetNeededError",
     "CalculationError",
     "CastError",
     "ChainConfigError",
@@ -127,6 +130,7 @@ __all__ = [
     "ScriptError",
     "SecretNameError",
     "ServiceError",
+    "SettingsError",
     "SetupError",
     "StoppedError",
     "StreamCutError",
@@ -414,6 +418,19 @@ class CastError(SetupError):
     """The name of an agent is unknown, or is used twice; the text lists the agents."""
 
 
+class SettingsError(SetupError):
+    """What a thread was run with is not there, has changed, or is not trusted by this user. Nothing was started."""
+
+    def __init__(self, reason: str, option: str) -> None:
+        super().__init__(reason, option)
+        self.reason = reason
+        self.option = option
+        """The option of a command by which a person names it."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}; name it with {self.option} to use it"
+
+
 class ToolOffError(SetupError):
     """A tool is not enabled."""
 
@@ -561,6 +578,10 @@ class ThreadEndedError(ServiceError):
     def __init__(self, reason: str, thread_id: str, status: str) -> None:
         super().__init__(reason, thread_id, status)
         self.status = status
+
+
+class BudgetNeededError(ServiceError):
+    """The thread has spent its budget. It goes on with a new one."""
 
 
 class ThreadBusyError(ServiceError):

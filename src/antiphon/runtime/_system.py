@@ -370,6 +370,17 @@ class System:
         """
         return await self._kernel.journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
+    async def append_note(self, thread_id: str, note: Message) -> Record:
+        """Append a note of the program to the journal of a thread of this system, which claims it if need be.
+
+        Raises:
+            FencedError: another host takes the thread over at the same time.
+            OwnedError: another living host has the thread.
+            LedgerError: it cannot be written.
+        """
+        (record,) = await self._kernel.journal.write(thread_id, (note,))
+        return record
+
     async def tell(
         self,
         to: str,
