@@ -33,7 +33,7 @@ pytest.importorskip("apsw")
 pytest.importorskip("openai")
 
 MODEL = "openai-chat:fake"
-MOMENTS = {"": 1, "ci": 10, "full": 50}.get(os.environ.get("ANTIPHON_CHAOS", ""), 50)
+MOMENTS = {"": 1, "ci": 50, "nightly": 200}[os.environ.get("ANTIPHON_CHAOS", "")]
 """How many random moments each pattern is interrupted at."""
 
 CALL = 'CALL calculator {"expression": "17 * 23"}'
