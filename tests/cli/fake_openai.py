@@ -157,7 +157,11 @@ def _message(body: dict[str, Any]) -> dict[str, Any]:
 
 def _call(name: str, arguments: Any, number: int) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": f"call-{number}", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"call-{number}", "type": "function", "function": function}],
+    }
 
 
 def _sample(schema: dict[str, Any], named: dict[str, Any]) -> Any:
@@ -204,5 +208,9 @@ def _chunks(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         deltas.append({"tool_calls": [{"index": number, **call}]})
     for delta in deltas:
         yield {**form, "usage": None, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-    yield {**form, "usage": None, "choices": [{"index": 0, "delta": {}, "finish_reason": whole["choices"][0]["finish_reason"]}]}
+    yield {
+        **form,
+        "usage": None,
+        "choices": [{"index": 0, "delta": {}, "finish_reason": whole["choices"][0]["finish_reason"]}],
+    }
     yield {**form, "choices": []}
