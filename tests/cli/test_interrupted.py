@@ -4,6 +4,7 @@ The provider is a server of ours that counts: what was answered and recorded is 
 flight at the moment of the kill may be: nobody can know whether its answer arrived. `ANTIPHON_CHAOS` has many random moments.
 """
 
+import asyncio
 import json
 import os
 import pty
@@ -226,12 +227,13 @@ def _check(place: Place, thread_id: str, needed: int, at_kill: set[str]) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * MOMENTS + 120)
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_printed_command_completes_what_was_interrupted(
     zygote: Zygote, fake: FakeOpenAI, tmp_path: Path, pattern: str, how: str
 ) -> None:
-    """The done-when of the first ten minutes: at each random moment, the printed command completes it, and nothing is paid twice."""
+    """At each random moment: the printed command completes the thread, and nothing that was recorded is paid twice."""
     draw, again = random.Random(f"{pattern}-{how}"), 0
     place = Place(zygote, fake, tmp_path, pattern)
     began = time.monotonic()
@@ -260,7 +262,8 @@ def test_the_printed_command_completes_what_was_interrupted(
             assert ANSWER.split()[0] in resumed.text
             assert "Traceback" not in running.text + resumed.text
         again += _check(place, command[1], needed, at_kill | {each.digest for each in fake.asked[-1:]})
-    print(f"{pattern}, {how}: {MOMENTS} of {MOMENTS} complete; requests in flight that were asked again: {again}")
+    counted = f"{pattern}, {how}: {MOMENTS} of {MOMENTS} complete; requests in flight that were asked again: {again}"
+    print(counted)  # noqa: T201 (what `make chaos` is run for)
 
 
 @pytest.mark.slow
@@ -313,7 +316,6 @@ def test_a_thread_is_continued_with_what_it_was_run_with(zygote: Zygote, fake: F
     assert place.type("resume", branch).wait().exit_code == 0
     assert len(fake.answered) == 13
     assert "that go otherwise now: 0" in place.type("replay", thread_id, "--against").wait().text
-    import asyncio
 
     async def recorded() -> Any:
         async with open_ledger(f"sqlite:///{tmp_path}/antiphon.db") as ledger:

@@ -79,8 +79,8 @@ def run(
         return
     if thread is not None and _is_of_team(thread, ledger):
         _check_none_given({"--add": documents, "--config": config}, "not with a thread of a team: its file says what it uses")
-        given = {"files": files, "model": model, "budget": read_budget(budget)}
-        run_team(TeamTask(thread, ledger, task=question, **given), for_programs=for_programs, is_quiet=is_quiet)
+        task = TeamTask(thread, ledger, task=question, files=files, model=model, budget=read_budget(budget))
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
     texts = {str(path): read_document(path) for path in documents or ()}
@@ -204,12 +204,11 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool) -> None:
     async def work(found: Ledger) -> RunReport:
         try:
             with interruptible() as stop:
-                return await task.do(found, hear=hear, stop=stop)
+                tell = None if hear is None else partial(say_thread, ledger=task.ledger)
+                return await task.do(found, tell=tell, hear=hear, stop=stop)
         except ParkedError as exc:
             fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
 
-    if hear is not None:
-        say_thread(task.thread_id, task.ledger)
     report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
         note(f"stopped; go on with: {task.command}")

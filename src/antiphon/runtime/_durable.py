@@ -362,8 +362,8 @@ class Durable:
                 return False
             if Standing.of(rows, delivery.invocation_id).parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
-            rows = await self._go_on(_thread(delivery), rows)
-            delivery.standing = Standing.of(rows, delivery.invocation_id)
+            left = await self._go_on(_thread(delivery), rows)
+            delivery.standing = Standing.of(left, delivery.invocation_id)
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         except errors.ActorStoppedError as exc:

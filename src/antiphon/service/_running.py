@@ -486,12 +486,13 @@ async def run_team(
     model: str | None = None,
     files: Path | None = None,
     budget: Mapping[str, float] | None = None,
+    tell: Callable[[str], None] | None = None,
     hear: Callable[[TeamStep], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> RunReport:
     """Have the team of a file do a task. The same task in the same thread continues, and is not done again.
 
-    The thread records what it is run with, so that `resume_team` continues it.
+    The thread records what it is run with, so that `resume_team` continues it: from when `tell` is called with the thread.
 
     Raises:
         TeamFileError: the file cannot be read, or is wrong.
@@ -505,6 +506,8 @@ async def run_team(
     async with open_team(team, ledger, model=model, recover=False, **more) as pattern:
         is_new = await ledger.thread(own) is None
         await record_settings(ledger, own, used, None if is_new else pattern.system)
+        if tell is not None:
+            tell(own)
         if not is_new and (await pattern.status(own)).status == "paused":
             await pattern.resume(own)
         await _recover(pattern, own)
@@ -546,8 +549,7 @@ async def resume_team(
     model: str | None = None,
     files: Path | None = None,
     budget: Mapping[str, float] | None = None,
-    hear: Callable[[TeamStep], None] | None = None,
-    stop: asyncio.Event | None = None,
+    **more: Any,
 ) -> RunReport:
     """Continue the task of a team where it stopped, with what the thread was run with, unless something else is given.
 
@@ -566,7 +568,7 @@ async def resume_team(
         raise ThreadEndedError(f"thread {thread_id} is {found.status}", thread_id, found.status)
     await check_budget(ledger, thread_id, budget)
     path = team or team_path(before)
-    given: dict[str, Any] = {"model": model or before.model, "budget": budget or before.budget, "hear": hear, "stop": stop}
+    given: dict[str, Any] = {"model": model or before.model, "budget": budget or before.budget, **more}
     folder = files or (None if before.files is None else Path(before.files))
     return await run_team(ledger, path, before.task, thread_id=thread_id, files=folder, **given)
 

@@ -101,10 +101,14 @@ class RunSettings:
         """Return the settings of a task for a team.
 
         Raises:
-            SetupError: the team file cannot be read.
+            TeamFileError: the team file cannot be read.
         """
         folder = None if files is None else str(files.resolve())
-        return cls(model=model, team=UsedFile.read(team), files=folder, task=task, budget=budget)
+        try:
+            file = UsedFile.read(team)
+        except SetupError as exc:
+            raise TeamFileError(str(exc)) from exc
+        return cls(model=model, team=file, files=folder, task=task, budget=budget)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, without what is not set."""
