@@ -281,6 +281,9 @@ def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(
     resumed = place.type(*place.printed(stopped)).wait()
     assert (resumed.exit_code, len(set(fake.answered)), len(fake.answered)) == (0, 6, 6)
     assert "Traceback" not in stopped.text + resumed.text
+    if failure == "503":
+        again = place.type("replay", place.printed(stopped)[1], "--against").wait()
+        assert "that go otherwise now: 0" in again.text
 
 
 @pytest.mark.slow

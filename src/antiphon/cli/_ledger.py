@@ -186,11 +186,9 @@ async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
     who = f"process {process} on {where}" if machine and process.isdigit() else f"host {owner!r}"
     found = [each for each in await ledger.hosts() if each.host.name == owner]
     since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
-    free = f" If that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC." if found else ""
-    return (
-        f"thread {thread_id} is in use: {who} runs it{since}. Nothing was changed.\n"
-        f"`antiphon resume {thread_id}` waits for its answer; `antiphon pause {thread_id}` stops it there.{free}"
-    )
+    free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
+    todo = f"`antiphon resume {thread_id}` waits for its answer, `antiphon pause {thread_id}` stops it there"
+    return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 
 def _redaction() -> Literal["off"] | None:

@@ -15,8 +15,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.agents.config import read_config, read_small
 from antiphon.errors import BudgetNeededError, ChainConfigError, OwnedError, SettingsError, SetupError, TeamFileError
@@ -127,7 +128,12 @@ class RunSettings:
         """Return the budget of the thread; None: the one of its file, or none."""
         from antiphon.agents import AgentBudget  # noqa: PLC0415 (only where it is used)
 
-        return None if self.budget is None else AgentBudget(**self.budget)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (names and numbers are checked)
+        if self.budget is None:
+            return None
+        given: dict[str, Any] = dict(self.budget)
+        if "cost" in given:
+            given["cost"] = Decimal(str(given["cost"]))
+        return AgentBudget(**given)
 
 
 def _file_json(file: UsedFile | None) -> dict[str, str] | None:
@@ -135,7 +141,10 @@ def _file_json(file: UsedFile | None) -> dict[str, str] | None:
 
 
 def _file_of(said: Any) -> UsedFile | None:
-    return UsedFile(**{name: str(said[name]) for name in ("path", "digest", "text")}) if isinstance(said, dict) else None
+    if not isinstance(said, dict):
+        return None
+    form = cast("dict[str, Any]", said)
+    return UsedFile(str(form["path"]), str(form["digest"]), str(form["text"]))
 
 
 # ---------------------------------------------------------------- in the thread

@@ -126,7 +126,8 @@ async def ask_in_turn(
             _raise_if_not_about_models(exc)
             failure = exc
     is_missing = is_outside(failure) and isinstance(failure, AntiphonError)  # a key, a package: found before any request
-    if is_missing or (is_request and is_outside(failure) and not is_outcome(failure)):
+    is_failed_request = is_request and is_outside(failure) and not is_outcome(failure)
+    if current_run() is not None and (is_missing or is_failed_request):  # else nothing stays open that could go on
         raise _stopped(failure, who) from failure
     said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
     details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}

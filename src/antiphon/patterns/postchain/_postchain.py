@@ -272,7 +272,7 @@ class PostChain(Pattern):
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
-            return ChainResult(**{"thread_id": thread_id, "status": life.status, "outputs": life.outputs or {}, **parked})
+            return replace(ChainResult(thread_id, life.status, outputs=life.outputs or {}), **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
             match record.message.parts if record.message.lane == "control" else ():
                 case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
