@@ -112,10 +112,8 @@ def test_a_question_to_a_running_thread_is_refused_and_the_thread_goes_on(folder
         code, out, err = ended(first)
 
     assert refused.exit_code == 1
-    assert re.fullmatch(
-        rf"thread {thread['thread_id']} is in use: process \d+ on this machine runs it, since [\d:]+ UTC; .*`antiphon resume .*\n",
-        refused.stderr,
-    )
+    who = r"process \d+ on this machine runs it, since [\d:]+ UTC"
+    assert re.fullmatch(rf"thread {thread['thread_id']} is in use: {who}; .*`antiphon resume .*\n", refused.stderr)
     assert (code, json.loads(out)["status"]) == (0, "completed"), err
     assert len(set(requests(folder))) == len(requests(folder))
 
