@@ -91,7 +91,7 @@ instructions = "You cook."
 """,
 }
 PATTERNS = ("postchain", *TEAMS)
-_PRINTED = re.compile(r"go on with: (antiphon resume [^\r\n]+)")
+_PRINTED = re.compile(r"go on with:\s+(antiphon resume [^\r\n]+)")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_
 from antiphon.cli._live import (
     BudgetOption,
     ConfigOption,
-    LiveView,
+    EventsOption,
     ModelOption,
     QuietOption,
     check_model,
@@ -28,6 +28,7 @@ from antiphon.cli._live import (
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._run import TeamTask, run_team
 from antiphon.cli._screen import fail, note, open_console, print_pairs
+from antiphon.cli._view import open_view, watching
 from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def resume(
     budget: BudgetOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
+    as_events: EventsOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Continue a thread where it stopped, with what it was run with. Finished steps do not run again."""
@@ -130,22 +132,23 @@ def resume(
         return
 
     async def work(runner: ChainRunner) -> RunReport:
-        hear = None if is_quiet or for_programs else LiveView().take
-        tell = None if is_quiet or for_programs else _tell_host
+        view = open_view(is_quiet=is_quiet or for_programs, as_events=as_events)
+        tell = None if is_quiet or for_programs or as_events else _tell_host
         with interruptible() as stop:
-            return await runner.resume(thread, tell=tell, hear=hear, stop=stop)
+            async with watching(view, runner.ledger):
+                return await runner.resume(thread, tell=tell, hear=view.take, stop=stop)
 
     if model is not None:
         check_model(model)
     if with_ledger(ledger, partial(_is_team, thread=thread)) or team is not None:
         task = TeamTask(thread, ledger, team=team, files=files, model=model, budget=read_budget(budget))
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet)
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
         return
     if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
         note(f"thread {thread} continues in the program that runs it")
         return
     report = run_chain(ledger, work, model=model, config=config, thread=thread, budget=budget)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
 
 
 async def _is_team(ledger: Ledger, *, thread: str) -> bool:

@@ -15,7 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from antiphon.agents import AgentBudget
+from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
+from pydantic_ai.messages import TextPart as SpokenText
+
+from antiphon.agents import AgentBudget, listen
 from antiphon.errors import (
     OtherPatternError,
     OwnedError,
@@ -27,7 +30,7 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, PostChain, event_of
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import STOPPED
@@ -47,8 +50,8 @@ from antiphon.service._settings import (
     team_path,
     with_changes,
 )
-from antiphon.service._threads import find_thread
-from antiphon.service._transcript import brief, call_text
+from antiphon.service._threads import check_new, find_thread
+from antiphon.service._transcript import brief, call_text, prose
 
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
@@ -78,6 +81,13 @@ class RunReport:
     """The host in which the thread goes on, if only the wait for it was interrupted."""
     failed_at: str | None = None
     """Where a branch of a failed thread begins: before the phase, or the message, that failed."""
+    is_chain: bool = False
+    """Whether the thread goes through six phases."""
+
+    @property
+    def answer(self) -> str | None:
+        """The response for people. Teams often answer in JSON: that is written as Markdown."""
+        return self.response if self.is_chain or self.response is None else prose(self.response)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -111,7 +121,8 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
-    return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+    used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
+    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
 
 
 # ---------------------------------------------------------------- six phases
@@ -202,19 +213,25 @@ class ChainRunner:
         question: str,
         *,
         thread_id: str | None = None,
+        name: str | None = None,
         user_id: str = "user",
         tell: Callable[[str], None] | None = None,
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Answer a question, in a new thread or as the next turn of one. `tell` is called with the thread before it begins.
+        """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
+
+        `tell` is called with the thread before it begins: from then on it can be resumed.
 
         Raises:
+            PlaceError: there is a thread of that name.
             ThreadBusyError: the thread has not finished its turn.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
         if thread_id is None:
-            own = await self._chain.create(question, user_id=user_id)
+            if name is not None:
+                await check_new(self.ledger, name)
+            own = await self._chain.create(question, user_id=user_id, thread_id=name)
             await self._record(own)
             if tell is not None:
                 tell(own)
@@ -458,7 +475,7 @@ class _Follower:
 
 # ---------------------------------------------------------------- teams
 
-TeamStepKind: TypeAlias = Literal["asked", "called", "returned", "failed", "said"]
+TeamStepKind: TypeAlias = Literal["asked", "answered", "called", "returned", "failed", "said", "words"]
 
 _UNSHOWN: Final = frozenset({"assign_task", "final_result", "invoke_agent"})
 """Calls by which agents ask another, or answer: these are shown when they arrive."""
@@ -474,7 +491,15 @@ class TeamStep:
     agent: str
     """Who is asked, calls a tool, or speaks; for a result, the tool."""
     text: str = ""
-    """The call, the result, the error or the words, on one line; for `asked`, the agent who asks, if it was one."""
+    """The call, the result, the error or the words, on one line.
+
+    For `asked`, the agent who asks, if it was one; for `answered`, the error, if it is one; for `words`, a piece that is not
+    recorded.
+    """
+    id: str = ""
+    """Of a call and its result, or of a request and its answer: what pairs them."""
+    seq: int | None = None
+    """Its place in the ledger."""
 
 
 async def run_team(
@@ -502,7 +527,7 @@ async def run_team(
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
     used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
-    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget()}
+    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": hear is not None}
     async with open_team(team, ledger, model=model, recover=False, **more) as pattern:
         is_new = await ledger.thread(own) is None
         await record_settings(ledger, own, used, None if is_new else pattern.system)
@@ -515,7 +540,8 @@ async def run_team(
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
-        await _until_done(running, stop or asyncio.Event())
+        async with _words(ledger, own, hear):
+            await _until_done(running, stop or asyncio.Event())
         is_interrupted = not running.done()
     if is_interrupted:
         running.cancel()
@@ -582,6 +608,35 @@ async def _recover(pattern: Pattern, thread_id: str) -> None:
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
 
 
+@asynccontextmanager
+async def _words(ledger: Ledger, thread_id: str, hear: Callable[[TeamStep], None] | None) -> AsyncGenerator[None]:
+    """Hear the words of a team's agents while they arrive, as long as the block lasts."""
+
+    async def pass_on(hear: Callable[[TeamStep], None]) -> None:
+        while True:  # the deltas end with each run of an agent
+            async with listen(ledger, thread_id) as deltas:
+                async for delta in deltas:
+                    if text := _text_in(delta.event):
+                        hear(TeamStep("words", delta.agent or "", text))
+
+    passing = None if hear is None else asyncio.create_task(pass_on(hear))
+    try:
+        yield
+    finally:
+        if passing is not None:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+
+def _text_in(event: AgentStreamEvent) -> str:
+    """Return the words that an event of a model's answer adds."""
+    match event:
+        case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""
+
+
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -624,15 +679,20 @@ class _TeamWatcher:
         if record.message.thread_id != self._thread_id:
             return
         for step in self._steps(record.message):
-            if step != self._last:
-                self._hear(step)
-                self._last = step
+            same = replace(step, id="") if step.kind == "said" else step
+            if same != self._last:
+                self._hear(replace(step, seq=record.seq))
+                self._last = same
 
     def _steps(self, message: Message) -> Iterator[TeamStep]:
         match message.lane, message.payload:
             case "control", OptionCallPayload() if message.to:
                 caller = _agent_at(message.policy)
-                yield TeamStep("asked", _agent_at(message.to[0]), caller if caller in self._agents else "")
+                asked, by = _agent_at(message.to[0]), caller if caller in self._agents else ""
+                yield TeamStep("asked", asked, by, message.payload.invocation_id)
+            case "control", OptionResultPayload() as payload:
+                error = brief(payload.error_message) if payload.is_error else ""
+                yield TeamStep("answered", _agent_at(message.policy), error, payload.invocation_id)
             case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
                 if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
                     yield _tool_step(message.policy, payload)
@@ -646,10 +706,10 @@ class _TeamWatcher:
 
 def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
     if isinstance(payload, OptionCallPayload):
-        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments))
+        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
     if payload.is_error:
-        return TeamStep("failed", payload.option_name, brief(payload.error_message))
-    return TeamStep("returned", payload.option_name, brief(payload.result))
+        return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
+    return TeamStep("returned", payload.option_name, brief(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

@@ -168,11 +168,12 @@ def open_team(
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     recover: bool = True,
     budget: AgentBudget | None = None,
+    live: bool = False,
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
     `model` overrides the models of the file; `files` overrides its folder; `budget` that of a thread. `settings` are those of
-    the system, and `recover` is that of every `Pattern`.
+    the system, `recover` is that of every `Pattern`, and `live` that of its `Cast`.
 
     Raises:
         TeamFileError: the file cannot be read, or is invalid; the text says where.
@@ -188,6 +189,7 @@ def open_team(
             "patience": team.patience,
             "thread_budget": budget or team.budget.as_budget(),
             "recover": recover,
+            "live": live,
         }
         pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
         _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds
