@@ -225,7 +225,7 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
     """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
     if task.model is not None:
         check_model(task.model)
-    view = open_view(task.task, is_quiet=is_quiet or for_programs, as_events=as_events)
+    view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
     view.thread_id = task.thread_id
 
     async def work(found: Ledger) -> RunReport:
