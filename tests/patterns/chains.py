@@ -67,7 +67,7 @@ class Teller(FunctionModel):
                 raise witness.failures.pop(0)
         finally:
             witness.running -= 1
-        if witness.blanks and witness.blank_in in _question(messages):
+        if witness.blanks and witness.blank_in in str(messages):
             witness.blanks -= 1
             return ModelResponse([])
         tools = {tool.name for tool in info.function_tools}
