@@ -6,8 +6,8 @@
     renamed      invocation~N               N from 2: the call or effect under the id before was withdrawn
     row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
                  invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`,
-                                            `#reopen`, `#changed-…`, `#patch-…`; `#failed` of a run, `#failed2` of its second
-                                            attempt
+                                            `#reopen`, `#changed-…`, `#patch-…`; `#stop`, `#stop2` of a message that something
+                                            outside stopped; `#failed` of a run, `#failed2` of its second attempt
 
 A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
 changes.
@@ -45,6 +45,7 @@ __all__ = [
     "run_of",
     "settled_id",
     "step_id",
+    "stop_id",
     "withdrawn_id",
 ]
 
@@ -164,6 +165,11 @@ def again_id(invocation_id: str, attempt: int) -> str:
 def park_id(invocation_id: str, time: int = 1) -> str:
     """Return the invocation of the row that parks a message or an effect, for the first time or a later one."""
     return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
+
+
+def stop_id(invocation_id: str, time: int) -> str:
+    """Return the invocation of the row that says why a message stopped, for the first time or a later one."""
+    return f"{invocation_id}#stop" if time == 1 else f"{invocation_id}#stop{time}"
 
 
 def reopen_id(invocation_id: str) -> str:
