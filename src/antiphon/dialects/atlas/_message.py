@@ -34,7 +34,7 @@ _UNKNOWN_TYPE = "unknown"
 
 
 class Envelope(TypedDict, total=False):
-    """What every factory takes besides its own arguments."""
+    """The arguments that all factories share."""
 
     metadata: Mapping[str, Any] | None
     task_id: str | None

@@ -1,4 +1,4 @@
-"""Values as JSON and back: what JSON has no word for is written with a tag from a closed list.
+"""Values as JSON and back: a type that JSON does not have is written with a tag from a closed list.
 
 A tag is an object with exactly these keys, and `type` only in the last row:
 
@@ -80,7 +80,7 @@ _NAMED = frozenset({"enum", "dataclass", "model", "object"})
 
 
 class ContentError(ValueError):
-    """Something that a message cannot hold: why, and where."""
+    """A value that a message cannot hold, with the reason and the path."""
 
     def __init__(self, reason: str, path: Path = ()) -> None:
         super().__init__(reason, path)

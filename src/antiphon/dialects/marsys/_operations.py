@@ -47,12 +47,12 @@ VALID_ROLES = frozenset({"system", "user", "assistant", "tool", "error", "agent_
 
 
 def validate_message(message: Message) -> bool:
-    """Whether a message is as it should be; `validation_errors` says why it is not."""
+    """Whether a message is valid; `validation_errors` returns the reasons if it is not."""
     return not validation_errors(message)
 
 
 def validation_errors(message: Message) -> list[str]:
-    """Return what is wrong with a message, a sentence for each thing; empty if it is good."""
+    """Return the faults of a message, one sentence each; empty if it is valid."""
     return [*_role_errors(message), *_content_errors(message), *_tool_call_errors(message)]
 
 
