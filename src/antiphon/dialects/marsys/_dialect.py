@@ -182,7 +182,7 @@ def _arguments(unit: Unit, given: object, path: tuple[str | int, ...]) -> tuple[
 
 
 def _names(unit: Unit) -> list[str]:
-    """Return the key that pairs an agent's call with its answer: the interaction, else the task (it may have several calls)."""
+    """Return the key that pairs an agent's call with its answer: the interaction, else the task (which may have several)."""
     given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
     return [each for each in given if isinstance(each, str) and each]
 
