@@ -160,7 +160,7 @@ class SecretRule(NamedTuple):
 
 
 def _secret_in(match: re.Match[str]) -> tuple[int, int]:
-    """Return where the secret is in what matched: the group of that name, else all of it."""
+    """Return the span of the secret in a match: the group `secret`, else the whole match."""
     start, end = match.span("secret") if "secret" in match.re.groupindex else (-1, -1)
     return match.span() if start < 0 else (start, end)
 

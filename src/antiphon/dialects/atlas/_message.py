@@ -460,7 +460,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         """Read what `to_dict` gave. Only `content` is required; unknown fields are kept.
 
         Raises:
-            ValueError: it is no message; the error has the path.
+            ValueError: it is not a message; the error has the path.
         """
         return cls._of(encode_message(data, Encoder(cls.encoders, written=True)))
 

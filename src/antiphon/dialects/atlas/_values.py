@@ -132,7 +132,7 @@ class Encoder:
         """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys.
 
         Raises:
-            ContentError: it is no mapping, or the first thing in it that cannot be written.
+            ContentError: it is not a mapping, or a value in it cannot be written; the error is about the first one.
         """
         if not isinstance(given, Mapping):
             refuse(f"must be a dict, not {type(given).__name__}", path)

@@ -322,7 +322,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
 
 
 def _needs_list(parts: Sequence[Part]) -> bool:
-    """Whether parts say more than a text can, and something of that in a list."""
+    """Whether parts have content that a text cannot hold and a list can."""
     return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
 
 

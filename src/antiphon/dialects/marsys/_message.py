@@ -307,7 +307,7 @@ class Message:
         The defaults replace missing fields of the response.
 
         Raises:
-            ValueError: the response or what the processor returned is no message.
+            ValueError: the response, or the return value of the processor, is not a message.
         """
         said: Any = as_object(response, "a response")
         if processor is not None:
@@ -333,7 +333,7 @@ class Message:
 
         Raises:
             ValidationError: a field is not what it should be; the error says which.
-            ValueError: this is no dict.
+            ValueError: the value is not a dict.
         """
         data = as_object(data, "a message")
         fields: dict[str, Any] = {field: data[field] for field in FIELDS if data.get(field) is not None}
