@@ -234,7 +234,9 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
                 async with watching(view, found):
                     return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
-            fail(f"{exc}\nthen go on with: {task.command}", code=WAITING)
+            note(str(exc), style="bad")
+            note("then go on with:", command=task.command)
+            raise typer.Exit(WAITING) from None
 
     report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
