@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.models.test import TestModel
@@ -14,7 +15,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from tests.patterns.chains import said_in
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget
+from antiphon.agents import AgentBudget, LedgerDurability, ledger_run, recover_runs, runs
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -211,3 +212,33 @@ async def test_the_wire_of_the_seed_shows_a_stopped_thread_as_paused() -> None:
         assert "503" in status.model_extra["waiting_for"]["reason"]
         with pytest.raises(RefusedError):
             await chain.start("t", "Something else?")
+
+
+# ---------------------------------------------------------------- runs of programs
+
+
+async def test_a_run_that_something_outside_ends_is_stopped_and_recovered() -> None:
+    """It is continued by whoever asks for that, and not by a host, which would ask the provider again and again."""
+    ledger, provider = MemoryLedger(), Provider(fails_after=0)
+    agent = Agent(Counted(provider), name="clerk", capabilities=[LedgerDurability(ledger)])
+    with pytest.raises(ModelHTTPError):
+        async with ledger_run("t", ledger=ledger, name="clerk", input=TASK):
+            await agent.run(TASK)
+    (run,) = await runs(ledger)
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert (run.status, run.is_left, summary.status) == ("stopped", False, "stopped")
+    assert "503" in (run.reason or "")
+    provider.fails_after = None
+    (done,) = await recover_runs(ledger, [agent])
+    assert (done.status, provider.answered) == ("completed", 1)
+
+
+async def test_a_run_that_ends_with_another_error_has_failed() -> None:
+    ledger, provider = MemoryLedger(), Provider(fails_after=0, failure=ModelHTTPError(400, "counted", "wrong"))
+    agent = Agent(Counted(provider), name="clerk", capabilities=[LedgerDurability(ledger)])
+    with pytest.raises(ModelHTTPError):
+        async with ledger_run("t", ledger=ledger):
+            await agent.run(TASK)
+    (run,) = await runs(ledger)
+    assert run.status == "failed"
