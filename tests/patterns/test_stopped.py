@@ -1,5 +1,6 @@
 """What fails because of something outside is stopped, not failed: the thread goes on from there, and nothing is paid twice."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,9 +18,9 @@ from typing_extensions import override
 
 from antiphon.agents import AgentBudget, LedgerDurability, ledger_run, recover_runs, runs
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionCallPayload, OptionResultPayload
+from antiphon.messages import OptionCallPayload, OptionResultPayload, current_port
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
@@ -159,6 +160,25 @@ async def test_a_thread_that_is_resumed_too_early_stops_again(name: str) -> None
         assert (await _run(name, ledger, provider)).status == "stopped"
     provider.fails_after = None
     assert (await _run(name, ledger, provider)).status == "completed"
+
+
+@each_pattern
+async def test_a_stopped_thread_does_not_go_on_by_itself(name: str) -> None:
+    """A host, or a program that recovers what others left, does not ask a provider that is down again and again."""
+    ledger, provider = MemoryLedger(), Provider(fails_after=0)
+    assert (await _run(name, ledger, provider)).status == "stopped"
+    asked = provider.asked
+    model = Counted(provider, ("look",) if name in WITH_TOOL else ())
+    async with PATTERNS[name](ledger, model=model, patience=QUICK) as pattern:
+        (left,) = (await ledger.threads(ThreadFilter(system=False))).threads
+        epoch = await ledger.claim(left.thread_id)  # as a process that dies would leave it: open, and due
+        await ledger.release(left.thread_id, epoch=epoch, wake_at=current_port().now())
+        assert (await pattern.system.recover()).threads == 1
+        await asyncio.sleep(0.05)
+    assert provider.asked == asked
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert summary.status == "stopped"
 
 
 @pytest.mark.parametrize(
