@@ -17,7 +17,6 @@ from antiphon.cli._input import read_text
 from antiphon.cli._knowledge import STDIN, document_name, read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption, NewThreadOption, ThreadOption, with_ledger
 from antiphon.cli._live import (
-    INTERRUPTED,
     BudgetOption,
     ConfigOption,
     EventsOption,
@@ -25,6 +24,7 @@ from antiphon.cli._live import (
     QuietOption,
     check_model,
     choose_model,
+    exit_code,
     interruptible,
     program_name,
     read_budget,
@@ -33,6 +33,7 @@ from antiphon.cli._live import (
     show_report,
     sum_up,
 )
+from antiphon.cli._output import COMPLETED, WAITING
 from antiphon.cli._screen import fail, note
 from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
@@ -40,9 +41,6 @@ from antiphon.errors import ParkedError
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport
-
-_WAITING = 3
-"""The exit code of a task that waits for a person."""
 
 
 def run(
@@ -167,8 +165,10 @@ def chat(
         return
     if not is_quiet:
         sum_up(last, ledger)
-    if last.was_interrupted and not sys.stdin.isatty():
-        raise typer.Exit(INTERRUPTED)
+    if (
+        not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED
+    ):  # of a chat that is typed, a stopped answer is no fault
+        raise typer.Exit(code)
 
 
 # ---------------------------------------------------------------- teams
@@ -207,7 +207,7 @@ class TeamTask:
 
 
 def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
-    """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
+    """Run a task, and print the answer."""
     if task.model is not None:
         check_model(task.model)
     view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
@@ -222,11 +222,11 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
                 async with watching(view, found):
                     return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
-            fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
+            fail(f"{exc}\nthen go on with: {task.command}", code=WAITING)
 
     report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
         note("stopped; go on with:", command=task.command)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(exit_code(report))
     commands = ("show", "export", "fork")
     show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands)
