@@ -167,7 +167,7 @@ def chat(
         sum_up(last, ledger)
     if (
         not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED
-    ):  # of a chat that is typed, a stopped answer is no fault
+    ):  # a stopped answer is no fault of a typed chat
         raise typer.Exit(code)
 
 
