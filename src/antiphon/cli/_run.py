@@ -165,9 +165,7 @@ def chat(
         return
     if not is_quiet:
         sum_up(last, ledger)
-    if (
-        not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED
-    ):  # a stopped answer is no fault of a typed chat
+    if not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED:  # a stopped answer is no fault of a typed chat
         raise typer.Exit(code)
 
 
