@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon import service
+from antiphon.cli._chat import Chat
 from antiphon.cli._input import read_text
 from antiphon.cli._knowledge import STDIN, document_name, read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption, NewThreadOption, ThreadOption, with_ledger
@@ -20,12 +22,10 @@ from antiphon.cli._live import (
     EventsOption,
     ModelOption,
     QuietOption,
-    TypedLines,
     check_model,
     choose_model,
     exit_code,
     interruptible,
-    print_answer,
     program_name,
     read_budget,
     run_chain,
@@ -33,7 +33,7 @@ from antiphon.cli._live import (
     show_report,
     sum_up,
 )
-from antiphon.cli._output import COMPLETED, WAITING, deliver
+from antiphon.cli._output import COMPLETED, WAITING
 from antiphon.cli._screen import fail, note
 from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
@@ -153,33 +153,19 @@ def chat(
     is_quiet: QuietOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
+    """Chat: each input line is a turn of one thread. Ctrl-C stops an answer; /help lists the commands of the chat."""
     _check_name(name, thread)
 
-    async def work(runner: ChainRunner) -> RunReport | None:
-        thread_id, report, typed = thread, None, TypedLines()
-        while (line := await typed.line()) is not None:
-            view = open_view(is_quiet=is_quiet)
-            with interruptible() as stop:
-                async with watching(view, runner.ledger):
-                    own = partial(runner.ask, thread_id=thread_id, name=name, user_id=user)
-                    report = await own(line, hear=view.take, stop=stop)
-            thread_id = report.thread_id
-            if report.response is None:
-                deliver(f"{report.error_message or report.status}\n".encode(), None)
-            else:
-                print_answer(report)
-            if report.was_interrupted:
-                break
-        return report
-
-    chosen = _chosen(model, thread)
-    last = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    session = Chat(user, is_quiet, thread, name, _chosen(model, thread))
+    is_new = thread is None
+    while not session.is_over:
+        run_chain(ledger, session.talk, model=session.model, config=config, thread=session.thread, create=is_new)
+    last = session.last
     if last is None:
         return
     if not is_quiet:
         sum_up(last, ledger)
-    if (code := exit_code(last)) != COMPLETED:
+    if not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED:  # a stopped answer is no fault of a typed chat
         raise typer.Exit(code)
 
 
