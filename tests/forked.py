@@ -228,9 +228,10 @@ def _live(streams: list[int], *, arguments: list[str], folder: str, environment:
     time.tzset()
     sys.path[0] = folder
     sys.path[1:1] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the whole life)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False, buffering=1 if os.isatty(1) else -1)  # type: ignore[misc]  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False, buffering=1, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115 (for the whole life)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False, buffering=1 if os.isatty(1) else -1)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding=encoding, closefd=False, buffering=1, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
     module, *rest = arguments
     sys.argv = [module, *rest]
     os._exit(_run_module(module))

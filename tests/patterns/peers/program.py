@@ -51,7 +51,7 @@ def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
 
 
 def dora(asked: str, given: Sequence[Any]) -> ModelResponse:
-    raise ConnectionError("gone")
+    raise ValueError("gone")
 
 
 async def program(ledger: Ledger, witness: Witness) -> str:
