@@ -196,13 +196,17 @@ async def both(*agents: Agent[None, str], question: str = "Who are you?", **opti
         return [result.output for result in await asyncio.gather(*(agent.run(question) for agent in agents))]
 
 
-async def killed(program: Coroutine[Any, Any, Any]) -> None:
-    """Run a program until it waits for models that do not answer."""
+async def killed(program: Coroutine[Any, Any, Any], desk: Desk, *awaited: str) -> None:
+    """Run a program until its models were asked, and end it there."""
     running = asyncio.create_task(program)
-    await asyncio.wait((running,), timeout=0.2)
+    for _ in range(10_000):
+        if sorted(each for each in desk.seen if each in awaited) == sorted(awaited):
+            break
+        await asyncio.sleep(0)
     running.cancel()
     await asyncio.wait((running,))
     assert running.cancelled()
+    desk.taken()
 
 
 @pytest.mark.parametrize("on_change", ["stop", "continue", "restart"])
@@ -210,8 +214,8 @@ async def killed(program: Coroutine[Any, Any, Any]) -> None:
 async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, until: tuple[int | None, int]) -> None:
     """Both ran at the same time, and begin in the other order when the program runs again. F13."""
     ledger, desk = MemoryLedger(), Desk()
-    await killed(both(speaking(ledger, "ada", desk, until=until[0]), speaking(ledger, "bob", desk, until=until[1])))
-    desk.taken()
+    agents = speaking(ledger, "ada", desk, until=until[0]), speaking(ledger, "bob", desk, until=until[1])
+    await killed(both(*agents), desk, "ada asks 1", f"bob asks {until[1]}")
     in_other_order = speaking(ledger, "bob", desk), speaking(ledger, "ada", desk)
     with pytest.raises(HistoryMismatchError, match="began in another order. Give agents .* different names"):
         await both(*in_other_order, on_change=on_change)
@@ -234,7 +238,7 @@ async def test_an_agent_that_answers_many_questions_at_once_goes_on_with_other_i
             return [result.output for result in await asyncio.gather(*map(agent.run, questions))]
 
     questions = "one", "two", "two", "three"
-    await killed(ask("ada", *questions, until=1))
+    await killed(ask("ada", *questions, until=1), desk, *["ada asks 1"] * len(questions))
     with pytest.raises(HistoryMismatchError, match="began in another order"):
         await ask("Ada", *reversed(questions), on_change="continue")
     desk.taken()
