@@ -1,5 +1,7 @@
 """Fork onto another model, with antiphon: what the small model has found out is answered by the large one."""
 
+from contextlib import suppress
+
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from scripts_pydantic_ai import scripted
@@ -27,9 +29,9 @@ async def ask() -> str:
 
 async def fork() -> str:
     async with open_ledger(LEDGER) as ledger:
+        with suppress(ValueError):  # it was forked before
+            await ledger.fork("question", at_step=1, into="question-large")
         branch = await ledger.thread("question-large")
-        if branch is None:
-            branch = await ledger.fork("question", at_step=1, into="question-large")
         shared = await ledger.replay("question-large", upto=branch.forked_at)
         history = ModelMessagesTypeAdapter.validate_python(encode(shared, "pydantic-ai").value)
         async with ledger_run("question-large", ledger=ledger, on_change=ON_CHANGE):

@@ -1,9 +1,12 @@
 """Fork onto another model, with Pydantic AI on DBOS: what the small model has found out is answered by the large one."""
 
+from contextlib import suppress
+
 from dbos import DBOS, SetWorkflowID
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.dbos import DBOSDurability
 from scripts_pydantic_ai import scripted
+from sqlalchemy.exc import IntegrityError
 from world import DATABASE, EXECUTOR, INSTRUCTIONS, ROLE, pay, start
 
 DBOS(config={"name": "desk", "system_database_url": DATABASE, "executor_id": EXECUTOR, "log_level": "ERROR"})
@@ -35,8 +38,9 @@ async def fork() -> str:
     DBOS.launch()
     steps = await DBOS.list_workflow_steps_async("question")
     last = max(step["function_id"] for step in steps if step["function_name"].endswith("model.request"))
-    with SetWorkflowID("question-large"):
-        return await (await DBOS.fork_workflow_async("question", last)).get_result()
+    with suppress(IntegrityError), SetWorkflowID("question-large"):  # it was forked before
+        await DBOS.fork_workflow_async("question", last)
+    return await (await DBOS.retrieve_workflow_async("question-large")).get_result()
 
 
 start(ask=ask, fork=fork)
