@@ -16,7 +16,7 @@ from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.patterns.postchain._retrieval import brief, items_given
 from antiphon.protocol import AgentConfig, ToolCall
-from antiphon.service._small_model import expressions_in, for_small_model
+from antiphon.service._models import expressions_in, for_small_model
 
 ARITHMETIC = "What is 17 * 23?"
 

@@ -13,8 +13,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Restart
 from antiphon.protocol.flows import Flow, Step, Verdict
 from antiphon.runtime import Actor, Context, System, _topics, handles, run, system_thread
-from antiphon.runtime._delivery import DeliveryState, Envelope
-from antiphon.runtime._queues import Deadlines
+from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope
 from antiphon.runtime._rows import begun
 from antiphon.testing._virtual_time import VirtualLoop
 

@@ -76,7 +76,7 @@ def test_what_follows_from_a_message_is_below_it_in_the_trace_of_the_thread() ->
 
 
 # Mutant: `outside` (of the runtime's envelopes) correlates by the step what has no correlation id, or the place of a delivery
-# (_observer.py), from which the ids of spans are made, has the step in it -> this test is red.
+# (_reporting.py), from which the ids of spans are made, has the step in it -> this test is red.
 @pytest.mark.parametrize("step", [0, 7, 2**40])
 def test_a_trace_does_not_depend_on_step_numbers(step: int) -> None:
     """OP-021: the same spans under the same ids, below each other as before; rows are correlated alike, and keep the step."""

@@ -1,4 +1,6 @@
-"""Actor: what a user writes. A class with a method for each type of message that it handles.
+"""Actor: what a user writes, and `Context`, what its handlers use to send messages, run effects and reach the system.
+
+**Actor.** A class with a method for each type of message that it handles.
 
 | what is sent | what runs |
 |---|---|
@@ -6,26 +8,711 @@
 | a core message with the type of such a request or notice | the handler, after the data was validated |
 | anything else | `hear`, with the core message |
 | anything else, if `hear` is not overridden | `receive`, with the protocol's message; by default an error: unknown type |
+
+**Context.** Everything that a handler sends follows from the message that it handles: thread, exchange, deadline and hop count
+are passed on, and a deadline can only become shorter. A context is made for each message, and has only the cell and the
+delivery. `Services` is what it needs of the system; all contexts of a system share it. Its fields are protocols: the parts
+that implement them import this file. So the import graph has no cycle, and the protocols say exactly what a handler can reach.
+
+**Handling** sets the context of the message that is being handled, for code that is not given one: `Actor.context`,
+`send_message`. It is a context variable and not an attribute of the actor, because an actor may handle several messages at
+once, each in its own task. A task that a handler starts inherits the variable and may outlive the handler. So a context is
+over when its handler has ended, and what such a task sends afterwards is sent from outside.
+
+`Lifetime` is the event loop of a system, its background tasks, and whether it is closing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
-from functools import lru_cache
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from functools import lru_cache, partial
+from types import NoneType, TracebackType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
+from weakref import WeakSet
 
+from antiphon.errors import AntiphonError, DeliveryError
+from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._context import Context, CurrentContext
-from antiphon.runtime._exchange import accepted, to_wire
+from antiphon.runtime._delivery import Course, DeliveryState, Envelope
+from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._exchange import (
+    accepted,
+    answer_to,
+    inside,
+    message_of,
+    outside,
+    response_to,
+    response_type,
+    sent_inside,
+    to_wire,
+)
+from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
 
 if TYPE_CHECKING:
-    from antiphon.messages import Message
-    from antiphon.runtime._queues import OrderingKey
-    from antiphon.runtime._settings import RestartWhen
+    from antiphon.ledger import Ledger
+    from antiphon.runtime._delivery import OrderingKey
+    from antiphon.runtime._effects import ActorState, States
+    from antiphon.runtime._exchange import StoredIds
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._reporting import Operation
+    from antiphon.runtime._settings import Address, RestartWhen, Supervision
+
+
+class Lifetime:
+    """The event loop of a system, its background tasks, and whether it is closing."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context = copy_context()
+        """The context of handlers: they see the port of the system, and not the variables of their sender."""
+        self.failure: AntiphonError | None = None
+        """Why the whole system has failed."""
+        self._owner = asyncio.current_task()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """Background tasks: decisions, commands, heartbeats."""
+        self._closing_since: float | None = None
+
+    def open(self) -> None:
+        """Open: from now on, a signal closes it gracefully."""
+        OPEN.add(self)
+
+    def begin_closing(self) -> None:
+        """Start no more work. From now on, messages of threads that are cancelled stay open for the next system."""
+        if self._closing_since is None:
+            self._closing_since = self.loop.time()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system is closing."""
+        return self._closing_since is not None
+
+    def remaining_grace(self, grace: float) -> float:
+        """Return the rest of an actor's grace. When the system closes, the grace of all actors runs from the same moment."""
+        return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a background task until it ends, or the system closes."""
+        task = self.loop.create_task(work, context=self.context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error(
+                "the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error)
+            )
+
+    def fail_system(self, failure: AntiphonError) -> None:
+        """Fail the whole system: the root supervisor has given up."""
+        if self.failure is None:
+            self.failure = failure
+            if self._owner is not None:
+                self._owner.cancel()
+
+    def forget(self) -> None:
+        """Ignore signals from now on. It needs no event loop, which may be gone."""
+        OPEN.discard(self)
+
+    async def close(self) -> None:
+        """Cancel the background tasks, and wait for them."""
+        self.forget()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+OPEN: WeakSet[Lifetime] = WeakSet()
+"""The open systems, of all event loops."""
+
+
+# ---------------------------------------------------------------- what contexts share
+
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+
+class Receiver(Protocol):
+    """An actor as others see it."""
+
+    async def receive(self, message: WireMessage, *, within: float | None = None) -> Response: ...
+
+
+class ActorSystem(Protocol):
+    """The system of an actor, as its handlers see it.
+
+    What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
+    that `get_actor` gave, follows from the one that is handled.
+    """
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Request[ReplyT],
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> ReplyT: ...
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> Message: ...
+
+    async def tell(
+        self,
+        to: str,
+        said: Request[Any] | Notice | Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> None: ...
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
+
+    async def get_actor(self, address: str) -> Receiver: ...
+
+    def spawn(
+        self,
+        address: str,
+        factory: Callable[[], Any],
+        *,
+        supervisor: str | Supervision = ...,
+        restart: RestartWhen = "permanent",
+        grace: float = 5.0,
+        concurrency: int | None = None,
+        capacity: int | None = None,
+    ) -> Address: ...
+
+    def register(
+        self,
+        kind: str,
+        factory: Callable[[], Any],
+        *,
+        supervisor: str | Supervision = ...,
+        restart: RestartWhen = "permanent",
+        grace: float = 5.0,
+        concurrency: int | None = None,
+        capacity: int | None = None,
+    ) -> None: ...
+
+    def supervise(self, address: str, supervision: Supervision, *, supervisor: str = ...) -> Address: ...
+
+
+class Messenger(Protocol):
+    """Carries messages to actors, and outcomes back."""
+
+    async def ask(self, delivery: DeliveryState, within: float | None) -> Any: ...
+    async def tell(self, delivery: DeliveryState, within: float | None) -> None: ...
+    async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any: ...
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
+    async def forward(self, delivery: DeliveryState, to: str) -> None: ...
+    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    async def original(self, request: Retry, thread_id: str | None) -> Message: ...
+    def knows(self, address: str) -> bool: ...
+
+
+class Reminders(Protocol):
+    """Sets timers."""
+
+    async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None: ...
+
+
+class Ties(Protocol):
+    """Has monitors and links."""
+
+    def monitor(self, watcher: str, watched: str) -> None: ...
+    def link(self, one: str, other: str) -> None: ...
+
+
+class OpenWork(Protocol):
+    """Delivers the open messages of threads."""
+
+    async def thread(self, thread_id: str) -> object: ...
+    async def message(self, thread_id: str, invocation_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the contexts of a system share."""
+
+    system: ActorSystem
+    lifetime: Lifetime
+    journal: Journal
+    states: States
+    stored_ids: StoredIds
+    messenger: Messenger
+    reminders: Reminders
+    ties: Ties
+    open_work: OpenWork
+
+
+# ---------------------------------------------------------------- what a handler is given
+
+
+StateT = TypeVar("StateT")
+AnswerT = TypeVar("AnswerT")
+
+
+class Home(Protocol):
+    """The cell that an actor lives in."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def services(self) -> Services: ...
+    @property
+    def load(self) -> float: ...
+    @property
+    def began(self) -> float: ...
+    @property
+    def actor(self) -> object: ...
+
+    wants_rest: bool
+
+    async def run(self, delivery: DeliveryState, context: Context) -> Any: ...
+    async def run_at_once(self, delivery: DeliveryState) -> Any: ...
+    def stop_after_message(self, reason: str) -> None: ...
+
+
+class Context:
+    """A handler's view of the system, for one message."""
+
+    __slots__ = ("_cell", "_delivery", "is_over")
+
+    def __init__(self, cell: Home, delivery: DeliveryState | None) -> None:
+        self._cell = cell
+        self._delivery = delivery
+        self.is_over = False
+        """Whether the handler has ended."""
+
+    # ------------------------------------------------------------ properties
+
+    @property
+    def _services(self) -> Services:
+        return self._cell.services
+
+    @property
+    def system(self) -> ActorSystem:
+        return self._services.system
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._services.journal.ledger
+
+    @property
+    def journal(self) -> Journal:
+        """The ledger as the system writes it, for subclasses of `Effect`."""
+        return self._services.journal
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system closes: unfinished work of threads is left to the next one."""
+        return self._services.lifetime.is_closing
+
+    def knows(self, address: str) -> bool:
+        """Whether there is an actor at an address, or one would be made for a message."""
+        return self._services.messenger.knows(address)
+
+    def is_current(self, actor: object) -> bool:
+        """Whether an actor is still the one of this cell: it has not been restarted."""
+        return self._cell.actor is actor
+
+    @property
+    def address(self) -> str:
+        """The address of the actor."""
+        return self._cell.address
+
+    @property
+    def message(self) -> Message:
+        """The message that is handled.
+
+        Raises:
+            RuntimeError: the actor is starting, and handles none.
+        """
+        return self._handled.message
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread of the message; None: what the handler sends is not journaled."""
+        return None if self._delivery is None else self._delivery.thread_id
+
+    @property
+    def seq(self) -> int:
+        """The position of the message in its thread, from 1; outside of threads, 0."""
+        return 0 if self._delivery is None else self._delivery.seq
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the message was answered or forwarded."""
+        return self._handled.is_settled
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of the message this is, from 1."""
+        return self._handled.attempt
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds left until the deadline; None: there is no deadline."""
+        deadline = None if self._delivery is None else self._delivery.deadline
+        return None if deadline is None else max(0.0, deadline - self._services.lifetime.loop.time())
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the actor was started."""
+        return self._services.lifetime.loop.time() - self._cell.began
+
+    @property
+    def load(self) -> float:
+        """How full the mailbox is, from 0 to 1."""
+        return self._cell.load
+
+    @property
+    def course(self) -> Course:
+        """What the effects of this handler are part of."""
+        return self._handled
+
+    @property
+    def _handled(self) -> DeliveryState:
+        if self._delivery is None:
+            raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
+        return self._delivery
+
+    # ------------------------------------------------------------ messages
+
+    @overload
+    async def ask(self, to: str, said: Request[ReplyT], *, within: float | None = None, key: str | None = None) -> ReplyT: ...
+    @overload
+    async def ask(self, to: str, said: Message, *, within: float | None = None, key: str | None = None) -> Message: ...
+    async def ask(
+        self, to: str, said: Request[Any] | Message, *, within: float | None = None, key: str | None = None
+    ) -> Reply | Message:
+        """Ask an actor and wait for its answer, at most `within` seconds and at most until the deadline of this message.
+
+        In a thread, a handler that runs again after a crash gets the stored answer instead of asking again. Questions are
+        identified by their number; give a `key` if their order may differ between two runs.
+
+        Raises:
+            DeliveryError: there is no answer, or it is an error; the class says what the caller can do.
+            LedgerError: it could not be journaled.
+        """
+        delivery = self._delivery_of(to, said, key)
+        return await self._answer(delivery, within, partial(answer_to, said))
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Send a message of the protocol, and return the response.
+
+        It is in the same thread as the handled message, unless its data names another, and in the same exchange. A handler
+        that runs again after a crash gets the stored response. A failure is an error response.
+
+        Raises:
+            ValueError: it has no receiver.
+            LedgerError: it could not be journaled.
+        """
+        if self._delivery is None:
+            return await self.system.send_message(message, within=within)
+        if not message.receiver:
+            raise ValueError("Message must have a receiver")
+        return await response_to(message, partial(self._send, message, self._delivery, within))
+
+    async def _send(self, message: WireMessage, handled: DeliveryState, within: float | None) -> Message | None:
+        delivery = sent_inside(message, handled, self.address, self._services.stored_ids)
+        if delivery.is_call:
+            return await self._answer(delivery, within, message_of)
+        await self._services.messenger.tell(delivery, within)
+        return None
+
+    async def _answer(
+        self, delivery: DeliveryState, within: float | None, read: Callable[[DeliveryState, Any], AnswerT]
+    ) -> AnswerT:
+        """Deliver a message, wait for its outcome, and return what `read` makes of it."""
+        handled = None if delivery.to == self.address else self._delivery  # its own handler answers it
+        if handled is not None:
+            handled.wait(1)
+        try:
+            return read(delivery, await self._services.messenger.ask(delivery, within))
+        except DeliveryError as exc:
+            exc.message_id = delivery.id
+            raise
+        finally:
+            if handled is not None:
+                handled.wait(-1)
+
+    async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
+        """Ask this actor a question that its handler answers without effects, and return the answer.
+
+        It costs no append: question and answer are written together with the next row of this handler. Until then nothing
+        depends on them, so after a crash the answer is worked out again.
+
+        Raises:
+            DeliveryError: it is refused.
+            RuntimeError: the handler sends a message or runs an effect.
+            LedgerError: the ledger cannot be read.
+        """
+        delivery = self._delivery_of(self.address, said, key)
+        return cast(
+            "ReplyT", answer_to(said, delivery, await self._services.messenger.work_out(delivery, self._cell.run_at_once))
+        )
+
+    def mark(self, *, status: str, pattern: str | None = None, unless_held: bool = False) -> None:
+        """Set the status of the thread in lists of threads; it is written with the next row of this handler.
+
+        With `unless_held`, the status is not written if the thread is paused or terminated by then.
+        """
+        more = {} if pattern is None else {"pattern": pattern}
+        self._handled.marks = {"status_unless_held" if unless_held else "status": status, **more}
+
+    async def tell(
+        self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
+    ) -> None:
+        """Tell an actor something, and wait only until it is in the mailbox; in a thread it is journaled before.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+            LedgerError: it could not be journaled.
+        """
+        await self._services.messenger.tell(self._delivery_of(to, said, key), within)
+
+    async def reply(self, outcome: Any) -> None:
+        """Answer the message now, and go on; the return value of the handler is then ignored.
+
+        Raises:
+            LedgerError: it could not be journaled.
+        """
+        await self._services.messenger.answer(self._handled, outcome)
+
+    async def forward(self, to: str) -> None:
+        """Forward the message to another actor, which answers it.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+        """
+        await self._services.messenger.forward(self._handled, to)
+
+    async def retry(self, request: Retry) -> Reply | None:
+        """Handle the message that a RETRY names as if it came now.
+
+        Raises:
+            RefusedError: it was tried too often, or is unknown.
+        """
+        original = await self._services.messenger.original(request, self.thread_id)
+        outcome = await self._cell.run(DeliveryState(Envelope.of(original, original.policy, self.address)), self)
+        if isinstance(outcome, Message):
+            await self.reply(_retried(outcome))
+        return outcome if isinstance(outcome, Reply) else None
+
+    # ------------------------------------------------------------ effects, timers and state
+
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Run,
+        *,
+        effects: Effects = "once",
+        operation: Operation | None = None,
+    ) -> Any:
+        """Run a side effect once, and return its result as JSON. A handler that runs again gets the recorded result.
+
+        `run` gets an idempotency key, which is the same in every attempt. Outside of a thread it is simply run.
+        `operation` says what it is, for an observer.
+
+        Raises:
+            EffectFailedError: `run` raised.
+            ParkedError: it is unknown whether it was done, and it must not be done twice; a person settles it.
+            HistoryMismatchError: the handler did something else in an earlier run.
+            LedgerError: it could not be journaled.
+        """
+        effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
+        effect.operation = operation
+        try:
+            return await effect.perform(run)
+        except asyncio.CancelledError:
+            self.expect_leftovers()  # the row of its intent may have been written, or not
+            raise
+
+    def expect_leftovers(self) -> None:
+        """Say that rows of this handler may be open of which it does not know: an effect was cancelled while it was written.
+
+        When the message ends, the open calls of its thread are read, and those that it has left are ended with it.
+        """
+        self._handled.is_unsure = True
+
+    async def park(self, reason: str, evidence: dict[str, Json]) -> None:
+        """Park the message until a person settles it.
+
+        Raises:
+            LedgerError: it could not be journaled.
+        """
+        await self._services.messenger.park(self._handled, reason, evidence)
+
+    async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
+        """Tell this actor something after some seconds; in a thread, the timer survives the process.
+
+        Raises:
+            LedgerError: it could not be journaled.
+        """
+        await self._services.reminders.set(self._handled, self.address, after, notice, key)
+
+    async def state(self, state: ActorState[StateT]) -> StateT:
+        """Return the state of the thread, up to and including the handled message.
+
+        Raises:
+            RuntimeError: the message is not in a thread.
+            LedgerError: it cannot be read.
+        """
+        if self.thread_id is None:
+            raise RuntimeError("a message of no thread has no history: ask in a thread")
+        return await self.state_at(self.thread_id, self._handled.seq, state)
+
+    async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
+        """Return the state of a thread, up to and including a message.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        return await self._services.states.get(thread_id, seq, state)
+
+    def leave_open(self, error: AntiphonError) -> None:
+        """Leave the message open in its thread, to be redelivered later; the caller gets the error."""
+        self._services.messenger.abandon(self._handled, error)
+
+    async def recover_thread(self, thread_id: str) -> None:
+        """Deliver the open messages of a thread, and set its timers.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.thread(thread_id)
+
+    async def recover_message(self, thread_id: str, invocation_id: str) -> None:
+        """Deliver one message of a thread, if it is open.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.message(thread_id, invocation_id)
+
+    # ------------------------------------------------------------ other actors, and the end of this one
+
+    def monitor(self, address: str) -> None:
+        """Get a `Down` notice once, when an actor ends."""
+        self._services.ties.monitor(self.address, address)
+
+    def link(self, address: str) -> None:
+        """Fail when another actor fails, and have it fail when this one does."""
+        self._services.ties.link(self.address, address)
+
+    def stop(self, reason: str = "it is done") -> None:
+        """Stop after this message; a `permanent` actor is restarted."""
+        self._cell.stop_after_message(reason)
+
+    def rest(self) -> None:
+        """Passivate this actor once it is idle; the next message makes a new one.
+
+        Only actors of a registered kind are passivated; one that was spawned stays.
+        """
+        self._cell.wants_rest = True
+
+    def _delivery_of(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> DeliveryState:
+        if self._delivery is None:
+            return outside(to, said, None, self.address, None)
+        return inside(to, said, self._delivery, self.address, key)
+
+
+def _retried(result: Message) -> Message | Response:
+    """Return the result of a retried message, with the response type of that message."""
+    payload = result.payload
+    if not isinstance(payload, OptionResultPayload) or payload.is_error or not isinstance(payload.result, JsonObject):
+        return result
+    return Response(type=response_type(result), data=payload.result)
+
+
+# ---------------------------------------------------------------- the message that is being handled
+
+
+_current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
+
+
+class Handling:
+    """A block in which a message is handled."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token: Token[Context | None] = _current.set(self._context)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._token.old_value is not self._context:  # else this is a RETRY: the outer handler goes on with the same context
+            self._context.is_over = True
+        with suppress(ValueError):  # a coroutine that is closed after its event loop runs in another context
+            _current.reset(self._token)
+
+
+def context_in(system: object) -> Context | None:
+    """Return the context of the message that is being handled here, in a handler of this system; else None."""
+    context = _current.get()
+    return None if context is None or context.is_over or context.system is not system else context
+
+
+class CurrentContext:
+    """The attribute `context` of an actor. A program may assign a context of its own to it."""
+
+    @overload
+    def __get__(self, actor: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, actor: object, owner: type) -> Context: ...
+    def __get__(self, actor: Any, owner: type) -> Self | Context:
+        if actor is None:
+            return self
+        context = _current.get()
+        if context is None:
+            raise RuntimeError(f"{owner.__qualname__}.context: this actor handles no message here")
+        return context
+
+
+# ---------------------------------------------------------------- what a user writes
+
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
 

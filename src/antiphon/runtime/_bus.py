@@ -27,9 +27,9 @@ from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import hops_and_deadline, origin_of
 
 if TYPE_CHECKING:
+    from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._services import Lifetime
 
 
 class Parcel(NamedTuple):

@@ -1,4 +1,4 @@
-"""Cell: what an address leads to. It has a mailbox (`_queues.py`), runs the handlers of its actor, and outlives the actor.
+"""Cell: what an address leads to. It has a mailbox (`_delivery.py`), runs the handlers of its actor, and outlives the actor.
 
 **No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
@@ -47,17 +47,16 @@ from antiphon.errors import (
     ReplyTimeoutError,
 )
 from antiphon.protocol import ErrorCode
-from antiphon.runtime._context import Context, Handling
+from antiphon.runtime._actor import Context, Handling
+from antiphon.runtime._delivery import Mailbox
 from antiphon.runtime._exchange import result_of
-from antiphon.runtime._queues import Mailbox
 from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
-    from antiphon.runtime._actor import Actor, Handler, Props
+    from antiphon.runtime._actor import Actor, Handler, Lifetime, Props, Services
     from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._reporting import Hooks
-    from antiphon.runtime._services import Lifetime, Services
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 

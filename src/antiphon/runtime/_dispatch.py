@@ -25,9 +25,8 @@ from antiphon.errors import (
 )
 from antiphon.messages import Message
 from antiphon.protocol import Heartbeat, Notice, Retry
-from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope, Recent
 from antiphon.runtime._exchange import error_result, result_of
-from antiphon.runtime._queues import Deadlines, Recent
 from antiphon.runtime._redelivery import find_original
 from antiphon.runtime._reporting import LOG, log_fields
 
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
     from antiphon.ledger import Record
     from antiphon.messages import Json
+    from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
+    from antiphon.runtime._delivery import InFlight
     from antiphon.runtime._durable import Durable
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._reporting import DeadLetters
-    from antiphon.runtime._services import Lifetime
     from antiphon.runtime._settings import Settings
     from antiphon.runtime._tree import Tree
 

@@ -40,12 +40,12 @@ from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._exchange import error_of
-from antiphon.runtime._observer import EffectRun
+from antiphon.runtime._reporting import EffectRun
 from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import Operation
+    from antiphon.runtime._reporting import Operation
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]

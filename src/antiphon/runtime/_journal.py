@@ -32,8 +32,7 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
-    from antiphon.runtime._gates import Gates
-    from antiphon.runtime._observer import Observer
+    from antiphon.runtime._reporting import Observer
 
 _FLUSH_AFTER = 0.005
 """Seconds until waiting rows are flushed; an agent usually writes its next row earlier."""
@@ -125,6 +124,14 @@ class CurrentHost(Protocol):
     def __call__(self, *, renew: bool = False) -> Awaitable[Host]: ...
 
 
+class HeldThreads(Protocol):
+    """Knows which threads are paused or terminated (`_life.py`)."""
+
+    async def passed(self, thread_id: str) -> None: ...
+    def is_open(self, thread_id: str) -> bool: ...
+    def forget(self, thread_id: str) -> None: ...
+
+
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 """Given a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
 
@@ -153,7 +160,7 @@ class Journal:
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
-        self.gates: Gates | None = None
+        self.gates: HeldThreads | None = None
         """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
         self.has_budget = budget != Budget()

@@ -36,33 +36,29 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from antiphon.runtime._actor import Actor, Props
+from antiphon.runtime._actor import OPEN, Actor, ActorSystem, Lifetime, Props, Services
 from antiphon.runtime._cell import Cell, CellParts
-from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._delivery import DeliveryState, InFlight
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
 from antiphon.runtime._effects import States
 from antiphon.runtime._exchange import StoredIds
-from antiphon.runtime._hosting import Eviction, Hosting, RemoteAnswers
+from antiphon.runtime._hosting import Eviction, Hosting, Lease, RemoteAnswers
 from antiphon.runtime._journal import Journal, observe
-from antiphon.runtime._lease import Lease
 from antiphon.runtime._life import Lives, Termination
-from antiphon.runtime._queues import InFlight
-from antiphon.runtime._recovery import Recovery
+from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._reporting import LOG, DeadLetters, log_fields
-from antiphon.runtime._services import OPEN, ActorSystem, Lifetime, Services
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._supervision import Commands, Escalation, Supervisor, SupervisorParts
-from antiphon.runtime._timers import Timers
 from antiphon.runtime._tree import IdleActors, Lifecycle, Links, Tree
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.runtime._bus import Remote
-    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
-    from antiphon.runtime._observer import Observer
+    from antiphon.runtime._life import Gates
+    from antiphon.runtime._reporting import Observer
 
 
 class Kernel:

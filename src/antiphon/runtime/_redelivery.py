@@ -49,9 +49,8 @@ from antiphon.runtime._rows import (
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._delivery import DeliveryState
+    from antiphon.runtime._delivery import DeliveryState, InFlight, Recent
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._queues import InFlight, Recent
     from antiphon.runtime._reporting import Hooks
     from antiphon.runtime._settings import Settings
 

@@ -43,8 +43,7 @@ from antiphon.protocol import (
     Supervise,
     SupervisionStarted,
 )
-from antiphon.runtime._actor import Actor, handles
-from antiphon.runtime._context import Context
+from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import reply_of
 from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, log_text
@@ -52,10 +51,10 @@ from antiphon.runtime._settings import Action, RestartWhen, Strategy, Supervisio
 from antiphon.runtime._tree import Down
 
 if TYPE_CHECKING:
+    from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dispatch import Dispatcher
     from antiphon.runtime._reporting import Hooks
-    from antiphon.runtime._services import Lifetime
     from antiphon.runtime._tree import Lifecycle, Links, Tree
 
 

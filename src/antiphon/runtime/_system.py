@@ -34,9 +34,8 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol.flows import Flow, Verdict
-from antiphon.runtime._actor import Actor, props_of
+from antiphon.runtime._actor import Actor, context_in, props_of
 from antiphon.runtime._bus import Remote
-from antiphon.runtime._context import context_in
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
 from antiphon.runtime._hosting import INBOX, Inbox
@@ -51,10 +50,9 @@ from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, s
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
-    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
-    from antiphon.runtime._life import LookOwn
-    from antiphon.runtime._observer import DeadLetter, Observer
+    from antiphon.runtime._life import Gates, LookOwn
+    from antiphon.runtime._reporting import DeadLetter, Observer
 
 
 class Ref:

@@ -9,7 +9,7 @@ last second again, and the one that it was handling; none is missed.
 in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
 
 **The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
-hash that `verify` checks, and an owner: this process as a host (`_lease.py`). While it lives, a subscriber of another
+hash that `verify` checks, and an owner: this process as a host (`_hosting.py`). While it lives, a subscriber of another
 process with the same name is refused with `OwnedError`. A new one in the same process takes the cursor over, and the next
 commit of the old one is refused with `FencedError`. No message of a thread can move it.
 
@@ -39,7 +39,7 @@ from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._exchange import response_type
-from antiphon.runtime._lease import ProcessHost, process_host
+from antiphon.runtime._hosting import ProcessHost, process_host
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread

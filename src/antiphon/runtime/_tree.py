@@ -34,10 +34,9 @@ from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
 from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
-    from antiphon.runtime._actor import Props
+    from antiphon.runtime._actor import Lifetime, Props
     from antiphon.runtime._cell import Cell, Outcomes
     from antiphon.runtime._reporting import Hooks
-    from antiphon.runtime._services import Lifetime
 
 _AT_ONCE: Final = 1000
 """How many idle actors are passivated in one step of the event loop."""

@@ -5,10 +5,6 @@ from antiphon.agents.toolkit import Approval as Approval
 from antiphon.agents.tools import AddedDocument as AddedDocument
 from antiphon.agents.tools import Passage as Passage
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
-from antiphon.service._actors import DeadLetterReport as DeadLetterReport
-from antiphon.service._actors import actor_json as actor_json
-from antiphon.service._actors import actors as actors
-from antiphon.service._actors import dead_letters as dead_letters
 from antiphon.service._approvals import ParkedCall as ParkedCall
 from antiphon.service._approvals import answer_approval as answer_approval
 from antiphon.service._approvals import approval_json as approval_json
@@ -33,7 +29,11 @@ from antiphon.service._following import SpokenWords as SpokenWords
 from antiphon.service._following import WordSource as WordSource
 from antiphon.service._following import chain_words as chain_words
 from antiphon.service._following import follow as follow
+from antiphon.service._hosting import DeadLetterReport as DeadLetterReport
 from antiphon.service._hosting import HostedThread as HostedThread
+from antiphon.service._hosting import actor_json as actor_json
+from antiphon.service._hosting import actors as actors
+from antiphon.service._hosting import dead_letters as dead_letters
 from antiphon.service._hosting import host_app as host_app
 from antiphon.service._hosting import host_json as host_json
 from antiphon.service._hosting import list_hosts as list_hosts
@@ -102,3 +102,13 @@ from antiphon.service._transcript import transcript as transcript
 from antiphon.service._transcript import transcript_by_step as transcript_by_step
 from antiphon.service._transcript import visible as visible
 from antiphon.service._transcript import visible_lines as visible_lines
+from antiphon.service._trust import TrustedFile as TrustedFile
+from antiphon.service._trust import digest_of as digest_of
+from antiphon.service._trust import distrust as distrust
+from antiphon.service._trust import is_trusted as is_trusted
+from antiphon.service._trust import is_trusted_content as is_trusted_content
+from antiphon.service._trust import trust_content as trust_content
+from antiphon.service._trust import trust_file as trust_file
+from antiphon.service._trust import trust_folder as trust_folder
+from antiphon.service._trust import trust_list as trust_list
+from antiphon.service._trust import trusted_files as trusted_files

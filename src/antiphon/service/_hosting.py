@@ -1,16 +1,17 @@
-"""Hosts: run the threads that are due, until the caller stops it, and list the hosts of a ledger."""
+"""Hosts: run the threads that are due, until the caller stops it; list the hosts of a ledger, and the actors of a system."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from antiphon.errors import LedgerError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
+from antiphon.runtime import ActorView, DeadLetter, Settings, System
 from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads, unfit_json
 
@@ -88,7 +89,6 @@ async def run_host(
         LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.runtime import Settings  # noqa: PLC0415
     from antiphon.service._running import new_chain  # noqa: PLC0415
 
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
@@ -200,3 +200,43 @@ class _Told:
             reasons = unfit_json(thread) if kind == "released" else []
             reason = "; ".join(str(each["reason"]) for each in reasons) or None
             self._hear(HostedThread(thread.thread_id, kind, thread.status, reason))
+
+
+# ---------------------------------------------------------------- actors, and the messages that none of them will handle
+
+
+def actors(system: System) -> tuple[ActorView, ...]:
+    """Return the actors of a system: address, supervisor, state, restarts, waiting messages, load."""
+    return system.actors()
+
+
+def actor_json(actor: ActorView) -> dict[str, Any]:
+    """Return an actor as a JSON object."""
+    return asdict(actor)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterReport:
+    """The messages that no actor will handle."""
+
+    latest: tuple[DeadLetter, ...]
+    """The latest ones; `Settings.dead_letters` says how many are kept."""
+    counts: Mapping[str, int]
+    """The number of all of them, by error code."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object, without the content of the messages."""
+        latest = [
+            {"message_id": each.message.id, "to": each.to, "code": each.code, "reason": each.reason, "at": each.at}
+            for each in self.latest
+        ]
+        return {"total": self.total, "counts": dict(self.counts), "latest": latest}
+
+
+def dead_letters(system: System) -> DeadLetterReport:
+    """Return the dead letters of a system, with their counts."""
+    return DeadLetterReport(system.dead_letters, system.dead_letter_counts)

@@ -11,8 +11,7 @@ from antiphon.errors import AntiphonError, LedgerError, PlaceError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, rerun
-from antiphon.service._models import LOCAL
-from antiphon.service._small_model import for_small_model
+from antiphon.service._models import LOCAL, for_small_model
 from antiphon.service._threads import find_thread, list_threads
 
 

@@ -25,9 +25,8 @@ from antiphon.runtime import Settings
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
-from antiphon.service._models import LOCAL
+from antiphon.service._models import LOCAL, for_small_model
 from antiphon.service._runs import build_of
-from antiphon.service._small_model import for_small_model
 from antiphon.service._transcript import brief, call_text
 
 HearEvent: TypeAlias = Callable[[ChainEvent], None]

@@ -1,0 +1,189 @@
+"""Trust: which files this user lets run code, by the hash of their content.
+
+A team file can name commands (servers of the Model Context Protocol) and Python functions. A ledger can name files and
+folders, and a stranger may have written it. So the code of a file runs only if this user has said so for exactly this content,
+and a folder that only a ledger names is used only if this user has used it before. Trust is kept in a file of the user, never
+in a ledger: `trusted.toml` in `$XDG_CONFIG_HOME/antiphon`, by default `~/.config/antiphon`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.errors import SetupError
+from antiphon.messages import current_port
+
+_FILE: Final = "trusted.toml"
+_HEADER: Final = "# What this user lets antiphon use: files by the hash of their content, and folders by their path.\n"
+_FOLDER: Final = "folder:"
+_MOST_BYTES: Final = 10_000_000
+_OTHERS_WRITE: Final = 0o022
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedFile:
+    """A file, or a folder, that this user trusts."""
+
+    digest: str
+    """`sha256:` and the hash of the content; of a folder, `folder:` and its path."""
+    path: str
+    """Where it was when it was trusted. Another file with the same content is trusted as well."""
+    at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"digest": self.digest, "path": self.path, "at": self.at}
+
+
+def digest_of(data: bytes) -> str:
+    """Return the hash of a content, as it is written in the list and in threads."""
+    return f"sha256:{sha256(data).hexdigest()}"
+
+
+def trust_file(path: Path) -> TrustedFile:
+    """Trust a file with its present content, and return what was recorded.
+
+    Raises:
+        SetupError: the file or the list cannot be read or written.
+    """
+    return _add(_file_digest(path), path)
+
+
+def trust_content(data: bytes, path: Path) -> TrustedFile:
+    """Trust a content that was read from a file: what was shown to the user is what is trusted.
+
+    Raises:
+        SetupError: the list cannot be read or written.
+    """
+    return _add(digest_of(data), path)
+
+
+def trust_folder(path: Path) -> TrustedFile:
+    """Trust a folder, whatever is in it: agents may read its files when a thread that names it continues.
+
+    Raises:
+        SetupError: the list cannot be read or written.
+    """
+    return _add(f"{_FOLDER}{path.resolve()}", path)
+
+
+def is_trusted(path: Path) -> bool:
+    """Whether this user trusts a file with its present content, or a folder.
+
+    Raises:
+        SetupError: the file or the list cannot be read.
+    """
+    return (f"{_FOLDER}{path.resolve()}" if path.is_dir() else _file_digest(path)) in _read()
+
+
+def is_trusted_content(data: bytes) -> bool:
+    """Whether this user trusts a content that was read from a file: it is the one that runs, whatever the file has by then.
+
+    Raises:
+        SetupError: the list cannot be read.
+    """
+    return digest_of(data) in _read()
+
+
+def trusted_files() -> tuple[TrustedFile, ...]:
+    """Return what this user trusts, in the order in which it was recorded.
+
+    Raises:
+        SetupError: the list cannot be read.
+    """
+    return tuple(_read().values())
+
+
+def distrust(path: Path) -> tuple[TrustedFile, ...]:
+    """Take back the trust in a file or a folder, in whatever content it had, and return what was removed.
+
+    Raises:
+        SetupError: the list cannot be read or written.
+    """
+    known, own = _read(), str(path.resolve())
+    removed = tuple(each for each in known.values() if each.path == own)
+    if removed:
+        _write({digest: each for digest, each in known.items() if each not in removed})
+    return removed
+
+
+def trust_list() -> Path:
+    """Return the path of the list."""
+    base = os.environ.get("XDG_CONFIG_HOME") or ""
+    # A relative path is to be ignored, says the XDG base directory specification: it would trust whatever folder one is in.
+    folder = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
+    return folder / "antiphon" / _FILE
+
+
+# ---------------------------------------------------------------- the list
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return digest_of(path.read_bytes())
+    except OSError as exc:
+        raise SetupError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _add(digest: str, path: Path) -> TrustedFile:
+    known = _read()
+    if digest not in known:
+        text = os.fsencode(path.resolve()).decode(errors="replace")
+        _write({**known, digest: TrustedFile(digest, text, current_port().now().astimezone(UTC).replace(microsecond=0))})
+        known = _read()
+    return known[digest]
+
+
+def _read() -> dict[str, TrustedFile]:
+    path = trust_list()
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
+                raise SetupError(f"{path}: other users can write it, so it proves nothing; `chmod go-w {path}`")
+            stored = tomllib.loads(file.read(_MOST_BYTES).decode())
+        return {digest: TrustedFile(digest, str(entry["path"]), entry["at"]) for digest, entry in stored.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise SetupError(f"{path}: {exc.strerror or exc}") from exc
+    except (ValueError, LookupError, TypeError) as exc:
+        raise SetupError(f"{path}: not a list of trusted files: {exc}; mend or delete it, and trust the files again") from exc
+
+
+def _write(known: Mapping[str, TrustedFile]) -> None:
+    """Replace the list: a reader, and a crash in between, finds the old one or the new one."""
+    path = trust_list()
+    entries = [
+        f"\n[{_quoted(each.digest)}]\npath = {_quoted(each.path)}\nat = {each.at.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
+        for each in known.values()
+    ]
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=f".{_FILE}", dir=path.parent)  # with mode 0600
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write("".join((_HEADER, *entries)))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as exc:
+        raise SetupError(f"{path}: {exc.strerror or exc}; it keeps what you trust") from exc
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a TOML string: JSON's escapes are TOML's, but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
