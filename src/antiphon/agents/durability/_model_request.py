@@ -151,7 +151,7 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
 # ---------------------------------------------------------------- the effect
 
 _UPTO: Final = "upto_seq"
-_ANOTHER_ORDER: Final = "agents of one name began in another order. Give agents that run at the same time different names"
+_NAMES: Final = "Give agents that run at the same time different names"
 
 
 class ModelRequestEffect(RunStep):
@@ -287,17 +287,18 @@ class ModelRequestEffect(RunStep):
         Raises:
             HistoryMismatchError: it is the recorded request of another agent, or may be a changed form of one.
         """
-        recorded = recorded_arguments(intent) or {}
+        recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
         for other in self._run_of.namesakes():
             request = await self._first_request(other.id)
             if request is not None and not self._changed(request):
-                raise self.stopped(change, f"{other.id!r} was asked this: {_ANOTHER_ORDER}")
+                raise self.stopped(change, f"{other.id!r} was asked this: agents of one name began in another order. {_NAMES}")
             is_alike = request is not None and all(
                 says_the_same_value(request.get(name), recorded.get(name)) for name in self.arguments
             )
-            if other.is_at_work and self._may_go_on and not is_alike and (change.is_input or other.has_same_question):
-                reason = f"it may be the changed form of {other.id!r}, which runs at the same time"
-                raise self.stopped(change, f"{reason}: {_ANOTHER_ORDER}")
+            # A restart takes nothing that is recorded.
+            may_be_other = other.is_at_work and not is_alike and (change.is_input or other.has_same_question)
+            if may_be_other and self.on_change != "restart":
+                raise self.stopped(change, f"it may be a changed {other.id!r}, which runs at the same time. {_NAMES}")
 
     async def _first_request(self, part: str) -> Mapping[str, Json] | None:
         """Return what is recorded of the first request of another run of an agent."""
@@ -305,11 +306,6 @@ class ModelRequestEffect(RunStep):
             if record.message.lane == "effect" and isinstance(record.message.payload, OptionCallPayload):
                 return recorded_arguments(record.message)
         return None
-
-    @property
-    def _may_go_on(self) -> bool:
-        """Whether what is recorded may be taken, although it differs."""
-        return self.on_change == "continue" or self.opened.is_finished
 
     async def _changed_tools(self, list_hash: str) -> list[str]:
         await self._talk.read(self._run_of)
