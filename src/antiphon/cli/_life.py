@@ -14,7 +14,7 @@ from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
 from antiphon.cli._live import (
     ConfigOption,
-    LiveView,
+    EventsOption,
     ModelOption,
     QuietOption,
     check_model,
@@ -24,6 +24,7 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_pairs
+from antiphon.cli._view import open_view, watching
 from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def resume(
     ] = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
+    as_events: EventsOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Continue a thread where it stopped. Finished steps do not run again. Started phases keep their model."""
@@ -119,10 +121,11 @@ def resume(
         return
 
     async def work(runner: ChainRunner) -> RunReport:
-        hear = None if is_quiet or for_programs else LiveView().take
-        tell = None if is_quiet or for_programs else _tell_host
+        view = open_view(is_quiet=is_quiet or for_programs, as_events=as_events)
+        tell = None if is_quiet or for_programs or as_events else _tell_host
         with interruptible() as stop:
-            return await runner.resume(thread, tell=tell, hear=hear, stop=stop)
+            async with watching(view, runner.ledger):
+                return await runner.resume(thread, tell=tell, hear=view.take, stop=stop)
 
     if model is not None:
         check_model(model)
@@ -130,7 +133,7 @@ def resume(
         note(f"thread {thread} continues in the program that runs it")
         return
     report = run_chain(ledger, work, model=model, config=config, thread=thread)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
 
 
 def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: str | None, *, for_programs: bool) -> None:

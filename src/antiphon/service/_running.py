@@ -15,11 +15,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
+from pydantic_ai.messages import TextPart as SpokenText
+
+from antiphon.agents import listen
 from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainEvent, PostChain, event_of
+from antiphon.patterns.postchain import ChainEvent, ChainResult, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime import Settings
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
@@ -27,7 +31,8 @@ from antiphon.service._following import WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
 from antiphon.service._models import LOCAL, for_small_model
 from antiphon.service._runs import build_of
-from antiphon.service._transcript import brief, call_text
+from antiphon.service._threads import check_new
+from antiphon.service._transcript import brief, call_text, prose
 
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
@@ -55,6 +60,13 @@ class RunReport:
     """In US dollars, every digit."""
     host: str | None = None
     """The host in which the thread goes on, if only the wait for it was interrupted."""
+    is_chain: bool = False
+    """Whether the thread goes through six phases."""
+
+    @property
+    def answer(self) -> str | None:
+        """The response for people. Teams often answer in JSON: that is written as Markdown."""
+        return self.response if self.is_chain or self.response is None else prose(self.response)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -88,7 +100,8 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
-    return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+    used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
+    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
 
 
 # ---------------------------------------------------------------- six phases
@@ -147,18 +160,22 @@ class ChainRunner:
         question: str,
         *,
         thread_id: str | None = None,
+        name: str | None = None,
         user_id: str = "user",
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Answer a question, in a new thread or as the next turn of one.
+        """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
 
         Raises:
+            PlaceError: there is a thread of that name.
             ThreadBusyError: the thread has not finished its turn.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
         if thread_id is None:
-            own = await self._chain.create(question, user_id=user_id)
+            if name is not None:
+                await check_new(self.ledger, name)
+            own = await self._chain.create(question, user_id=user_id, thread_id=name)
             return await self._watch(own, partial(self._chain.start, own), hear, stop)
         await self._check_ready(thread_id)
         try:
@@ -381,7 +398,7 @@ class _Follower:
 
 # ---------------------------------------------------------------- teams
 
-TeamStepKind: TypeAlias = Literal["asked", "called", "returned", "failed", "said"]
+TeamStepKind: TypeAlias = Literal["asked", "answered", "called", "returned", "failed", "said", "words"]
 
 _UNSHOWN: Final = frozenset({"assign_task", "final_result", "invoke_agent"})
 """Calls by which agents ask another, or answer: these are shown when they arrive."""
@@ -397,7 +414,15 @@ class TeamStep:
     agent: str
     """Who is asked, calls a tool, or speaks; for a result, the tool."""
     text: str = ""
-    """The call, the result, the error or the words, on one line; for `asked`, the agent who asks, if it was one."""
+    """The call, the result, the error or the words, on one line.
+
+    For `asked`, the agent who asks, if it was one; for `answered`, the error, if it is one; for `words`, a piece that is not
+    recorded.
+    """
+    id: str = ""
+    """Of a call and its result, or of a request and its answer: what pairs them."""
+    seq: int | None = None
+    """Its place in the ledger."""
 
 
 async def run_team(
@@ -420,13 +445,16 @@ async def run_team(
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
-    async with open_team(team, ledger, model=model, files=files, settings=settings, recover=False) as pattern:
+    async with open_team(
+        team, ledger, model=model, files=files, settings=settings, recover=False, live=hear is not None
+    ) as pattern:
         await _recover(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
-        await _until_done(running, stop or asyncio.Event())
+        async with _words(ledger, own, hear):
+            await _until_done(running, stop or asyncio.Event())
         is_interrupted = not running.done()
     if is_interrupted:
         running.cancel()
@@ -442,6 +470,35 @@ async def _recover(pattern: Pattern, thread_id: str) -> None:
         with suppress(OwnedError), pattern.recovering():  # a living host has it, and answers
             await pattern.system.recover(thread_id)
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
+
+
+@asynccontextmanager
+async def _words(ledger: Ledger, thread_id: str, hear: Callable[[TeamStep], None] | None) -> AsyncGenerator[None]:
+    """Hear the words of a team's agents while they arrive, as long as the block lasts."""
+
+    async def pass_on(hear: Callable[[TeamStep], None]) -> None:
+        while True:  # the deltas end with each run of an agent
+            async with listen(ledger, thread_id) as deltas:
+                async for delta in deltas:
+                    if text := _text_in(delta.event):
+                        hear(TeamStep("words", delta.agent or "", text))
+
+    passing = None if hear is None else asyncio.create_task(pass_on(hear))
+    try:
+        yield
+    finally:
+        if passing is not None:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+
+def _text_in(event: AgentStreamEvent) -> str:
+    """Return the words that an event of a model's answer adds."""
+    match event:
+        case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""
 
 
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
@@ -473,15 +530,20 @@ class _TeamWatcher:
         if record.message.thread_id != self._thread_id:
             return
         for step in self._steps(record.message):
-            if step != self._last:
-                self._hear(step)
-                self._last = step
+            same = replace(step, id="") if step.kind == "said" else step
+            if same != self._last:
+                self._hear(replace(step, seq=record.seq))
+                self._last = same
 
     def _steps(self, message: Message) -> Iterator[TeamStep]:
         match message.lane, message.payload:
             case "control", OptionCallPayload() if message.to:
                 caller = _agent_at(message.policy)
-                yield TeamStep("asked", _agent_at(message.to[0]), caller if caller in self._agents else "")
+                asked, by = _agent_at(message.to[0]), caller if caller in self._agents else ""
+                yield TeamStep("asked", asked, by, message.payload.invocation_id)
+            case "control", OptionResultPayload() as payload:
+                error = brief(payload.error_message) if payload.is_error else ""
+                yield TeamStep("answered", _agent_at(message.policy), error, payload.invocation_id)
             case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
                 if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
                     yield _tool_step(message.policy, payload)
@@ -495,10 +557,10 @@ class _TeamWatcher:
 
 def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
     if isinstance(payload, OptionCallPayload):
-        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments))
+        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
     if payload.is_error:
-        return TeamStep("failed", payload.option_name, brief(payload.error_message))
-    return TeamStep("returned", payload.option_name, brief(payload.result))
+        return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
+    return TeamStep("returned", payload.option_name, brief(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

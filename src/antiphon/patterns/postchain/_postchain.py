@@ -292,9 +292,15 @@ class PostChain(Pattern):
     # ------------------------------------------------------------ the life of a thread
 
     async def create(
-        self, text: str, *, user_id: str = "user", metadata: Mapping[str, Any] | None = None, id: str | None = None
+        self,
+        text: str,
+        *,
+        user_id: str = "user",
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        thread_id: str | None = None,
     ) -> str:
-        """Create a thread for a question, and return its id. The same `id` gives the same thread.
+        """Create a thread for a question, and return its id; `thread_id` chooses it. The same `id` gives the same thread.
 
         Raises:
             RefusedError: the question or its metadata is TOO_LARGE.
@@ -302,7 +308,7 @@ class PostChain(Pattern):
         check_input(text, self.config.input_limit)
         check_about(user_id, metadata)
         message_id = id or current_port().new_id()
-        thread_id = thread_of_message(message_id)
+        thread_id = thread_id or thread_of_message(message_id)
         request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
