@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from socket import socket
@@ -149,7 +149,7 @@ def texts(message: ModelMessage) -> list[dict[str, str]]:
 
 
 @asynccontextmanager
-async def serving(app: FastAPI) -> AsyncIterator[str]:
+async def serving(app: FastAPI) -> AsyncGenerator[str]:
     """Serve the app on a free port, for an `async with` block; yields its URL."""
     with socket() as listener:
         listener.bind(("127.0.0.1", 0))
