@@ -124,6 +124,8 @@ def _tell(branch: ThreadSummary) -> None:
     closed = branch.messages - (branch.forked_at or 0)
     also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
+    if branch.pattern in (None, "postchain"):
+        note(f"`antiphon resume {branch.thread_id}` goes on there")
 
 
 # ---------------------------------------------------------------- diff

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ import typer
 from antiphon.cli._screen import fail
 from antiphon.errors import (
     AntiphonError,
+    BudgetNeededError,
     CursorError,
     FencedError,
     LedgerCorruptError,
@@ -188,7 +190,15 @@ def complaints() -> Generator[None]:
         fail(str(exc) if "pip install" in str(exc) else f'{exc}; pip install "antiphon[agents]"', code=2)
 
 
-_ABOUT_THREADS = (UnknownThreadError, OtherPatternError, ThreadEndedError, ThreadBusyError, OwnedError, FencedError)
+_ABOUT_THREADS = (
+    UnknownThreadError,
+    OtherPatternError,
+    ThreadEndedError,
+    ThreadBusyError,
+    BudgetNeededError,
+    OwnedError,
+    FencedError,
+)
 
 
 def _about_thread(error: AntiphonError) -> tuple[str, int]:
@@ -205,6 +215,11 @@ def _about_thread(error: AntiphonError) -> tuple[str, int]:
         case ThreadBusyError(thread_id=name, status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
             return f"{error}; `antiphon resume {name}` {word}, then ask again", 1
+        case BudgetNeededError(thread_id=name):
+            return (
+                f"{error}; give it a new budget, larger than what it has used: `antiphon resume {name} --budget NAME=NUMBER`",
+                2,
+            )
         case OwnedError(thread_id=name, owner=owner, until=until):
             return (
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
@@ -248,7 +263,25 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
-        return await work(ledger)
+        try:
+            return await work(ledger)
+        except (OwnedError, ThreadBusyError) as exc:
+            if exc.owner is None:
+                raise
+            fail(await _in_use(ledger, exc.thread_id or "", exc.owner))
+
+
+async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
+    """Return the words for a person whose thread another process has: who has it, since when, and what to do."""
+    machine, _, _ = owner.rpartition("-")
+    machine, _, process = machine.rpartition("-")
+    where = "this machine" if machine == socket.gethostname() else machine
+    who = f"process {process} on {where}" if machine and process.isdigit() else f"host {owner!r}"
+    found = [each for each in await ledger.hosts() if each.host.name == owner]
+    since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
+    free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
+    todo = f"`antiphon resume {thread_id}` waits for its answer, `antiphon pause {thread_id}` stops it there"
+    return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 
 def _redaction() -> Literal["off"] | None:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 """The exit code of an interrupted command, as shells have it."""
+STOPPED: Final = 4
+"""The exit code of a thread that something outside has stopped: it goes on when it is resumed."""
 _MUCH: Final = 65536
 
 
@@ -50,6 +52,14 @@ ModelOption: TypeAlias = Annotated[
 ]
 ConfigOption: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file that configures the phases.")
+]
+BudgetOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=NUMBER",
+        help="What the thread may use: requests, tool_calls, tokens, cost (US dollars) or seconds; repeatable.",
+    ),
 ]
 QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")]
 EventsOption: TypeAlias = Annotated[
@@ -86,6 +96,12 @@ def _model_errors() -> Generator[None]:
             fail(str(exc), code=2)
 
 
+def read_budget(given: Sequence[str] | None) -> dict[str, float] | None:
+    """Return the budget that --budget gives, if any."""
+    with complaints():
+        return service.read_budget(given or ())
+
+
 def run_chain(
     ledger: str | None,
     work: Callable[[ChainRunner], Awaitable[ResultT]],
@@ -94,11 +110,15 @@ def run_chain(
     config: Path | None = None,
     thread: str | None = None,
     create: bool = False,
+    documents: Sequence[str] = (),
+    budget: Sequence[str] | None = None,
 ) -> ResultT:
     """Open a chain on a ledger, do something with it, and close both. `thread` is a thread that must exist."""
+    given = read_budget(budget)
 
     async def within(found: Ledger) -> ResultT:
-        async with service.open_chain(found, model=model, config=config, thread_id=thread) as runner:
+        chosen: dict[str, Any] = {"model": model, "config": config, "documents": documents, "budget": given}
+        async with service.open_chain(found, thread_id=thread, **chosen) as runner:
             return await work(runner)
 
     with complaints():
@@ -157,6 +177,8 @@ def show_report(
         sum_up(report, ledger, next_commands)
     if report.was_interrupted:
         raise typer.Exit(INTERRUPTED)
+    if report.status == "stopped":
+        raise typer.Exit(STOPPED)
     if has_failed:
         raise typer.Exit(1)
 
@@ -205,12 +227,36 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     if report.was_interrupted:
         note("paused; go on with:", command=f"{program_name()} resume {report.thread_id}{place}")
         return
+    if report.status == "stopped":
+        _say_stopped(report, place)
+        return
     note("try next:")
+    if report.status == "failed" and report.failed_at is not None:
+        note("", command=f"  {program_name()} fork {report.thread_id} --at {report.failed_at}{place}")
     for command in ("show",) if report.status == "failed" else next_commands:
         note("", command=f"  {program_name()} {command} {report.thread_id}{place}")
     note("", command=f"  {program_name()} threads{place}")
     if ledger is not None:
         note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
+
+
+def _say_stopped(report: RunReport, place: str) -> None:
+    """Print why a thread has stopped, and the command that continues it."""
+    note(f"stopped: {report.error_message}", style="warning")
+    budget = ""
+    if report.error_code == "BUDGET_EXCEEDED":
+        note("give it a new budget, larger than what it has used, or it stops again at once")
+        budget = " --budget NAME=NUMBER"
+    else:
+        note("nothing is lost; when that is put right,")
+    note("go on with:", command=f"{program_name()} resume {report.thread_id}{place}{budget}")
+
+
+def say_thread(thread_id: str, ledger: str | None) -> None:
+    """Print the thread that begins, and the command that continues it: whatever happens to this process."""
+    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
+    again = f"{program_name()} resume {thread_id}{place}"
+    note(f"thread {thread_id}; if it is interrupted, go on with:", style="aside", command=again)
 
 
 def program_name() -> str:

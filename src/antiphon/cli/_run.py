@@ -16,6 +16,7 @@ from antiphon.cli._knowledge import STDIN, document_name, read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption, NewThreadOption, ThreadOption, with_ledger
 from antiphon.cli._live import (
     INTERRUPTED,
+    BudgetOption,
     ConfigOption,
     EventsOption,
     ModelOption,
@@ -26,7 +27,9 @@ from antiphon.cli._live import (
     interruptible,
     print_answer,
     program_name,
+    read_budget,
     run_chain,
+    say_thread,
     show_report,
     sum_up,
 )
@@ -61,6 +64,7 @@ def run(
     files: Annotated[
         Path | None, typer.Option("--files", metavar="FOLDER", help="With --team: the folder that the team works on.")
     ] = None,
+    budget: BudgetOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     as_events: EventsOption = False,
@@ -76,8 +80,14 @@ def run(
     if team is not None:
         _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
         own = thread or name or service.new_thread_id()
-        task = _TeamTask(team, question, own, files, model, ledger, is_new=name is not None)
-        _run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        given: dict[str, Any] = {"files": files, "model": model, "budget": read_budget(budget)}
+        task = TeamTask(own, ledger, team=team, task=question, is_new=name is not None, **given)
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        return
+    if thread is not None and _is_of_team(thread, ledger):
+        _check_none_given({"--add": documents, "--config": config}, "not with a thread of a team: its file says what it uses")
+        task = TeamTask(thread, ledger, task=question, files=files, model=model, budget=read_budget(budget))
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
     texts = {document_name(path): read_document(path) for path in documents or ()}
@@ -87,10 +97,13 @@ def run(
         await service.add_documents(runner.ledger, texts)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                return await runner.ask(question, thread_id=thread, name=name, user_id=user, hear=view.take, stop=stop)
+                asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": tell}
+                return await runner.ask(question, **asked, hear=view.take, stop=stop)
 
-    chosen = choose_model(model)
-    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=ledger)
+    chosen = _chosen(model, thread)
+    more: dict[str, Any] = {"documents": list(texts), "budget": budget}
+    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
 
 
@@ -102,6 +115,25 @@ def _check_name(name: str | None, thread: str | None) -> None:
         fail("--name is for a new thread, --thread for one that exists; give one of them", code=2)
     if name in ("", service.LAST, "-") or name.startswith("-"):
         fail(f"--name: no thread can be called {name!r}: the command line reads it otherwise", code=2)
+
+
+def _chosen(model: str | None, thread: str | None) -> str | None:
+    """Return the model to use; of a thread that exists, that is the one that it was run with, unless another is named."""
+    if thread is None:
+        return choose_model(model)
+    if model is not None:
+        check_model(model)
+    return model
+
+
+def _is_of_team(thread: str, ledger: str | None) -> bool:
+    """Whether a thread says that a team has worked in it."""
+
+    async def look(found: Ledger) -> bool:
+        settings = await service.settings_of(found, thread)
+        return settings is not None and settings.team is not None
+
+    return with_ledger(ledger, look)
 
 
 def _check_none_given(options: dict[str, Any], goes: str) -> None:
@@ -144,7 +176,7 @@ def chat(
                 break
         return report
 
-    chosen = choose_model(model)
+    chosen = _chosen(model, thread)
     last = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
     if last is None:
         return
@@ -158,32 +190,42 @@ def chat(
 
 
 @dataclass(frozen=True, slots=True)
-class _TeamTask:
-    """A task for a team, and where it is done."""
+class TeamTask:
+    """A task for a team, and where it is done. What is not given is what the thread was run with."""
 
-    team: Path
-    task: str
     thread_id: str
-    files: Path | None
-    model: str | None
     ledger: str | None
+    team: Path | None = None
+    task: str | None = None
+    """None: the one that the thread has not finished."""
+    files: Path | None = None
+    model: str | None = None
+    budget: dict[str, float] | None = None
     is_new: bool = False
     """Whether the thread must not exist yet."""
 
     @property
     def command(self) -> str:
         """The command that continues the task."""
-        chosen = {"--files": self.files, "--model": self.model, "--ledger": self.ledger}
-        given = [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
-        words = shlex.join(["run", "--team", str(self.team), "--thread", self.thread_id, *given, self.task])
-        return f"{program_name()} {words}"
+        place = [] if self.ledger is None else ["--ledger", self.ledger]
+        return f"{program_name()} {shlex.join(['resume', self.thread_id, *place])}"
+
+    async def do(self, ledger: Ledger, **more: Any) -> RunReport:
+        """Do the task, or continue it."""
+        given: dict[str, Any] = {"model": self.model, "files": self.files, "budget": self.budget, **more}
+        if self.task is None:
+            return await service.resume_team(ledger, self.thread_id, team=self.team, **given)
+        if self.team is None:
+            return await service.continue_team(ledger, self.thread_id, self.task, **given)
+        service.trust_named(self.team, self.files)
+        return await service.run_team(ledger, self.team, self.task, thread_id=self.thread_id, **given)
 
 
-def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
+def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
     """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
     if task.model is not None:
         check_model(task.model)
-    view = open_view(task.task, is_quiet=is_quiet or for_programs, as_events=as_events)
+    view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
     view.thread_id = task.thread_id
 
     async def work(found: Ledger) -> RunReport:
@@ -191,21 +233,13 @@ def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool, as_events:
             await service.check_new(found, task.thread_id)
         try:
             with interruptible() as stop:
+                tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=task.ledger)
                 async with watching(view, found):
-                    return await service.run_team(
-                        found,
-                        task.team,
-                        task.task,
-                        thread_id=task.thread_id,
-                        model=task.model,
-                        files=task.files,
-                        hear=view.take_step,
-                        stop=stop,
-                    )
+                    return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
             fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
 
-    report = with_ledger(task.ledger, work, create=True)
+    report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
         note("stopped; go on with:", command=task.command)
         raise typer.Exit(INTERRUPTED)

@@ -61,8 +61,10 @@ from antiphon.service._running import ChainRunner as ChainRunner
 from antiphon.service._running import HearEvent as HearEvent
 from antiphon.service._running import RunReport as RunReport
 from antiphon.service._running import TeamStep as TeamStep
+from antiphon.service._running import continue_team as continue_team
 from antiphon.service._running import import_model as import_model
 from antiphon.service._running import open_chain as open_chain
+from antiphon.service._running import resume_team as resume_team
 from antiphon.service._running import run_team as run_team
 from antiphon.service._runs import ListedThread as ListedThread
 from antiphon.service._runs import RunApp as RunApp
@@ -79,6 +81,11 @@ from antiphon.service._sequence import every_span as every_span
 from antiphon.service._sequence import every_step as every_step
 from antiphon.service._sequence import sequence as sequence
 from antiphon.service._sequence import timeline as timeline
+from antiphon.service._settings import RunSettings as RunSettings
+from antiphon.service._settings import UsedFile as UsedFile
+from antiphon.service._settings import read_budget as read_budget
+from antiphon.service._settings import settings_of as settings_of
+from antiphon.service._settings import trust_named as trust_named
 from antiphon.service._threads import LAST as LAST
 from antiphon.service._threads import check_new as check_new
 from antiphon.service._threads import delete_threads as delete_threads
