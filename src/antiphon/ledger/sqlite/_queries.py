@@ -1,7 +1,7 @@
 """Queries: threads and open calls by page, heads, hosts, snapshots, and full-text search.
 
-Appending does not wait for the index of words: a search first brings it up to date, in steps small enough to let appends in
-between. The index holds no text of its own: the words of a message are read from its bytes where a snippet needs them.
+Appends do not update the index of words. A search first brings it up to date, in steps that are small enough for appends in
+between. The index stores no text: the words of a message are read from its bytes when a snippet needs them.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _CONDITIONS = {
     "min_tokens": "input_tokens + output_tokens >= :min_tokens",
     "min_cost": "CAST(cost AS REAL) >= CAST(:min_cost AS REAL)",
 }
-"""What each field of a filter asks, but for `open_calls`."""
+"""The condition of each field of a filter, except `open_calls`."""
 
 _COUNTED = "SELECT count(*) FROM (SELECT 1 FROM open_calls LIMIT ?)"
 _FEW = 1000
-"""Open calls in all, up to which the threads that have some are sorted."""
+"""Up to this many open calls in the ledger, the threads with open calls are looked up and then sorted."""
 
 _ORDERS = {
     "updated_at": ("(updated_at > :start OR updated_at = :start AND key > :start_key)", "ORDER BY updated_at, key"),
@@ -78,7 +78,7 @@ _FROM = {
     "created_at": "created_at >= :start",
     "-created_at": "created_at <= :start",
 }
-"""Where a page begins, as an index can look for it."""
+"""The start of a page, as a condition that an index can use."""
 
 
 def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int) -> ThreadPage:
@@ -99,8 +99,8 @@ def threads_statement(
 ) -> tuple[str, dict[str, int | str | None]]:
     """Return the statement for a page of threads, and its values.
 
-    It has only the conditions that are asked for, so that SQLite can choose an index by them. Threads with open calls are
-    found by these where there are few in all; otherwise the threads are looked at in their order, until there are enough.
+    It has only the conditions that the filter sets, so that SQLite can choose an index for them. If the ledger has few open
+    calls, the threads with open calls are found by them. Otherwise the threads are read in order until there are enough.
     """
     asked: dict[str, int | str | None] = {"limit": limit + 1, "system_pattern": SYSTEM_PATTERN}
     conditions: list[str] = []
@@ -158,15 +158,15 @@ def open_calls_of(connection: Connection, option_name: str, is_reversed: bool, s
 
 
 def heads(connection: Connection) -> tuple[Head, ...]:
-    """Return where every thread ends."""
+    """Return the heads of all threads."""
     return tuple(head_of(State(*row)) for row in connection.rows(_STATE))
 
 
 def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-    """Return the place and the state of a fold's snapshot that is not after a message.
+    """Return the place and the state of a fold's latest snapshot up to a message.
 
     Raises:
-        LedgerCorruptError: it is not as it was written.
+        LedgerCorruptError: it was altered.
     """
     thread = find_thread(connection, thread_id)
     sql = "SELECT seq, hash, state FROM snapshots WHERE thread = ? AND fold = ? AND seq <= ?"
