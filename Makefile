@@ -16,7 +16,7 @@ export UV_NO_PROGRESS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check fix bench since chaos docs api figures release lock clean
+.PHONY: help run test quick check fix bench compare since chaos docs api figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -58,6 +58,9 @@ fix: $(READY) ## put right what a machine can
 
 bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
+
+compare: benchmarks/.venv/.ready ## three programs beside DBOS and LangGraph, killed, sent twice and deployed; writes docs/comparison.md
+	@benchmarks/.venv/bin/python benchmarks/comparison $(or $(ARGS),--write docs/comparison.md)
 
 since: benchmarks/.venv/.ready ## this tree beside an earlier commit: make since COMMIT=v0.1.0 ARGS="codec runtime"
 	@benchmarks/.venv/bin/python -m benchmarks.since $(or $(COMMIT),HEAD) $(or $(ARGS),agents codec convert imports ledger postchain providers runtime telemetry)

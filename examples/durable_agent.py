@@ -17,10 +17,14 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.agents import LedgerDurability, ledger_run  # 1
 
+pause = 0.0
+"""Seconds that the model takes: time to kill the program."""
 
-def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+
+async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Look for the order, then refund it, then say so: as a model would, but always the same."""
-    print("  (the model is asked)")
+    print("  (the model is asked)", flush=True)
+    await asyncio.sleep(pause)
     match sum(isinstance(message, ModelResponse) for message in messages):
         case 0:
             return ModelResponse([ToolCallPart("find_order", {"number": 42}, tool_call_id="call-1")])
@@ -64,6 +68,7 @@ async def main(ledger: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
+        pause = 1.0
         asyncio.run(main(f"sqlite:///{sys.argv[1]}"))
     else:
         with TemporaryDirectory() as folder:

@@ -6,14 +6,15 @@ program that was killed in the middle of a call can ask whether it was done (`re
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from antiphon import open_ledger
@@ -59,18 +60,32 @@ def call(tool: str, id: str, **arguments: Any) -> ToolCallPart:
     return ToolCallPart(tool, arguments, tool_call_id=id)
 
 
-def scripted(*turns: Turn) -> FunctionModel:
-    """Return a model that says one turn after the other: in the place of one that would cost money."""
+def scripted(*turns: Turn, pause: float = 0.0) -> FunctionModel:
+    """Return a model that says one turn after the other: in the place of one that would cost money.
 
-    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    If it is asked for a stream, it says word by word, with a pause after each.
+    """
+
+    def said(messages: list[ModelMessage]) -> Sequence[str | ToolCallPart]:
         number = sum(isinstance(message, ModelResponse) for message in messages)
         turn = turns[min(number, len(turns) - 1)]
-        said = turn(messages) if callable(turn) else turn
-        parts = [TextPart(each) if isinstance(each, str) else each for each in said]
+        return turn(messages) if callable(turn) else turn
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        parts = [TextPart(each) if isinstance(each, str) else each for each in said(messages)]
         usage = RequestUsage(input_tokens=50 + 10 * len(messages), output_tokens=7)
         return ModelResponse(parts, usage=usage, model_name="scripted")
 
-    return FunctionModel(answer, model_name="scripted")
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
+        for number, each in enumerate(said(messages)):
+            if isinstance(each, ToolCallPart):
+                yield {number: DeltaToolCall(each.tool_name, each.args_as_json_str(), tool_call_id=each.tool_call_id)}
+                continue
+            for word in re.findall(r"\S+\s*", each):
+                yield word
+                await asyncio.sleep(pause)
+
+    return FunctionModel(answer, stream_function=stream, model_name="scripted")
 
 
 def last_result(messages: list[ModelMessage]) -> str:

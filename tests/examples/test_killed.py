@@ -14,8 +14,8 @@ from tests.runtime.processes import Processes
 pytest.importorskip("apsw")
 
 KILLED = -signal.SIGKILL
-SLOW = {"mcp_server"}
-"""Those that start a process of their own in each life; at every step, too, in the long runs."""
+SLOW = {"chat_app", "mcp_server"}
+"""Those that start a server in each life; at every step, too, in the long runs."""
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
 PLACES = ("before", "after") if IS_LONG else ("before",)
 """Before an append is the place where most is done that is not recorded."""
@@ -39,7 +39,7 @@ def found(folder: Path) -> dict[str, Any]:
 def test_each_example_says_how_it_is_started() -> None:
     for name in NAMES:
         assert f"python examples/durable/{name}.py" in (FOLDER / f"{name}.py").read_text()
-    assert len(NAMES) >= 11
+    assert len(NAMES) == 12
 
 
 @pytest.mark.slow

@@ -40,10 +40,11 @@ class Killing:
 
     async def append(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         self.count += 1
-        if (self._when, self._number) == ("before", self.count):
+        own = self.count  # others may begin while this one is written
+        if (self._when, self._number) == ("before", own):
             kill()
         records = await self._ledger.append(thread_id, messages, **more)
-        if (self._when, self._number) == ("after", self.count):
+        if (self._when, self._number) == ("after", own):
             kill()
         return records
 

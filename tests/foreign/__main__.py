@@ -20,6 +20,7 @@ FILES = [
     "agent",
     "capability_process_event_stream",
     "capability_stream_teardown",
+    "dbos",
     "deps",
     "direct",
     "history_processor",
@@ -39,7 +40,7 @@ FILES = [
     "validation_context",
     "vercel_ai",
 ]
-NEEDED = ["dirty-equals", "httpx", "pytest-mock", "pytest-recording", "vcrpy"]
+NEEDED = ["brotli", "dbos", "dirty-equals", "httpx", "logfire", "pytest-mock", "pytest-recording", "vcrpy"]
 
 
 def main() -> int:

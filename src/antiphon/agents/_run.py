@@ -20,7 +20,7 @@ import asyncio
 import functools
 import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -49,7 +49,7 @@ from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
-from antiphon.messages.keys import as_key, base_of
+from antiphon.messages.keys import as_key, base_of, last_key, parent_of
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
 
@@ -193,6 +193,15 @@ def current_run() -> LedgerRun | None:
     return _run.get()
 
 
+@dataclass(frozen=True, slots=True)
+class Namesake:
+    """Another run of an agent that has the same name."""
+
+    id: str
+    is_at_work: bool
+    has_same_question: bool
+
+
 class LedgerRun:
     """What a program does in a thread, or a part of it: the run of one agent, or the work of one tool."""
 
@@ -241,7 +250,8 @@ class LedgerRun:
         self._url: str | None = None
         self._agents = EffectKeys()
         self._taken_up: set[str] = set()
-        self._at_work: set[str] = set()
+        self._at_work: dict[str, object] = {}
+        """The runs of agents that have begun and not ended, each with its question."""
         self._parts: dict[str, LedgerRun] = {}
         self._is_used = input is not None
 
@@ -518,8 +528,8 @@ class LedgerRun:
         return part
 
     @contextmanager
-    def agent_at_work(self, part: LedgerRun) -> Generator[None, None, None]:
-        """Have a run of an agent at work.
+    def agent_at_work(self, part: LedgerRun, question: object = None) -> Generator[None, None, None]:
+        """Have a run of an agent at work on a question.
 
         Raises:
             HistoryMismatchError: the thread says that another agent ran here. Its requests would be paid for again.
@@ -528,11 +538,23 @@ class LedgerRun:
         self._taken_up.add(own)
         if own not in self.opened.agents and not self._at_work:  # agents that run in parallel may begin in another order
             self._check_agents(f"runs agent {own!r}")
-        self._at_work.add(own)
+        self._at_work[own] = question
         try:
             yield
         finally:
-            self._at_work.discard(own)
+            self._at_work.pop(own, None)
+
+    def namesakes(self) -> list[Namesake]:
+        """Return the other runs of agents of the same name, beside this one: those that are recorded or at work."""
+        own, around = self.course.invocation_id, self._around
+        if around is None:
+            return []
+        known = dict.fromkeys((*sorted(self.opened.agents), *around._at_work))
+        others = [
+            each for each in known if each != own and parent_of(each) == parent_of(own) and last_key(each) == last_key(own)
+        ]
+        at_work = around._at_work
+        return [Namesake(each, each in at_work, each in at_work and at_work[each] == at_work.get(own)) for each in others]
 
     def _check_agents(self, deed: str) -> None:
         """Refuse to close a run in which an agent did not run that ran before."""
@@ -862,19 +884,34 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
                 reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
                 report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
             await run.close()
-        except HistoryMismatchError as exc:
-            await run.give_up(exc)
-            raise
-        except StoppedError as exc:
-            await run.fail(exc)
-            raise
-        except (LedgerError, ParkedError):
-            raise  # not the program's: another process, or the same one after a person's answer, continues the run
-        except Exception as exc:
-            await run.fail(exc)
+        except (Exception, BaseExceptionGroup) as exc:
+            await _end_with_error(run, exc)
             raise
         finally:
             await run.leave()
+
+
+async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
+    """Record how a block has ended. The errors of a task group count as if they came one by one."""
+    errors = list(_errors_of(error))
+    if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
+        await run.give_up(mismatches[0])
+    elif isinstance(error, Exception) and not all(map(_is_not_the_programs, errors)):
+        await run.fail(error)
+
+
+def _is_not_the_programs(error: BaseException) -> bool:
+    """Whether another process, or the same one after a person's answer, continues the run."""
+    return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
+
+
+def _errors_of(error: BaseException) -> Iterator[BaseException]:
+    """Return an error, or those that a group consists of, at any depth."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _errors_of(each)
+    else:
+        yield error
 
 
 def _watch_agent(name: str, name_in_journal: str | None) -> str | None:

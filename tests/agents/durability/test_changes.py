@@ -78,15 +78,18 @@ def _data(row: Message) -> dict[str, Any]:
 CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "instructions": (
         {"instructions": "Be kind.\nBe long."},
-        ["another prompt", "instructions:\n  - Be brief.\n  + Be long.\n"],
+        ["the prompt differs from the one", "instructions:\n  - Be brief.\n  + Be long.\n"],
     ),
-    "a system prompt": ({"system_prompt": "Think."}, ["another prompt", "system prompt:\n  + Think.\n"]),
-    "a description": ({"about": "Looks well."}, ["another tools", "description of tool 'look':\n  - Looks.\n  + Looks well."]),
-    "a schema": ({"of": int}, ["another tools", "parameters of tool 'look':", '  -    "type": "string"', '"integer"']),
-    "another tool": ({"tools": []}, ["another tools", "tool 'look' is gone"]),
-    "settings": ({"model_settings": {"temperature": 0.5}}, ["another settings", "setting 'temperature': None, now 0.5"]),
-    "the model": ({"model": "other"}, ["another model", "model: 'script', now 'other'"]),
-    "the form of the answer": ({"output_type": int}, ["another tools", "tool 'final_result' is new"]),
+    "a system prompt": ({"system_prompt": "Think."}, ["the prompt differs from the one", "system prompt:\n  + Think.\n"]),
+    "a description": (
+        {"about": "Looks well."},
+        ["the tools differ", "description of tool 'look':\n  - Looks.\n  + Looks well."],
+    ),
+    "a schema": ({"of": int}, ["the tools differ", "parameters of tool 'look':", '  -    "type": "string"', '"integer"']),
+    "another tool": ({"tools": []}, ["the tools differ", "tool 'look' is gone"]),
+    "settings": ({"model_settings": {"temperature": 0.5}}, ["the settings differ", "setting 'temperature': None, now 0.5"]),
+    "the model": ({"model": "other"}, ["the model differs from the one", "model: 'script', now 'other'"]),
+    "the form of the answer": ({"output_type": int}, ["the tools differ", "tool 'final_result' is new"]),
 }
 
 
@@ -97,7 +100,7 @@ async def test_a_changed_program_stops_and_says_what_has_changed_and_how_to_go_o
     await program.cut()
     with pytest.raises(HistoryMismatchError) as caught:
         await program.go_on(**change)
-    for text in (*expected, "than thread 't' says, in 't/run/clerk/model'", "`antiphon resume t --on-change continue`"):
+    for text in (*expected, "that thread 't' records, in 't/run/clerk/model'", "`antiphon resume t --on-change continue`"):
         assert text in str(caught.value)
     assert program.desk.taken() == []
     assert await program.choices() == []

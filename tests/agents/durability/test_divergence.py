@@ -1,20 +1,22 @@
 """Another program against the same history is stopped and told what differs, before anything is paid for again. G9."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator, BaseModel
 from pydantic_ai import Agent
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability, ledger_run, runs
 from antiphon.agents.durability._tool_call import plain_arguments
-from antiphon.errors import HistoryMismatchError
+from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.service import allow_change
 
 
 class CutError(Exception):
@@ -158,3 +160,118 @@ async def test_a_number_that_is_odd_reaches_the_tool_as_it_is_and_is_the_same_th
         assert desk.taken() == seen
     rows = [row.message async for row in ledger.read("t") if row.message.invocation_id == "t/run/clerk/weigh:c1"]
     assert rows[0].payload.arguments["arguments"]["arguments"]["what"] == told  # type: ignore[union-attr, index, call-overload]
+
+
+# ---------------------------------------------------------------- agents of one name
+
+
+def speaking(ledger: MemoryLedger, who: str, desk: Desk, *, until: int | None = None) -> Agent[None, str]:
+    """Return an agent whose name others have, too. Its instructions are its own, and its answer says them."""
+
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        desk.note(f"{who} asks {number}")
+        if number == until:
+            await asyncio.Event().wait()
+        if number == 0:
+            return ModelResponse([call("look", f"look-{who}", who=who)])
+        return ModelResponse([TextPart(f"I am {info.instructions}, and saw {messages[-1].parts[0].content}")])  # type: ignore[union-attr]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(answer, model_name="script"),
+        name="clerk",
+        instructions=who,
+        capabilities=[LedgerDurability(ledger)],
+    )
+
+    @agent.tool_plain
+    async def look(who: str) -> str:
+        desk.note(f"{who} looks")
+        return who
+
+    return agent
+
+
+async def both(*agents: Agent[None, str], question: str = "Who are you?", **options: Any) -> list[str]:
+    async with ledger_run("t", **options):
+        return [result.output for result in await asyncio.gather(*(agent.run(question) for agent in agents))]
+
+
+async def killed(program: Coroutine[Any, Any, Any], desk: Desk, *awaited: str) -> None:
+    """Run a program until its models were asked, and end it there."""
+    running = asyncio.create_task(program)
+    for _ in range(10_000):
+        if sorted(each for each in desk.seen if each in awaited) == sorted(awaited):
+            break
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert running.cancelled()
+    desk.taken()
+
+
+@pytest.mark.parametrize("on_change", ["stop", "continue", "restart"])
+@pytest.mark.parametrize("until", [(1, 1), (1, 0), (None, 1)], ids=["both", "one", "ended"])
+async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, until: tuple[int | None, int]) -> None:
+    """Both ran at the same time, and begin in the other order when the program runs again. F13."""
+    ledger, desk = MemoryLedger(), Desk()
+    agents = speaking(ledger, "ada", desk, until=until[0]), speaking(ledger, "bob", desk, until=until[1])
+    await killed(both(*agents), desk, "ada asks 1", f"bob asks {until[1]}")
+    in_other_order = speaking(ledger, "bob", desk), speaking(ledger, "ada", desk)
+    with pytest.raises(HistoryMismatchError, match="began in another order. Give agents .* different names"):
+        await both(*in_other_order, on_change=on_change)
+    assert not [said for said in desk.taken() if "looks" in said]
+    (run,) = await runs(ledger)
+    assert run.status == "stopped"
+    assert await both(*reversed(in_other_order)) == ["I am ada, and saw ada", "I am bob, and saw bob"]
+    with pytest.raises(HistoryMismatchError, match="began in another order"):  # a finished run, too
+        await both(*in_other_order, on_change=on_change)
+
+
+async def test_an_agent_that_answers_many_questions_at_once_goes_on_with_other_instructions() -> None:
+    """Their questions tell the runs apart, also if they begin in another order; alike ones may take each other's place."""
+    ledger, desk = MemoryLedger(), Desk()
+
+    async def ask(who: str, *questions: str, **more: Any) -> list[str]:
+        until = more.pop("until", None)
+        async with ledger_run("t", **more):
+            agent = speaking(ledger, who, desk, until=until)
+            return [result.output for result in await asyncio.gather(*map(agent.run, questions))]
+
+    questions = "one", "two", "two", "three"
+    await killed(ask("ada", *questions, until=1), desk, *["ada asks 1"] * len(questions))
+    with pytest.raises(HistoryMismatchError, match="may be a changed .* different names"):
+        await ask("Ada", *reversed(questions), on_change="continue")
+    await allow_change(ledger, "t", "continue")
+    with pytest.raises(HistoryMismatchError, match="may be a changed"):  # nor if a person allows the change
+        await ask("Ada", *reversed(questions))
+    desk.taken()
+    assert await ask("Ada", *questions, on_change="continue") == ["I am Ada, and saw ada"] * 4
+    assert desk.taken() == ["Ada asks 1"] * 4
+
+
+async def test_a_mismatch_in_a_task_group_stops_the_run_like_any_other() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await cut(named(ledger, desk, "clerk"))
+
+    async def grouped(work: Callable[[], Awaitable[Any]]) -> None:
+        async with ledger_run("t", ledger=ledger), asyncio.TaskGroup() as group:
+            group.create_task(work())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
+
+    with pytest.raises(ExceptionGroup):
+        await grouped(lambda: named(ledger, desk, "clerk").run("pay more"))
+    assert [run.status for run in await runs(ledger)] == ["stopped"]
+
+    async def wait_for_person() -> None:
+        raise ParkedError("a person must look")
+
+    with pytest.raises(ExceptionGroup):
+        await grouped(wait_for_person)
+    assert [run.status for run in await runs(ledger)] == ["waiting"]
+
+    async def fail() -> None:
+        raise CutError
+
+    with pytest.raises(ExceptionGroup):
+        await grouped(fail)
+    assert [run.status for run in await runs(ledger)] == ["failed"]

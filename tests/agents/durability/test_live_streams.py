@@ -15,6 +15,7 @@ from tests.agents.durability.agents import Desk, call, script
 from antiphon.agents import DurabilityWarning, LedgerDurability, durable_stream, ledger_run, listen
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
+from antiphon.runtime.extending import Journal
 
 
 class Speaker:
@@ -85,8 +86,15 @@ async def test_a_program_gets_each_delta_while_the_model_speaks_and_the_whole_an
     assert len(speaker.said) == 3
 
 
-async def test_the_end_of_a_stream_comes_after_its_outcome_is_recorded() -> None:
-    ledger, speaker = MemoryLedger(), Speaker()
+async def test_the_end_of_a_stream_comes_after_its_outcome_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To record it takes time here: an end that does not wait for it would come before it."""
+    ledger, speaker, write = MemoryLedger(), Speaker(), Journal.write_soon
+
+    async def write_slowly(*given: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await write(*given, **more)
+
+    monkeypatch.setattr(Journal, "write_soon", write_slowly)
     async with ledger_run("t"), speaker.agent(ledger).iter("speak") as run:
         async for node in run:
             if Agent.is_model_request_node(node):

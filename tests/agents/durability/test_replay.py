@@ -138,10 +138,10 @@ def test_another_program_against_the_same_history_is_stopped_and_told_what_diffe
                 await clerk(ledger, desk, script(desk, *turns, name=more.pop("name", "script")), **more).run(prompt)
         assert desk.taken() == []
 
-    asyncio.run(main("look again", "another prompt than thread 't' says, in 't/run/clerk/model'"))
-    asyncio.run(main("look", "another settings", model_settings={"temperature": 0.5}))
-    asyncio.run(main("look", "another tools", tools=[_is_request]))
-    asyncio.run(main("look", "another prompt", instructions="be kind"))
+    asyncio.run(main("look again", "the prompt differs from the one that thread 't' records, in 't/run/clerk/model'"))
+    asyncio.run(main("look", "the settings differ", model_settings={"temperature": 0.5}))
+    asyncio.run(main("look", "the tools differ", tools=[_is_request]))
+    asyncio.run(main("look", "the prompt differs", instructions="be kind"))
 
 
 async def test_a_finished_run_takes_nothing_more() -> None:

@@ -379,7 +379,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         run.opened.share(Bounds).add(self._limits)
         part = run.of_agent(ctx.run_id, self.name)
         try:
-            with run.agent_at_work(part):
+            with run.agent_at_work(part, ctx.prompt):
                 result = await told_as_agent(part, ctx, self.name, handler)
             await _say_rest(part, result)
         finally:

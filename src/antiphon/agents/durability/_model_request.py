@@ -154,6 +154,7 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
 # ---------------------------------------------------------------- the effect
 
 _UPTO: Final = "upto_seq"
+_NAMES: Final = "Give agents that run at the same time different names"
 
 
 class ModelRequestEffect(RunStep):
@@ -264,8 +265,50 @@ class ModelRequestEffect(RunStep):
         if "prompt" in changed:
             more, is_input = await self._changed_prompt(before.get(_UPTO))
             lines += more
-        what = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
-        return StepChange(f"{what}, in {self.id!r}", lines, short_hash(self.arguments), is_input)
+        change = StepChange(self._differs(changed), lines, short_hash(self.arguments), is_input)
+        if self._is_first:
+            await self._check_namesakes(intent, change)
+        return change
+
+    def _differs(self, changed: Sequence[str]) -> str:
+        is_one = changed in (["model"], ["prompt"])
+        verb = "differs from the one" if is_one else "differ from those"
+        return f"the {' and the '.join(changed)} {verb} that thread {self.thread_id!r} records, in {self.id!r}"
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether it is the first request of its agent's run."""
+        return self.id.rpartition("/")[2] == REQUEST
+
+    async def _check_namesakes(self, intent: Message, change: StepChange) -> None:
+        """Refuse to take what another agent of the same name was answered.
+
+        Agents of one name are told apart by the order in which they begin. If they run at the same time, that order may be
+        another one when the program runs again. So a first request that differs from the recorded one may be that of another
+        agent, and not one that was changed.
+
+        Raises:
+            HistoryMismatchError: it is the recorded request of another agent, or may be a changed form of one.
+        """
+        recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
+        for other in self._run_of.namesakes():
+            request = await self._first_request(other.id)
+            if request is not None and not self._changed(request):
+                raise self.stopped(change, f"{other.id!r} was asked this: agents of one name began in another order. {_NAMES}")
+            is_alike = request is not None and all(
+                says_the_same_value(request.get(name), recorded.get(name)) for name in self.arguments
+            )
+            # A restart takes nothing that is recorded.
+            may_be_other = other.is_at_work and not is_alike and (change.is_input or other.has_same_question)
+            if may_be_other and self.on_change != "restart":
+                raise self.stopped(change, f"it may be a changed {other.id!r}, which runs at the same time. {_NAMES}")
+
+    async def _first_request(self, part: str) -> Mapping[str, Json] | None:
+        """Return what is recorded of the first request of another run of an agent."""
+        for record in await self.journal.ledger.by_invocation(f"{part}/{REQUEST}", thread_id=self.thread_id):
+            if record.message.lane == "effect" and isinstance(record.message.payload, OptionCallPayload):
+                return recorded_arguments(record.message)
+        return None
 
     async def _changed_tools(self, list_hash: str) -> list[str]:
         await self._talk.read(self._run_of)
@@ -288,8 +331,8 @@ class ModelRequestEffect(RunStep):
             if not _say_the_same(old, new):
                 lines += text_difference(name, *("\n".join(map(_said, side)) for side in (old, new)))
         asked = [[row for row in side if row.role_hint_for_llm == "user"] for side in (before, after)]
-        is_first, (old, new) = self.id.rpartition("/")[2] == REQUEST, asked
-        is_input = is_first and bool(old) and not _say_the_same(old[-len(new) or None :], new)
+        old, new = asked
+        is_input = self._is_first and bool(old) and not _say_the_same(old[-len(new) or None :], new)
         return lines or ["messages before the newest one have changed"], is_input
 
     @override
