@@ -43,8 +43,9 @@ from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
 from antiphon.runtime._effects import States
 from antiphon.runtime._exchange import StoredIds
-from antiphon.runtime._hosting import Eviction, Hosting, Lease, RemoteAnswers
+from antiphon.runtime._hosting import Eviction, Hosting, RemoteAnswers
 from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._lease import Lease
 from antiphon.runtime._life import Lives, Termination
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery

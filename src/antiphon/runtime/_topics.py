@@ -39,7 +39,7 @@ from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._exchange import response_type
-from antiphon.runtime._hosting import ProcessHost, process_host
+from antiphon.runtime._lease import ProcessHost, process_host
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread
