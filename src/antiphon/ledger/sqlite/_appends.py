@@ -16,9 +16,9 @@ be where the index does not see them, always are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
@@ -80,6 +80,11 @@ INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn
 """
 _CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
+
+
+ThreadChange: TypeAlias = Callable[[Connection, Thread | None], Thread]
+"""Changes a thread's row, given the thread if it is known, and returns the thread. It writes no message, and raises before it
+writes anything."""
 
 
 class _Known:
@@ -151,6 +156,26 @@ class Appends:
     def end(self, connection: Connection) -> None:
         """Remember the file's version after a commit, because it counts our own commits too."""
         self._version = connection.data_version()
+
+    def change_thread(self, connection: Connection, thread_id: str, change: ThreadChange) -> Thread:
+        """Make a change of one thread's row, and return the thread.
+
+        The thread is remembered as it is then: neither the change nor the next append needs to look it up. Appends to it may
+        have been taken and not written: when they are, the checksum of its row is made from what is remembered.
+
+        Raises:
+            LedgerError: it is refused; nothing has changed.
+        """
+        known = self._known.get(thread_id)
+        if known is None:
+            thread = change(connection, None)
+            if not thread.open_calls:
+                self._known[thread_id] = _Known(self, connection, thread, ())
+        else:
+            thread = known.thread._replace(key=known.key, state=known.state, open_calls=len(known.open_calls))
+            thread = known.thread = change(connection, thread)
+            known.state, known.part = thread.state, None
+        return thread
 
     def forget(self) -> None:
         """Forget all threads, and what was taken and not written."""

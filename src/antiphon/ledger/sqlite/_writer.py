@@ -1,10 +1,10 @@
 """The writer: one thread, one connection, and as many changes in one commit as are waiting.
 
 A change waits in a queue; the thread takes all that are there, makes them inside one transaction, and commits once, so that
-many callers share one wait for the disk. Appends are decided before they write anything (see `_appends`); every other change
-is a function over the connection, run inside a savepoint. Where appends could not be written together, they are taken again,
-each inside a savepoint too. Either way, one that is refused harms no other. No caller gets an answer before the commit has
-returned.
+many callers share one wait for the disk. Appends, claims and releases are decided before they write anything (see
+`_appends`); every other change is a function over the connection, run inside a savepoint. Where they could not be written
+together, they are made again, each inside a savepoint too. Either way, one that is refused harms no other. No caller gets an
+answer before the commit has returned.
 
 What is queued is done: cancelling the caller does not withdraw it, because it may be in the middle of a commit.
 
@@ -22,15 +22,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import apsw
 
-from antiphon.errors import LedgerError, LedgerUnavailableError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError
 from antiphon.ledger._chain import Record
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger.sqlite._appends import Appends
+from antiphon.ledger.sqlite._appends import Appends, ThreadChange
 from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, connect, translated
+from antiphon.ledger.sqlite._rows import Thread as StoredThread
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
@@ -45,17 +46,26 @@ _PATIENCE = 200
 """Milliseconds to wait for readers when the log is to begin anew."""
 
 ResultT = TypeVar("ResultT")
+_Work: TypeAlias = AppendRequest | ThreadChange | Callable[[Connection], Any]
 
 
 class _Change:
     """Something to be done, and who waits for it."""
 
-    __slots__ = ("done", "outcome", "weight", "work")
+    __slots__ = ("done", "outcome", "thread_id", "weight", "work")
 
-    def __init__(self, work: AppendRequest | Callable[[Connection], Any], done: asyncio.Future[Any], weight: int) -> None:
+    def __init__(
+        self,
+        work: _Work,
+        done: asyncio.Future[Any],
+        weight: int,
+        thread_id: str | None,
+    ) -> None:
         self.work = work
         self.done = done
         self.weight = weight
+        self.thread_id = thread_id
+        """The thread whose row is all that it changes; None if it may change anything."""
         self.outcome: Any = None
 
 
@@ -96,6 +106,14 @@ class Writer:
         """
         return cast("ResultT", await self._queued(work, weight))
 
+    async def change_thread(self, thread_id: str, work: ThreadChange) -> StoredThread:
+        """Have the row of one thread changed, and return the thread once that is durable.
+
+        Raises:
+            LedgerError: it was refused, or the store cannot be used.
+        """
+        return cast("StoredThread", await self._queued(work, 1024, thread_id))
+
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
         """Have an append made, and return the records once they are durable.
 
@@ -104,7 +122,7 @@ class Writer:
         """
         return cast("tuple[Record, ...]", await self._queued(request, request.weight))
 
-    async def _queued(self, work: AppendRequest | Callable[[Connection], Any], weight: int) -> Any:
+    async def _queued(self, work: _Work, weight: int, thread_id: str | None = None) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise LedgerUnavailableError("the ledger belongs to the event loop that it was opened in; open it in this one too")
         while self._room < weight and self._room < _ROOM:
@@ -114,7 +132,7 @@ class Writer:
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed; open it again")
         self._room -= weight
-        change = _Change(work, self._loop.create_future(), weight)
+        change = _Change(work, self._loop.create_future(), weight, thread_id)
         self._queue.put(change)
         return await change.done
 
@@ -207,10 +225,12 @@ class Writer:
         self._disconnect()
 
     def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
-        work = change.work
-        if isinstance(work, AppendRequest) and not is_careful:
+        is_decided_first = isinstance(change.work, AppendRequest) or change.thread_id is not None
+        if is_decided_first and not is_careful:  # a refusal leaves nothing to undo
             try:
-                change.outcome = self._appends.take(connection, work)
+                change.outcome = self._decided(connection, change)
+            except LedgerCorruptError:
+                raise  # something may be written
             except LedgerError as exc:
                 change.outcome = _Failed(exc)
             return
@@ -218,7 +238,11 @@ class Writer:
         self._appends.forget()
         connection.run("SAVEPOINT change")
         try:
-            change.outcome = self._made(connection, work) if isinstance(work, AppendRequest) else work(connection)
+            if is_decided_first:
+                change.outcome = self._decided(connection, change)
+                self._appends.flush(connection)
+            else:
+                change.outcome = cast("Callable[[Connection], Any]", change.work)(connection)
         except FATAL:
             raise
         except Exception as exc:  # noqa: BLE001 (the caller gets it)
@@ -227,10 +251,11 @@ class Writer:
             change.outcome = _Failed(self._translated(exc))
         connection.run("RELEASE change")
 
-    def _made(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
-        records = self._appends.take(connection, request)
-        self._appends.flush(connection)
-        return records
+    def _decided(self, connection: Connection, change: _Change) -> Any:
+        """Make a change that raises before it writes anything, or not at all."""
+        if isinstance(change.work, AppendRequest):
+            return self._appends.take(connection, change.work)
+        return self._appends.change_thread(connection, change.thread_id or "", cast("ThreadChange", change.work))
 
     def _connected(self) -> Connection:
         if self._connection is None:
