@@ -10,9 +10,17 @@ from tests.agents.toolkit.kit import script
 
 from antiphon import System, Toolkit, open_ledger
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.errors import ParkedError, SetupError
+from antiphon.agents.toolkit import ApprovalRule
+from antiphon.errors import CastError, ChainConfigError, ParkedError, SetupError
 from antiphon.ledger import command_line
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.options import Executor, Options
+from antiphon.patterns.peers import Peers
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.teams import Team
+from antiphon.patterns.workers import Workers
+from antiphon.protocol import AgentConfig
 
 
 def _search(word: str) -> str:
@@ -85,6 +93,109 @@ async def test_a_grant_of_an_unknown_tool_is_refused_when_the_tools_are_used() -
         await toolkit.tools_of("clerk")
     toolkit.add(_search, name="search")
     assert set(await toolkit.tools_of("clerk")) == {"search"}
+
+
+async def test_a_rule_for_an_unknown_tool_is_refused_when_the_tools_are_used() -> None:
+    """Otherwise the tool would run, and nobody would be asked."""
+    toolkit = Toolkit([_search], rules=[ApprovalRule("_serch")])
+    toolkit.grant("clerk", "_search")
+    match = r"an approval rule names tool '_serch', and toolkit 'toolkit' has none of that name; is it '_search'\?"
+    with pytest.raises(SetupError, match=match):
+        await toolkit.tools_of("clerk")
+    with pytest.raises(SetupError, match=match):
+        await toolkit.call("clerk", "_search", {"word": "x"})
+    with pytest.raises(SetupError, match=match):
+        toolkit.check_names()
+
+
+async def test_a_rule_may_be_about_all_tools_and_about_a_built_in_tool() -> None:
+    toolkit = Toolkit([_search], rules=[ApprovalRule(agent="clerk"), ApprovalRule("web_fetch")])
+    assert set(await toolkit.tools()) == {"_search"}
+
+
+async def test_a_revocation_of_an_unknown_tool_is_refused() -> None:
+    """Otherwise the agent would keep the tool."""
+    toolkit = Toolkit([_search])
+    toolkit.grant("clerk")
+    toolkit.revoke("clerk", "_serach")
+    with pytest.raises(SetupError, match=r"the revocation for agent 'clerk' names tool '_serach', .* is it '_search'\?"):
+        await toolkit.tools_of("clerk")
+
+
+async def test_settings_of_an_unknown_tool_of_a_toolset_are_refused() -> None:
+    """Otherwise the tool would run without them, such as without an approval."""
+    web = FunctionToolset[None](id="web")
+    web.add_function(_search, name="find")
+    toolkit = Toolkit()
+    toolkit.add_toolset(web.prefixed("web"), by_name={"web_fnd": {"approval": True}}, name="the web")
+    with pytest.raises(SetupError, match=r"by_name= has settings for tool 'web_fnd', .* is it 'web_find'\?"):
+        await toolkit.tools()
+
+
+async def test_a_toolset_with_unknown_tools_may_have_any() -> None:
+    """Pydantic AI's toolsets may offer a tool at times only, or rename it."""
+    web = FunctionToolset[None](id="web")
+    web.add_function(_search, name="find")
+    renamed = Toolkit(rules=[ApprovalRule("look")])
+    renamed.add_toolset(web.renamed({"look": "find"}))
+    assert set(await renamed.tools()) == {"look"}
+    never = Toolkit(rules=[ApprovalRule("find")])
+    never.add_toolset(web.filtered(lambda _ctx, _tool: False))
+    assert not await never.tools()
+
+
+@pytest.mark.parametrize("make", [Team, Workers, Peers])
+def test_a_pattern_refuses_names_of_tools_when_it_is_made(make: Any) -> None:
+    with pytest.raises(CastError, match=r"agent 'bob' names tool '_serach', .* is it '_search'\?"):
+        make(MemoryLedger(), [AgentSpec(name="bob", tools=("_serach",))], tools=[_search])
+    with pytest.raises(CastError, match=r"agent 'bob' names tool 'calcualtor', .* is it 'calculator'\?"):
+        make(MemoryLedger(), [AgentSpec(name="bob", tools=("calcualtor",))])
+
+
+@pytest.mark.parametrize("make", [Team, Workers, Peers])
+@pytest.mark.parametrize(("rule", "tool"), [("_serch", "_search"), ("_search", "_serch")])
+async def test_a_pattern_refuses_names_of_tools_when_it_is_opened(make: Any, rule: str, tool: str) -> None:
+    """A toolkit may get tools until then."""
+    ledger = MemoryLedger()
+    toolkit = Toolkit(rules=[ApprovalRule(rule)])
+    pattern = make(ledger, [AgentSpec(name="bob", tools=(tool,))], toolkit=toolkit)
+    toolkit.add(_search)
+    with pytest.raises(SetupError, match=r"names tool '_serch', .* is it '_search'\?"):
+        await pattern.__aenter__()
+    assert not await ledger.heads()
+    toolkit.add(_search, name="_serch")
+    async with pattern:
+        pass
+
+
+async def test_an_executor_refuses_names_of_tools_when_it_is_opened() -> None:
+    """Options may be added after it was made."""
+    options = Options(Toolkit([_search], rules=[ApprovalRule("_serch")]))
+    options.add_agent(AgentSpec(name="bob"))
+    executor = Executor(MemoryLedger(), options, policy="bob")
+    with pytest.raises(SetupError, match=r"an approval rule names tool '_serch', .* is it '_search'\?"):
+        async with executor:
+            pass
+    with pytest.raises(ValueError, match=r"there is no policy 'bbo'; is it 'bob'\?"):
+        Executor(MemoryLedger(), options, policy="bbo")
+
+
+async def test_a_chain_refuses_names_of_tools(tmp_path: Path) -> None:
+    """Without a toolkit when it is made, otherwise when it is opened."""
+    config = ChainConfig(phases={"action": AgentConfig(tools=("calcualtor",))})
+    with pytest.raises(ChainConfigError, match=r"^phases.action.tools: there is no tool 'calcualtor'; is it 'calculator'\?"):
+        PostChain(MemoryLedger(), config)
+    with pytest.raises(SetupError, match="the grant for agent 'action' names tool 'calcualtor', and"):
+        await PostChain(MemoryLedger(), config, toolkit=Toolkit()).__aenter__()
+    with pytest.raises(SetupError, match=r"an approval rule names tool '_serch', .* is it '_search'\?"):
+        await PostChain(MemoryLedger(), toolkit=Toolkit([_search], rules=[ApprovalRule("_serch")])).__aenter__()
+    path = tmp_path / "chain.toml"
+    path.write_text('[phases.yield]\ntools = ["go_on_wiht"]\n')
+    with pytest.raises(ChainConfigError, match=r"chain.toml: phases.yield.tools: .* is it 'go_on_with'\?"):
+        PostChain(MemoryLedger(), path)
+    path.write_text("[phases.yield]\ntool = []\n")
+    with pytest.raises(ChainConfigError, match=r"chain.toml: phases: yield: there is no key 'tool'; is it 'tools'\?"):
+        PostChain(MemoryLedger(), path)
 
 
 async def test_hints_for_a_person_name_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,15 @@ import functools
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer.testing
+from tests import forked
 from typer.testing import CliRunner, Result
 
 from antiphon import Conversation, Message, PartsPayload, dumps
@@ -37,20 +39,45 @@ def run(*arguments: str | Path, stdin: str | bytes = b"", **environment: str) ->
 
 def start(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a user does."""
-    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, check=False, env={**PLAIN, **environment})
+    return forked.run([*COMMAND, *arguments], input=stdin, env={**PLAIN, **environment})
 
 
-def in_terminal(*arguments: str | Path, columns: int = 60, typed: str = "", **environment: str) -> str:
-    """Run the command in a terminal, and return everything that stood there in the end."""
+class Seen(NamedTuple):
+    """What a person sees of a command: the text in the terminal without colours, and the exit code."""
+
+    text: str
+    code: int
+
+
+def type_command(*arguments: str | Path, columns: int = 80, typed: str = "", **environment: str) -> Seen:
+    """Type a command in a terminal."""
+    codes: list[int] = []
+    text = in_terminal(*arguments, columns=columns, typed=typed, ended=codes.append, **environment)
+    # A progress bar writes over its own line.
+    lines = [line.rpartition("\r")[2] for line in _ESCAPE.sub("", text).split("\n")]
+    return Seen("\n".join(lines), codes[0])
+
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def in_terminal(
+    *arguments: str | Path,
+    columns: int = 60,
+    typed: str = "",
+    ended: Callable[[int], None] = lambda code: None,
+    **environment: str,
+) -> str:
+    """Run the command in a terminal, and return everything that stood there in the end; `ended` gets the exit code."""
     ours, theirs = pty.openpty()
     plain = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment}
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
+    process = forked.Forked([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
     os.close(theirs)
     os.write(ours, typed.encode())
     written = b""
     while chunk := _read(ours):
         written += chunk
-    process.wait()
+    ended(process.wait())
     os.close(ours)
     return written.decode().replace("\r\n", "\n")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.cli.running import PLAIN, in_terminal, run, start
+from tests.cli.running import COMMAND, PLAIN, in_terminal, run, start
+from tests.forked import shell_command
 
 import antiphon
 from antiphon.cli import app
@@ -27,7 +28,7 @@ TIME = re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b")
 
 @pytest.mark.slow
 def test_the_version_is_that_of_the_package() -> None:
-    done = start("--version")
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, check=False)
 
     assert (done.returncode, done.stdout.decode()) == (0, f"antiphon {antiphon.__version__}\n")
     assert run("--version").stdout == done.stdout.decode()
@@ -205,9 +206,7 @@ def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.
     chat = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert chat
     (tmp_path / "chat.json").write_text(chat[1])
-    command = tmp_path / "antiphon"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m antiphon "$@"\n')
-    command.chmod(0o755)
+    shell_command(tmp_path / "antiphon")
 
     shown = BLOCK.sub(lambda block: printed(block[0].splitlines()[0], tmp_path), page)
 

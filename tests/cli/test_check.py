@@ -207,7 +207,7 @@ def test_a_repaired_file_is_in_its_own_format(broken: Path) -> None:
 
 
 def test_a_file_may_be_repaired_in_place_and_then_needs_nothing(broken: Path) -> None:
-    assert run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages", "-o", broken).stdout == ""
+    assert run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages", "-o", broken, "--force").stdout == ""
     again = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
 
     assert again.stderr.splitlines()[0] == "nothing needed mending"

@@ -77,16 +77,19 @@ def test_stdin_is_read_and_stdout_is_written() -> None:
     assert done.stderr == b""
 
 
-def test_a_file_may_be_converted_onto_itself(chat: Path) -> None:
-    assert run("convert", chat, "--to", "house", "-o", chat).exit_code == 0
-    assert run("convert", chat, "--to", "marsys", "-o", chat).exit_code == 0
+def test_a_file_is_converted_onto_itself_only_by_force(chat: Path) -> None:
+    refused = run("convert", chat, "--to", "marsys", "-o", chat)
+    assert (refused.exit_code, json.loads(chat.read_text())) == (2, CHAT)
+    assert refused.stderr.endswith(f"{chat}: there is a file of another kind; --force replaces it, or choose another name\n")
+    assert run("convert", chat, "--to", "house", "-o", chat, "--force").exit_code == 0
+    assert run("convert", chat, "--to", "marsys", "-o", chat, "--force").exit_code == 0
 
     assert json.loads(chat.read_text()) == CHAT
 
 
 def test_the_viewpoint_is_handed_on(chat: Path) -> None:
     """Whose words are the assistant's."""
-    run("convert", chat, "--from", "marsys", "--to", "house", "-o", chat)
+    run("convert", chat, "--from", "marsys", "--to", "house", "-o", chat, "--force")
 
     result = run("convert", chat, "--from", "house", "--to", "marsys", "--as-policy", "user")
 

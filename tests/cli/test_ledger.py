@@ -10,6 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 from tests.cli.ledgers import append, exchange, priced, text, with_chat, with_ledger
 from tests.cli.running import CHAT, COMMAND, PLAIN, in_terminal, run, save
+from tests.forked import Forked
 
 from antiphon import TextPart
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
@@ -260,7 +261,7 @@ def test_a_tail_of_one_thread_has_no_other(url: str) -> None:
 def test_a_tail_follows_what_is_said_until_it_is_stopped(url: str) -> None:
     """Ctrl-C is how it is meant to end: exit code 0, and the way to go on."""
     command = [*COMMAND, "tail", "--from-start", "--ledger", url]
-    with subprocess.Popen(command, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Forked(command, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         before = [process.stdout.readline() for _ in range(5)]
@@ -278,7 +279,7 @@ def test_a_tail_follows_what_is_said_until_it_is_stopped(url: str) -> None:
 def test_a_tail_begins_with_the_present(tmp_path: Path, url: str) -> None:
     out = tmp_path / "heard"
     with out.open("w") as file:
-        process = subprocess.Popen([*COMMAND, "tail", "--count", "1", "--ledger", url], env=PLAIN, stdout=file)
+        process = Forked([*COMMAND, "tail", "--count", "1", "--ledger", url], env=PLAIN, stdout=file)
     while process.poll() is None:  # the first that is said after it has begun to listen ends it
         append(url, "news", text("news"))
 

@@ -436,9 +436,7 @@ def test_no_ledger_can_be_made_on_a_full_disk(tmp_path: Path) -> None:
 def test_an_export_to_a_full_disk_says_so(url: str) -> None:
     append(url, "long", text("x" * 100_000))
 
-    assert refusal("export", "-o", "/dev/full", "--ledger", url) == (
-        "/dev/full: No space left on device; the file is incomplete\n"
-    )
+    assert refusal("export", "-o", "/dev/full", "--ledger", url) == "/dev/full: No space left on device\n"
 
 
 def test_an_export_to_a_place_that_is_none_says_so(tmp_path: Path, url: str) -> None:
@@ -446,14 +444,22 @@ def test_an_export_to_a_place_that_is_none_says_so(tmp_path: Path, url: str) -> 
     assert refusal("export", "-o", f"{tmp_path}/none/x", "--ledger", url) == f"{tmp_path}/none/x: {missing}\n"
 
 
-def test_an_export_that_stops_says_that_its_file_is_not_whole(tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize("more", [[], ["--journal"]])
+def test_an_export_that_stops_keeps_the_file_that_was_there(tmp_path: Path, url: str, more: list[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run("export", *more, "-o", out, "--ledger", url).exit_code == 0
+    whole = out.read_bytes()
     alter(url, "UPDATE messages SET body = zeroblob(9) WHERE seq = 3")
 
-    result = run("export", "-o", tmp_path / "out.jsonl", "--ledger", url)
+    for path, kept in ((out, "the file is as it was"), (tmp_path / "new.jsonl", "nothing was written")):
+        result = run("export", *more, "-o", path, "--ledger", url)
+        first, second = result.stderr.splitlines()
+        assert (result.exit_code, first) == (1, f"{path}: {kept}")
+        assert second.startswith("thread 'chat' at seq 3: it is not what was written")
 
-    first, second = result.stderr.splitlines()
-    assert (result.exit_code, first) == (1, f"{tmp_path}/out.jsonl: the file is incomplete")
-    assert second.startswith("thread 'chat' at seq 3: it is not what was written")
+    assert out.read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["out.jsonl"]
+    assert not list(tmp_path.glob(".antiphon*"))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import COMMAND, PLAIN, run
+from tests.forked import Forked
 
 from antiphon import open_ledger
 from antiphon.agents import ledger_run, runs
@@ -175,7 +176,7 @@ def test_a_host_of_an_app_is_a_host_of_its_own() -> None:
 def test_a_host_continues_runs_of_an_app_until_a_signal(shop: Path) -> None:
     """Also one that is left while it runs."""
     command = [*COMMAND, "host", "--app", f"{shop.stem}:programs"]
-    host = subprocess.Popen(command, cwd=shop.parent, env=PLAIN, stdout=subprocess.PIPE, text=True)
+    host = Forked(command, cwd=shop.parent, env=PLAIN, stdout=subprocess.PIPE, text=True)
     assert host.stdout is not None
     try:
         assert re.fullmatch(r"host \S+ runs run/desk on sqlite:///antiphon\.db\n", host.stdout.readline())

@@ -7,17 +7,17 @@ to the witness. See `tests/runtime/processes.py`.
 
 import asyncio
 import json
-import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.usage import RunUsage
-from tests.runtime.worker import kill, say
+from tests.runtime.worker import kill, serve
 
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
@@ -70,19 +70,14 @@ def live(path: str, witness: str, place: str) -> int:
     return 0
 
 
-def serve() -> None:
-    """Fork a process for each line, and wait for it; the examples are imported before, once for all."""
+def warm() -> None:
+    """Run each example once: schemas are built when they are first used."""
     sys.path.insert(0, str(FOLDER))
-    for name in ("fastmcp.client.transports", "pydantic_ai.mcp", *NAMES):
-        import_module(name)
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(live(*line.rstrip("\n").split("\t")))
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"ended {os.waitstatus_to_exitcode(status)}")
+    with TemporaryDirectory() as folder:
+        for name in NAMES:
+            live(f"{folder}/{name}", f"{folder}/{name}.witness", name)
 
 
 if __name__ == "__main__":
-    serve()
+    warm()
+    serve(live)

@@ -10,16 +10,17 @@ done.
 import asyncio
 import os
 import signal
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeAlias, cast
 
+from tests.runtime import worker
 from tests.runtime.processes import Processes
-from tests.runtime.worker import Killing, kill, note, say
+from tests.runtime.worker import Killing, kill, note
 
 from antiphon.agents import current_effect
 from antiphon.errors import ParkedError
@@ -78,13 +79,7 @@ def serve(program: Program) -> None:
     """Fork a process for each line, and wait for it; what is made when first used is made before, once for all."""
     with NamedTemporaryFile() as witness:
         asyncio.run(_run(program, MemoryLedger(), witness.name, ""))
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(_live(program, *line.rstrip("\n").split("\t")))
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"ended {os.waitstatus_to_exitcode(status)}")
+    worker.serve(partial(_live, program))
 
 
 def _live(program: Program, path: str, witness: str, place: str) -> int:

@@ -474,7 +474,7 @@ async def test_a_tool_that_is_nowhere_is_refused_with_the_names_of_those_that_th
     async with shop.chain(MemoryLedger()) as chain:
         config = {"phase_type": "yield", "config": {"tools": ["hammer"]}}
         refused = await chain.send({"type": "INITIALIZE_PHASE", "data": config})
-        assert "there is no tool 'hammer'; there are calculator, " in refused["data"]["error_message"]
+        assert "there is no tool 'hammer'; there are 'calculator', " in refused["data"]["error_message"]
         assert "pay" in refused["data"]["error_message"]
 
 

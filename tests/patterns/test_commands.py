@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import COMMAND, PLAIN, start
 from tests.cli.running import run as command
+from tests.forked import Forked
 from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, said_in
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
@@ -196,9 +197,7 @@ def test_ctrl_c_at_the_prompt_ends_a_talk(folder: Path) -> None:
     """Nobody has to press Enter first; and no banner of others stands in what is shown."""
     ours, theirs = pty.openpty()
     terminal = {**PLAIN, "TERM": "xterm-256color"}
-    process = subprocess.Popen(
-        [*COMMAND, "chat", "--model", "scripted"], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal
-    )
+    process = Forked([*COMMAND, "chat", "--model", "scripted"], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal)
     os.close(theirs)
     written = b""
     os.write(ours, b"Hello\n")

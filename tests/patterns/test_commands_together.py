@@ -21,6 +21,7 @@ import pytest
 import typer
 from tests.cli.running import CHAT, COMMAND, PLAIN, said, save
 from tests.cli.running import run as command
+from tests.forked import Forked
 
 from antiphon.cli._ledger import complaints
 from antiphon.ledger import Host, ThreadFilter, open_ledger
@@ -52,7 +53,7 @@ def started(*arguments: str | Path, held: Path | None = None) -> Iterator[subpro
     """Start a command; at the end of the block it is killed, if it still runs."""
     program = COMMAND if held is None else HELD
     more = {} if held is None else {"ANTIPHON_TEST_HELD": str(held), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with Forked(
         [*program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**PLAIN, **more}
     ) as process:
         try:
@@ -118,9 +119,7 @@ def test_a_question_to_a_running_thread_is_refused_and_the_thread_goes_on(folder
 
 def test_a_question_to_an_idle_thread_of_another_host_is_answered(folder: Path) -> None:
     """A chat that waits at its prompt has the thread: its host gets the question, and answers."""
-    with subprocess.Popen(
-        [*COMMAND, "chat", *SCRIPTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=PLAIN
-    ) as chat:
+    with Forked([*COMMAND, "chat", *SCRIPTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=PLAIN) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None
         chat.stdin.write("How hot is green tea?\n")
@@ -370,8 +369,7 @@ def test_pairs_of_commands_on_one_file_all_answer(folder: Path) -> None:
     while left:
         batch, left = left[: 2 * AT_ONCE], left[2 * AT_ONCE :]
         running = [
-            subprocess.Popen([*COMMAND, *each], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=PLAIN)
-            for each in batch
+            Forked([*COMMAND, *each], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=PLAIN) for each in batch
         ]
         done += [ended(each) for each in running]
 

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,23 @@ class Site:
     def hear(self, child: subprocess.Popen[str], word: str) -> None:
         assert child.stdout is not None
         assert any(line.strip() == word for line in child.stdout), word
+
+    def stop(self, child: subprocess.Popen[str]) -> None:
+        """Stop a host (SIGSTOP), but not inside of a transaction: SQLite's lock would stop all others as well."""
+        os.kill(child.pid, signal.SIGSTOP)
+        while not self._can_be_written():
+            os.kill(child.pid, signal.SIGCONT)
+            time.sleep(0.005)
+            os.kill(child.pid, signal.SIGSTOP)
+
+    def _can_be_written(self) -> bool:
+        with closing(sqlite3.connect(self.folder / "ledger.db", timeout=0.5, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
 
     def end(self) -> None:
         for child in self._children:
@@ -255,7 +273,7 @@ def test_a_host_that_was_stopped_past_its_lease_writes_nothing_afterwards(
         with _site(tmp_path / str(number), 20) as site:
             old = site.start("a", seconds=0.4)
             site.wait_for_effects(1 + number % 5, "a")
-            os.kill(old.pid, signal.SIGSTOP)
+            site.stop(old)
             site.start("b", seconds=0.05)
             site.wait_until_all_ends()
             before = asyncio.run(site.heads())
@@ -276,7 +294,7 @@ def test_a_host_that_was_stopped_for_less_than_its_lease_keeps_its_threads(tmp_p
             owner = site.start("a", heartbeat=1, seconds=2.5)
             site.wait_for_effects(10, "a")
             site.start("b", heartbeat=1)
-            os.kill(owner.pid, signal.SIGSTOP)
+            site.stop(owner)
             time.sleep(1.8)  # its last beat may be a second old, and its lease is three
             os.kill(owner.pid, signal.SIGCONT)
             site.wait_until_all_ends()

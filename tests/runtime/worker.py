@@ -17,11 +17,12 @@ it would start it. `stop ask` does not recover, but asks at once.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,12 +169,14 @@ def say(words: str) -> None:
     os.write(1, f"{words}\n".encode())
 
 
-def serve() -> None:
-    """Fork a process for each line, and wait for it."""
+def serve(live: Callable[..., int]) -> None:
+    """Fork a process for each line, have it live, and wait for it. What is imported and made before is made once for all."""
+    gc.collect()
+    gc.freeze()  # otherwise each process would look through all of it, and copy it
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            live(*line.rstrip("\n").split("\t"))
+            os._exit(live(*line.rstrip("\n").split("\t")))
         say(f"pid {child}")
         _, status = os.waitpid(child, os.WUNTRACED)
         while os.WIFSTOPPED(status):
@@ -182,8 +185,8 @@ def serve() -> None:
         say(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
-def live(path: str, witness: str, place: str) -> None:
-    """Be the process, until the end."""
+def live(path: str, witness: str, place: str) -> int:
+    """Be the process, and return its exit code."""
     code: Any = 0
     try:
         if place.startswith("greedy "):
@@ -196,8 +199,8 @@ def live(path: str, witness: str, place: str) -> None:
     except BaseException:  # noqa: BLE001 (the test prints it)
         traceback.print_exc()
         code = 1
-    os._exit(code)
+    return int(code)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(live)

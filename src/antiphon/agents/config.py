@@ -1,17 +1,19 @@
-"""The configuration of agents: `antiphon.toml`, or the file that `ANTIPHON_CONFIG` names."""
+"""The configuration of agents: `antiphon.toml`, or the file that `ANTIPHON_CONFIG` names; and errors about unknown names."""
 
 from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError, ConfigError
 
-__all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_small", "read_toml"]
+__all__ = ["Config", "ConfigError", "WebConfig", "first_problem", "known_names", "read_config", "read_small", "read_toml"]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
@@ -51,6 +53,22 @@ class Config(_Section):
     web: WebConfig = WebConfig()
 
 
+_SHOWN = 10
+"""How many names an error lists."""
+
+
+def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str = "no tool", also: Iterable[str] = ()) -> str:
+    """Return the end of an error about an unknown name: the name that was probably meant, or the names that there are.
+
+    `also` are names that may be meant, and that are not listed.
+    """
+    known = sorted(names)
+    if close := get_close_matches(wrong, (*known, *also), 1):
+        return f"; is it {close[0]!r}?"
+    shown = ", ".join(map(repr, known[:_SHOWN])) + (", …" if len(known) > _SHOWN else "")
+    return f"; {has} {shown or none}"
+
+
 _FormT = TypeVar("_FormT", bound=BaseModel)
 
 
@@ -81,10 +99,37 @@ def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) 
     except RecursionError:  # its traceback would have a thousand lines
         raise error(f"{path}: nested too deeply") from None
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        raise error(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
+        place, problem = first_problem(exc, form)
+        raise error(": ".join(filter(None, (str(path), place, problem)))) from exc
     except ValueError as exc:
         raise error(f"{path}: not TOML: {exc}") from exc
+
+
+def first_problem(error: ValidationError, form: type[BaseModel]) -> tuple[str, str]:
+    """Return where the first problem of a file is, and what it is; about an unknown key, with the one probably meant."""
+    first = error.errors(include_url=False)[0]
+    *place, last = first["loc"] or ("",)
+    if first["type"] == "extra_forbidden":
+        problem = f"there is no key {last!r}{known_names(str(last), _keys(form, place), 'there are', 'none')}"
+    else:
+        problem = first["msg"].removeprefix("Value error, ")
+    return ".".join(map(str, first["loc"])), problem
+
+
+def _keys(form: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the keys that a table of a file may have. Numbers of lists and names of tables are no fields."""
+    for each in place:
+        if isinstance(each, str) and each in form.model_fields:
+            form = next(_forms(form.model_fields[each].annotation), form)
+    return list(form.model_fields)
+
+
+def _forms(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation, such as that of a tuple of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _forms(each)
 
 
 def read_config() -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ from antiphon.cli._input import (
     refusals,
     target_of,
 )
-from antiphon.cli._output import OutputOption, deliver, report_losses, written
+from antiphon.cli._output import ForceOption, OutputKind, OutputOption, deliver, is_of_dialect, report_losses, written
 from antiphon.cli._screen import fail, note, open_console, print_table
 from antiphon.dialects import encode, get, names
 
@@ -34,6 +35,7 @@ def convert(
     source: FromOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
     output: OutputOption = None,
+    force: ForceOption = False,
     as_policy: Annotated[
         str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
@@ -47,7 +49,7 @@ def convert(
         report_losses(encoded.losses, target)
         if strict:
             fail("nothing is written, because of --strict")
-    deliver(written(encoded.value, target), output)
+    deliver(written(encoded.value, target), output, kind=_kind(file, output, target), force=force)
 
 
 def repair(
@@ -60,6 +62,7 @@ def repair(
         typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; default: that of FILE."),
     ] = None,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Fix what a provider would refuse, and write the conversation. Changes are listed on stderr."""
     given = read_file(file)
@@ -72,7 +75,14 @@ def repair(
         report_losses(encoded.losses, to or dialect)
     if to is None and target not in (None, dialect):
         note(f"written as {dialect}; --to {target} writes it for the target")
-    deliver(written(encoded.value, to or dialect), output)
+    deliver(written(encoded.value, to or dialect), output, kind=_kind(file, output, to or dialect), force=force)
+
+
+def _kind(file: Path, output: Path | None, dialect: str) -> OutputKind:
+    """Return the kind of the output; the input is never an earlier output."""
+    if output is not None and output.exists() and file.exists() and output.samefile(file):
+        return lambda _: False
+    return is_of_dialect(dialect)
 
 
 def _report(changes: Sequence[Change]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from antiphon import service
 from antiphon.cli._input import known_dialect
 from antiphon.cli._ledger import LedgerOption, with_ledger
-from antiphon.cli._output import OutputOption, delivery, report_losses
+from antiphon.cli._output import ForceOption, OutputKind, OutputOption, delivery, has_keys, is_of_dialect, report_losses
 from antiphon.cli._restore import journal_lines
 from antiphon.cli._screen import bar, fail, note
 from antiphon.cli._threads import SystemOption
@@ -47,38 +48,53 @@ def export(
         str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
     output: OutputOption = None,
+    force: ForceOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Write threads as JSON Lines. The house format has a line per message, other dialects a line per thread."""
     if journal:
         if target != "house" or trajectories or strict or as_policy is not None:
             fail("a journal has rows as they are stored: leave out --to, --trajectories, --strict and --as-policy", code=2)
-        found = with_ledger(ledger, partial(_write_journal, names=threads or [], with_system=with_system, output=output))
+        out = _Output(output, has_keys("antiphon_journal"), force)
+        found = with_ledger(ledger, partial(_write_journal, names=threads or [], with_system=with_system, output=out))
         if save_heads is not None:
-            write_heads(found, save_heads)
+            write_heads(found, save_heads, force=force)
         return
     if save_heads is not None:
         fail("--save-heads goes with --journal", code=2)
     form = service.ExportForm(target, as_policy, trajectories)
-    work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=output)
+    out = _Output(output, has_keys("observations") if trajectories else is_of_dialect(target), force)
+    work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=out)
     lossy = with_ledger(ledger, work)
     if lossy and strict:
         fail("nothing is written, because of --strict")
 
 
+class _Output(NamedTuple):
+    """Where the lines go."""
+
+    path: Path | None
+    kind: OutputKind
+    force: bool
+
+    def open(self) -> AbstractContextManager[Callable[[bytes], object]]:
+        """Return the block that gives the function which writes."""
+        return delivery(self.path, kind=self.kind, force=self.force)
+
+
 async def _write(
-    ledger: Ledger, *, names: list[str], with_system: bool, form: service.ExportForm, strict: bool, output: Path | None
+    ledger: Ledger, *, names: list[str], with_system: bool, form: service.ExportForm, strict: bool, output: _Output
 ) -> bool:
     """Write the threads, and return whether anything was lost. With `strict`, first look whether anything would be."""
     chosen = [each async for each in _chosen(ledger, names, with_system)]
     losses = _Losses(form, is_only_one=len(chosen) == 1)
     lines = partial(service.export_lines, ledger, form=form, hear=losses.tell)
-    with bar("exporting", is_beside_output=output is None) as progress:
+    with bar("exporting", is_beside_output=output.path is None) as progress:
         if strict:
             await _go_through(lines, chosen, lambda _line: None, progress)
         if strict and losses.told:
             return True
-        with delivery(output) as put:
+        with output.open() as put:
             await _go_through(lines, chosen, put, progress)
     return bool(losses.told)
 
@@ -126,14 +142,14 @@ async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncI
             yield each
 
 
-async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: Path | None) -> list[Head]:
+async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: _Output) -> list[Head]:
     """Write the rows of threads, and return the head of each as it is in the file."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where it is used)
 
     chosen = [each async for each in _chosen(ledger, names, with_system)]
     found: list[Head] = []
     remote = done = 0
-    with bar("exporting", is_beside_output=output is None) as progress, delivery(output) as put:
+    with bar("exporting", is_beside_output=output.path is None) as progress, output.open() as put:
         for each in chosen:
             # A branch without rows of its own, and an empty thread, have the head of the thread.
             head = await ledger.head(each.thread_id)

@@ -29,6 +29,7 @@ from antiphon.errors import (
     OwnProgramError,
     PlaceError,
     SecretNameError,
+    SetupError,
     ThreadBusyError,
     ThreadEndedError,
     UnknownThreadError,
@@ -88,7 +89,7 @@ def complaints() -> Generator[None]:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
         fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
-    except (CursorError, LedgerUnavailableError, LedgerFormatError, OwnProgramError, PlaceError) as exc:
+    except (CursorError, LedgerUnavailableError, LedgerFormatError, OwnProgramError, PlaceError, SetupError) as exc:
         fail(str(exc), code=2)
     except AntiphonError as exc:
         fail(str(exc))

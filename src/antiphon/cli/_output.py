@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, BinaryIO, Final, TypeAlias, cast
 
 import orjson
 import typer
 
 from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.dialects import Loss
-from antiphon.messages.json_values import write
+from antiphon.dialects import Loss, detect
+from antiphon.messages.json_values import JsonError, parse, write
 from antiphon.service import escaped
 
 OutputOption: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="OUT", help="The output file; default: stdout.")
 ]
+ForceOption: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing file, whatever is in it.")]
 
 
 def written(value: Any, dialect: str) -> bytes:
@@ -30,43 +33,142 @@ def written(value: Any, dialect: str) -> bytes:
     return write(value, orjson.OPT_INDENT_2) + b"\n"
 
 
-def deliver(text: bytes, output: Path | None) -> None:
-    """Write to a file, or to stdout."""
+def deliver(text: bytes, output: Path | None, *, kind: OutputKind | None = None, force: bool = False) -> None:
+    """Write to a file, or to stdout. `kind` says what the file is, for one that exists; see `delivery`."""
     if output is None or output == Path("-"):
         is_seen = sys.stdout.isatty()
         sys.stdout.buffer.write(escaped(text.decode()).encode() if is_seen else text)
         sys.stdout.buffer.flush()
         return
-    try:
-        output.write_bytes(text)
-    except OSError as exc:
-        fail(_not_written(output, exc), code=2)
-
-
-def _not_written(output: Path, error: OSError) -> str:
-    if not output.parent.is_dir():
-        return f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path"
-    return f"{output}: {error.strerror or error}"
+    with delivery(output, kind=kind, force=force) as put:
+        put(text)
 
 
 @contextmanager
-def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
-    """Give a function that writes piece by piece, to a file or to stdout, so that the whole need not be in memory."""
+def delivery(
+    output: Path | None, *, kind: OutputKind | None = None, force: bool = False
+) -> Generator[Callable[[bytes], object]]:
+    """Give a function that writes piece by piece, to a file or to stdout, so that the whole need not be in memory.
+
+    A file appears in one piece or not at all. What the block writes goes to a new file in the same folder, which takes the
+    name when all of it is on the disk. So an error, a full disk or a kill leaves the old file as it was. A file that exists
+    is replaced if it is empty, or an earlier output of the same `kind`; any other one only with `force`.
+    """
     if output is None or output == Path("-"):
         yield partial(deliver, output=None)
         return
+    place = output.resolve()  # the file that a link leads to, so that the link stays
+    if _is_device(place):
+        with _write_errors(output), output.open("wb") as device:
+            yield device.write
+        return
+    _check_replaceable(output, kind, force)
+    with _write_errors(output):
+        beside, file = _open_beside(place)
     try:
-        file = output.open("wb")
-    except OSError as exc:
-        fail(_not_written(output, exc), code=2)
-    try:
-        with file:
-            yield file.write
-    except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}; the file is incomplete", code=2)
+        with _write_errors(output):
+            with file:
+                yield file.write
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, place)
+            _sync_folder(place.parent)
     except BaseException:
-        note(f"{output}: the file is incomplete")
+        beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _write_errors(output: Path) -> Generator[None]:
+    """Print an error of writing in one line, with what has become of the file."""
+    kept = "the file is as it was" if output.is_file() else "nothing was written"
+    try:
+        yield
+    except OSError as exc:
+        if not output.parent.is_dir():
+            fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path", code=2)
+        fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {kept}"), code=2)
+    except BaseException:
+        note(f"{output}: {kept}")
+        raise
+
+
+def _is_device(place: Path) -> bool:
+    """Whether it is a device or a named pipe, which has no old content to keep."""
+    return place.exists() and not place.is_file() and not place.is_dir()
+
+
+def _open_beside(place: Path) -> tuple[Path, BinaryIO]:
+    """Open a new file in the folder of another, with the permissions of that one."""
+    beside = place.with_name(f".antiphon-{os.getpid()}.part")
+    file = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb")
+    if place.exists():
+        os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
+    return beside, file
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name durable: without it, a power failure could bring the old file back."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------- files that exist
+
+OutputKind: TypeAlias = Callable[[Any], bool]
+"""Whether the first JSON value of a file is what a command writes."""
+
+_MOST_LOOK: Final = 64 * 1024 * 1024
+"""Bytes of an existing file that are read to see what it is."""
+
+
+def is_of_dialect(dialect: str) -> OutputKind:
+    """Return the kind of files in a dialect."""
+    if dialect == "house":
+        return lambda value: isinstance(value, dict) and "antiphon" in value
+
+    def is_own(value: Any) -> bool:
+        found = detect(value)
+        return dialect in (found.name, *found.candidates)
+
+    return is_own
+
+
+def has_keys(*keys: str) -> OutputKind:
+    """Return the kind of files whose first object has these keys; a file may also be a list of objects."""
+
+    def is_own(value: Any) -> bool:
+        rows = cast("list[Any]", value) if isinstance(value, list) else [value]
+        return not rows or (isinstance(rows[0], dict) and set(keys) <= rows[0].keys())
+
+    return is_own
+
+
+def _check_replaceable(output: Path, kind: OutputKind | None, force: bool) -> None:
+    """Refuse to replace a file that is not an earlier output."""
+    if output.is_dir():
+        fail(f"{output}: it is a folder; name a file in it", code=2)
+    if force or not output.exists() or kind is None:
+        return
+    try:
+        with output.open("rb") as file:
+            text = file.read(_MOST_LOOK)
+    except OSError as exc:
+        fail(f"{output}: {exc.strerror or exc}; --force replaces it, or choose another name", code=2)
+    if text.strip() and not _is_kind(text, kind):
+        fail(f"{output}: there is a file of another kind; --force replaces it, or choose another name", code=2)
+
+
+def _is_kind(text: bytes, kind: OutputKind) -> bool:
+    for candidate in (text, text.lstrip().partition(b"\n")[0]):
+        try:
+            return kind(parse(candidate))
+        except JsonError:  # not one JSON value: perhaps a line of them
+            continue
+    return False
 
 
 def report_losses(losses: Sequence[Loss], dialect: str) -> None:

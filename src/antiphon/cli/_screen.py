@@ -52,8 +52,9 @@ def rendered(pieces: Sequence[LinePiece]) -> Text:
 
 
 def note(message: str, style: str = "") -> None:
-    """Print one line about the work, not its result, to stderr."""
-    open_console(stderr=True).print(Text(visible(message), style=style), soft_wrap=True)
+    """Print one line about the work, not its result, to stderr; above the progress, if some is shown."""
+    console = _in_use[-1] if _in_use else open_console(stderr=True)
+    console.print(Text(visible(message), style=style), soft_wrap=True)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -121,6 +122,19 @@ def _print_plain(console: Console, rows: Sequence[Sequence[str]]) -> None:
 
 # ---------------------------------------------------------------- progress
 
+_in_use: list[Console] = []
+"""The consoles that show progress now: a line from another console would end up in the middle of it."""
+
+
+@contextmanager
+def _shown_on(console: Console, progress: Progress) -> Generator[None]:
+    with progress:
+        _in_use.append(console)
+        try:
+            yield
+        finally:
+            _in_use.remove(console)
+
 
 @contextmanager
 def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int, int], None]]:
@@ -131,7 +145,8 @@ def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int
     console = open_console(stderr=True)
     is_hidden = not console.is_terminal or (is_beside_output and sys.stdout.isatty())
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=is_hidden, transient=True) as progress:
+    progress = Progress(*columns, console=console, disable=is_hidden, transient=True)
+    with _shown_on(console, progress):
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
@@ -141,6 +156,7 @@ def wheel(what: str) -> Generator[None]:
     """Show a spinner on stderr, if that is a terminal, for work of unknown length."""
     console = open_console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with _shown_on(console, progress):
         progress.add_task(what, total=None)
         yield

@@ -13,7 +13,7 @@ import typer
 from antiphon import service
 from antiphon.cli._input import read_file
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._output import OutputOption, deliver, print_json
+from antiphon.cli._output import ForceOption, OutputOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.messages.json_values import write
 
@@ -34,6 +34,7 @@ def verify(
             "--save-heads", metavar="FILE", help="If the check passes, write the heads to this file, for a later --heads."
         ),
     ] = None,
+    force: ForceOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
@@ -47,7 +48,7 @@ def verify(
     if not found.is_whole:
         raise typer.Exit(1)
     if save_heads is not None:
-        write_heads(present, save_heads)
+        write_heads(present, save_heads, force=force)
 
 
 async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
@@ -93,10 +94,11 @@ def heads(
     threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
     *,
     output: OutputOption = None,
+    force: ForceOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Print the end of each thread and the hash of all its rows. Keep it elsewhere: it is the proof for verify and restore."""
-    write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output)
+    write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output, force=force)
 
 
 async def _heads(ledger: Ledger, *, names: list[str]) -> tuple[Head, ...]:
@@ -105,10 +107,11 @@ async def _heads(ledger: Ledger, *, names: list[str]) -> tuple[Head, ...]:
     return tuple(head for head in await ledger.heads() if not names or head.thread_id in names)
 
 
-def write_heads(found: Iterable[Head], output: Path | None) -> None:
+def write_heads(found: Iterable[Head], output: Path | None, *, force: bool = False) -> None:
     """Write heads to a file, or to stdout."""
     rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in found]
-    deliver(write(rows, orjson.OPT_INDENT_2) + b"\n", output)
+    text = write(rows, orjson.OPT_INDENT_2) + b"\n"
+    deliver(text, output, kind=has_keys("thread_id", "seq", "hash"), force=force)
 
 
 def read_heads(path: Path) -> tuple[Head, ...]:

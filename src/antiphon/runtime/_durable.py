@@ -92,8 +92,7 @@ class Durable:
         """Append a message to its thread, then deliver it. If another host has the thread, post it there."""
         cell.held += 1  # the cell must not be passivated during the append
         try:
-            parent = delivery.parent
-            if parent is not None and parent.thread_id == delivery.thread_id:
+            if _is_of_own_thread(delivery):
                 await self._append_and_deliver(cell, delivery, until)  # its handler stops if the thread is lost
             else:
                 await self._append_or_post(cell, delivery, until)
@@ -161,7 +160,7 @@ class Durable:
         has the thread, it is posted there, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
-        if isinstance(error, errors.FencedError | errors.OwnedError) and delivery.parent is None:
+        if isinstance(error, errors.FencedError | errors.OwnedError) and not _is_of_own_thread(delivery):
             return
         delivery.fail_duplicates(error)
         if isinstance(error, errors.LedgerUnavailableError):
@@ -328,6 +327,13 @@ class Durable:
             if not is_open:
                 _, result = await self._recorded(delivery)
                 delivery.settle(result)  # for duplicates that came meanwhile
+        except (errors.FencedError, errors.OwnedError) as exc:
+            self._in_flight.drop(delivery)
+            if delivery.is_of_host:
+                delivery.fail_duplicates(exc)
+            elif delivery.evicted is None:
+                self._elsewhere.add(delivery)  # callers that wait for it get the outcome that the new owner writes
+            raise
         except BaseException as exc:
             self._in_flight.drop(delivery)
             delivery.fail_duplicates(exc)
@@ -430,6 +436,11 @@ class Durable:
             delivery.waiter.cancel()
         else:
             self._in_flight.abandon(delivery, error)
+
+
+def _is_of_own_thread(delivery: DeliveryState) -> bool:
+    """Whether a handler at work in the thread has sent it. That handler stops if the thread is lost."""
+    return delivery.parent is not None and delivery.parent.thread_id == delivery.thread_id
 
 
 def _thread(delivery: DeliveryState) -> str:

@@ -447,6 +447,7 @@ class HostsWorld(World):
             node, system = await self._any_system()
             asking = system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
             task = self._loop.start_in(node, asking)
+            task.add_done_callback(_take_notice)  # only the first answer is of use; errors of the others are no news
             waiting.append(task)
             self._asked.append((node, task))
             timeout = 1.0 + self._random.random() * 2 * self._faults.sleep
@@ -562,6 +563,11 @@ _CLOSES = 0.3
 """The chance that a system closes where it would be killed."""
 _FAR = 0.5
 """The chance that nobody sees that a system was killed: its threads wait for the end of the lease."""
+
+
+def _take_notice(ended: asyncio.Task[Any]) -> None:
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _passes(error: BaseException | None) -> bool:

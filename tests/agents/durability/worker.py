@@ -5,8 +5,6 @@ middle of a tool or of the model. Whatever is started is written to the witness 
 """
 
 import asyncio
-import os
-import sys
 import traceback
 from tempfile import NamedTemporaryFile
 from typing import Any, cast
@@ -14,7 +12,7 @@ from typing import Any, cast
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.runtime.worker import Killing, kill, note, say
+from tests.runtime.worker import Killing, kill, note, say, serve
 
 from antiphon.agents import LedgerDurability, current_effect, ledger_run
 from antiphon.errors import ParkedError
@@ -104,18 +102,7 @@ def live(path: str, witness: str, place: str) -> int:
     return 0
 
 
-def serve() -> None:
-    """Fork a process for each line, and wait for it; what is made when first used is made before, once for all."""
-    with NamedTemporaryFile() as witness:
-        asyncio.run(Program(MemoryLedger(), witness.name, "").run())
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(live(*line.rstrip("\n").split("\t")))
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"ended {os.waitstatus_to_exitcode(status)}")
-
-
 if __name__ == "__main__":
-    serve()
+    with NamedTemporaryFile() as warm:
+        asyncio.run(Program(MemoryLedger(), warm.name, "").run())
+    serve(live)

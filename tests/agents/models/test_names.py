@@ -169,8 +169,8 @@ def test_a_local_model_that_is_not_installed_says_how_to_install_it(monkeypatch:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("modle = 'local'", r"antiphon\.toml: modle: Extra inputs"),
-        ("[web]\nfetsch = true", r"antiphon\.toml: web\.fetsch: Extra inputs"),
+        ("modle = 'local'", r"antiphon\.toml: modle: there is no key 'modle'; is it 'model'"),
+        ("[web]\nfetsch = true", r"antiphon\.toml: web\.fetsch: there is no key 'fetsch'; is it 'fetch'"),
         ("[web]\nsearch = 'gopher'", r"antiphon\.toml: web\.search: "),
         ("model = ", r"antiphon\.toml: not TOML"),
     ],
@@ -188,7 +188,7 @@ def test_a_mistake_in_the_configuration_is_named(tmp_path: Path, text: str, comp
     [
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = " + b"{a = " * 20_000, "nested too deeply"),
-        (b".".join([b"a"] * 20_000) + b" = 1", "a: Extra inputs"),
+        (b".".join([b"a"] * 20_000) + b" = 1", "a: there is no key 'a'"),
         (b"a = 1" + b"0" * 5000, "not TOML"),
         (b"model = '\xff'", "not TOML"),
         (b"#" * 1_000_001, "larger than 1 MB"),

@@ -49,7 +49,7 @@ def test_a_script_is_the_same_as_toml_and_as_json(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("", "rules or turns"),
-        ("turns = [{ txet = 'hi' }]", r"at turns\.0\.txet: Extra inputs"),
+        ("turns = [{ txet = 'hi' }]", r"at turns\.0\.txet: there is no key 'txet'; is it 'text'"),
         ("turns = [{ }]", r"at turns\.0: .*a turn has a text, calls or an output"),
         ("rules = [{ when = '(', turns = [{ text = 'x' }] }]", r"at rules\.0: .*no regular expression"),
         ("rules = [{ turns = [] }]", r"at rules\.0\.turns: "),

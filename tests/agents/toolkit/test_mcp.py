@@ -16,10 +16,13 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, failure, noted, returns, run_agent, script
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
-from antiphon.errors import HistoryMismatchError, ParkedError
+from antiphon.agents.toolkit import ApprovalRule, Toolkit, answer, pending_approvals
+from antiphon.errors import HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
+from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import MediaPart
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.peers import Peers
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 COMMAND = (sys.executable, str(PROGRAM))
@@ -255,3 +258,34 @@ async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_wha
         assert second == ("failed", "'add' takes other arguments now, and was not called")
 
     assert model.offered == [["add", "login"]] * 5
+
+
+@pytest.mark.slow
+async def test_names_of_a_server_s_tools_are_checked_when_it_has_listed_them(url: str) -> None:
+    """Until then, and if it cannot be reached, a rule may be about any tool of the server, and holds."""
+
+    def made(server: str) -> Toolkit:
+        toolkit = Toolkit(rules=[ApprovalRule("shop_lgoin")])
+        toolkit.add_mcp(server, prefix="shop", within=5.0)
+        toolkit.check_names()
+        return toolkit
+
+    with pytest.raises(SetupError, match=r"names tool 'shop_lgoin', .* is it 'shop_login'\?"):
+        await made(url).check()
+    with pytest.raises(SetupError, match=r"names tool 'shop_lgoin', .* is it 'shop_login'\?"):
+        async with Peers(MemoryLedger(), [AgentSpec(name="ada")], toolkit=made(url)):
+            pass
+    assert not await made("http://127.0.0.1:9/mcp").tools()
+    toolkit = made(url)
+    toolkit.grant("ada")
+    with pytest.raises(SetupError, match="an approval rule names tool 'shop_lgoin'"):
+        await toolkit.call("ada", "shop_login", {"password": "open sesame"})
+
+
+@pytest.mark.slow
+async def test_settings_of_a_tool_that_a_server_does_not_have_are_refused(url: str) -> None:
+    toolkit = Toolkit()
+    toolkit.add_mcp(url, by_name={"lgoin": {"approval": True}})
+    with pytest.raises(SetupError, match=r"by_name= has settings for tool 'lgoin', .* is it 'login'\?"):
+        async with toolkit:
+            await toolkit.tools()

@@ -160,7 +160,7 @@ def test_a_cast_that_cannot_be_says_why(agents: list[AgentSpec], says: str) -> N
 
 
 def test_who_takes_no_part_is_named_with_those_who_do() -> None:
-    with pytest.raises(CastError, match="no agent 'eve'; there are ada, bob"):
+    with pytest.raises(CastError, match="no agent 'eve'; there are 'ada', 'bob'"):
         Cast(MemoryLedger(), [AgentSpec(name="ada"), AgentSpec(name="bob")]).spec("eve")
 
 

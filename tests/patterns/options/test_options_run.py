@@ -808,7 +808,7 @@ async def test_who_decides_must_be_said_where_there_are_several() -> None:
     options = Options()
     for name in ("ada", "bob"):
         options.add_policy(lambda observations, choices: "Yes.", name=name)
-    with pytest.raises(ValueError, match="there is no policy 'eve'; there are ada, bob"):
+    with pytest.raises(ValueError, match="there is no policy 'eve'; there are 'ada', 'bob'"):
         Executor(None, options, policy="eve")
     async with Executor(None, options) as executor:
         with pytest.raises(ValueError, match="name the policy: policy= one of ada, bob"):

@@ -72,7 +72,7 @@ async def test_what_was_asked_in_a_thread_is_not_asked_again() -> None:
 async def test_a_user_may_speak_to_any_peer() -> None:
     async with Peers(None, TEAM, model=Play(carl=echo)) as peers:
         assert (await peers.run("Hi", peer="carl")).response == "heard Hi"
-        with pytest.raises(CastError, match="no peer 'eve'; there are ada, bob, carl"):
+        with pytest.raises(CastError, match="no peer 'eve'; there are 'ada', 'bob', 'carl'"):
             await peers.run("Hi", peer="eve")
 
 

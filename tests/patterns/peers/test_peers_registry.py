@@ -33,7 +33,7 @@ def test_a_name_is_given_once() -> None:
     assert registry.unregister("ada").name == "ada"
     assert (registry.all(), registry.find("ada")) == ((registry.get("bob"),), None)
     for missing in (registry.get, registry.unregister):
-        with pytest.raises(CastError, match="no peer 'ada'; there are bob"):
+        with pytest.raises(CastError, match="no peer 'ada'; there are 'bob'"):
             missing("ada")
     registry.register(spec("ada"))
     assert [each.name for each in registry] == ["bob", "ada"]

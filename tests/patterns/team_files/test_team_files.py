@@ -30,6 +30,11 @@ name = "bob"
 """
 
 
+def desk(worker: str = "bob", tool: str = "list_files") -> str:
+    script = f'script = [{{ name = "List", worker = "{worker}", tool_name = "{tool}" }}]'
+    return f'[[agents]]\nname = "desk"\nrole = "manager"\nmanages = ["bob"]\nplans = "script"\n{script}\n'
+
+
 def team_file(folder: Path, text: str) -> Path:
     path = folder / "team.toml"
     path.write_text(text)
@@ -187,8 +192,32 @@ def test_a_budget_ends_a_task(tmp_path: Path, pattern: str) -> None:
         ('pattern = "choir"\n' + AGENTS, "pattern: "),
         ('pattern = "peers"\n[[agents]]\nname = "ada"', 'one agent has role = "leader"'),
         ('pattern = "peers"\n' + AGENTS + AGENTS, "two agents are called 'ada'"),
-        ('pattern = "peers"\ntypo = 1\n' + AGENTS, "typo: "),
-        ('pattern = "teams"\n' + AGENTS + 'manages = ["eve"]', "names 'eve', and there is no such agent; there are ada, bob"),
+        ('pattern = "peers"\ntypo = 1\n' + AGENTS, "typo: there is no key 'typo'; there are 'about', 'agents', "),
+        ('pattern = "peers"\naprovals = []\n' + AGENTS, "aprovals: there is no key 'aprovals'; is it 'approvals'?"),
+        ('pattern = "peers"\n' + AGENTS + "tolls = []", "agents.1.tolls: there is no key 'tolls'; is it 'tools'?"),
+        (
+            'pattern = "peers"\n' + AGENTS + "[mcp.x]\nurl = 'http://x'\nrequire = true",
+            "mcp.x.require: there is no key 'require'",
+        ),
+        ('pattern = "peers"\napprovals = ["calcualtor"]\n' + AGENTS, "an approval rule names tool 'calcualtor'"),
+        ('pattern = "peers"\napprovals = ["calcualtor"]\n' + AGENTS, "; is it 'calculator'?"),
+        (
+            'pattern = "peers"\napprovals = ["x"]\n' + AGENTS + "[mcp.shop]\nurl = 'http://x'",
+            "an approval rule names tool 'x'",
+        ),
+        ('pattern = "peers"\nfiles = "."\n' + AGENTS + 'tools = ["read_fiel"]', "agent 'bob' names tool 'read_fiel', and"),
+        ('pattern = "peers"\nfiles = "."\n' + AGENTS + 'tools = ["read_fiel"]', "; is it 'read_file'?"),
+        (
+            'pattern = "peers"\nfiles = "."\n' + AGENTS + '[[grants]]\nagent = "bob"\ntool = "read_fiel"',
+            "the grant for agent 'bob' names tool 'read_fiel', and",
+        ),
+        ('pattern = "peers"\n' + AGENTS + '[[grants]]\nagent = "bbo"\ntool = "calculator"', "; is it 'bob'?"),
+        ('pattern = "teams"\nfiles = "."\n' + AGENTS + desk(tool="list_flies"), "; is it 'list_files'?"),
+        ('pattern = "teams"\nfiles = "."\n' + AGENTS + desk(worker="bbo"), "names 'bbo', who is no worker"),
+        (
+            'pattern = "teams"\n' + AGENTS + 'manages = ["eve"]',
+            "names 'eve', and there is no such agent; there are 'ada', 'bob'",
+        ),
         ('pattern = "peers"\nfiles = "nowhere"\n' + AGENTS, "nowhere is no folder"),
         ('pattern = "peers"\n' + AGENTS + '[[grants]]\nagent = "eve"\ntool = "calculator"', "a grant names 'eve'"),
         ('pattern = "peers"\n' + AGENTS + "[mcp.x]\n", "a url or a command"),

@@ -284,7 +284,7 @@ def test_a_plan_with_as_many_phases_as_may_be_is_run_to_the_end() -> None:
     ("workers", "managers", "says"),
     [
         ([agent("ada"), agent("ada")], [], "two agents are called 'ada'"),
-        ([agent("ada")], [manager("desk", "bob")], "manager 'desk' has no worker 'bob'; there are ada"),
+        ([agent("ada")], [manager("desk", "bob")], "manager 'desk' has no worker 'bob'; there are 'ada'"),
         ([], [], "at least one"),
         (
             [agent("ada"), agent("bob")],

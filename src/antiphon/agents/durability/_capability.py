@@ -37,7 +37,7 @@ from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
@@ -45,6 +45,7 @@ from antiphon.agents._observers import publish_live, told_as_agent
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
+from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
@@ -65,7 +66,7 @@ from antiphon.agents.durability._tool_call import (
     current_notes,
     is_recorded,
 )
-from antiphon.agents.toolkit._schema import known_names
+from antiphon.agents.toolkit._schema import tool_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
 from antiphon.messages.keys import end_id
@@ -390,22 +391,13 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return
         names: set[str] = set()
         for toolset in self.agent.toolsets:
-            if (own := _tool_names(toolset)) is None:
+            if (own := tool_names(toolset)) is None:
                 return
             names |= own
         if unknown := [name for name in self._effects if name not in names]:
             who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
             raise SetupError(f"{who}{known_names(unknown[0], names)}")
         self._is_checked = True
-
-
-def _tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
-    """Return the names of the tools of a toolset, also of those that are offered at times only; None if they are not known."""
-    if isinstance(toolset, FunctionToolset):
-        return set(toolset.tools)
-    if isinstance(toolset, WrapperToolset) and not isinstance(toolset, PrefixedToolset | RenamedToolset):
-        return _tool_names(toolset.wrapped)
-    return None
 
 
 class _GivenModelId(str):

@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json, to_jsonable_python
 
-from antiphon.agents.config import read_small
+from antiphon.agents.config import first_problem, read_small
 from antiphon.errors import ScriptError
 
 # ---------------------------------------------------------------- the script
@@ -110,9 +110,8 @@ def load_script(path: Path | str) -> Script:
     except OSError as exc:
         raise ScriptError(f"cannot read the script: {exc.strerror or exc}", str(path)) from exc
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ScriptError(first["msg"], str(path), where) from exc
+        where, problem = first_problem(exc, Script)
+        raise ScriptError(problem, str(path), where) from exc
     except ValueError as exc:
         raise ScriptError(f"not a script: {exc}", str(path)) from exc
     except RecursionError:  # its traceback would have a thousand lines

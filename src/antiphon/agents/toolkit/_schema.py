@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from jsonschema_rs import FancyRegexOptions, ValidationError, Validator, validator_for
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 
 from antiphon.messages import Json
 
@@ -60,16 +60,16 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     )
 
 
-_SHOWN = 10
-
-
-def known_names(wrong: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the name that was probably meant, or the names that there are."""
-    known = sorted(names)
-    if close := get_close_matches(wrong, known, 1):
-        return f"; is it {close[0]!r}?"
-    shown = ", ".join(map(repr, known[:_SHOWN])) + (", …" if len(known) > _SHOWN else "")
-    return f"; it has {shown}" if known else "; it has no tool"
+def tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
+    """Return the names of the tools of a toolset, also of those that are offered at times only; None if they are not known."""
+    if isinstance(toolset, FunctionToolset):
+        return set(toolset.tools)
+    if not isinstance(toolset, WrapperToolset) or isinstance(toolset, RenamedToolset):
+        return None
+    names = tool_names(toolset.wrapped)
+    if names is None or not isinstance(toolset, PrefixedToolset):
+        return names
+    return {f"{toolset.prefix}_{name}" for name in names}
 
 
 # ---------------------------------------------------------------- schemas

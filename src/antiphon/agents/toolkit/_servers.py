@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b32encode
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -34,15 +34,16 @@ from urllib.parse import urlsplit
 
 from pydantic_ai import RunContext
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.toolsets import AbstractToolset, PrefixedToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
 from antiphon.agents._run import LedgerRun
+from antiphon.agents.config import known_names
 from antiphon.agents.durability import RecordedLists
 from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
-from antiphon.agents.toolkit._schema import Schema, canonical, is_tool_name
+from antiphon.agents.toolkit._schema import Schema, canonical, is_tool_name, tool_names
 from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSettings, check_by, own_settings
-from antiphon.errors import HistoryMismatchError, ToolServerError
+from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages.long_values import cut_text
 from antiphon.runtime.extending import is_too_large, text_of
@@ -205,10 +206,38 @@ class ForeignTools:
     """Seconds that it has to start, and to list its tools."""
     clean: Callable[[str], str] = str
     """Removes secrets from messages about it."""
+    lists_all: bool = False
+    """Whether it lists all its tools each time, as MCP servers do. Toolsets of Pydantic AI may offer some at times only."""
+    _listed: frozenset[str] | None = field(default=None, repr=False)
+    """The names of the tools that it has listed in this process; None: it has not listed any yet."""
     _slots: dict[str, ConcurrencyLimit] = field(default_factory=dict[str, ConcurrencyLimit], repr=False)
     _users: int = field(default=0, repr=False)
     _failed: ToolWarning | None = field(default=None, repr=False)
     _failed_at: float = field(default=0.0, repr=False)
+
+    # ------------------------------------------------------------ names
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """The names of all its tools; None: they are not known, or not yet."""
+        return self._listed if self.lists_all else tool_names(self.toolset)
+
+    def may_have(self, name: str) -> bool:
+        """Whether it has a tool of this name. Before its tools are known, it may have any with its prefix."""
+        if (names := self.names) is not None:
+            return name in names
+        return not isinstance(self.toolset, PrefixedToolset) or name.startswith(f"{self.toolset.prefix}_")
+
+    def _check_settings(self) -> None:
+        """Refuse settings of a tool that there is not: a misspelt name would leave the tool without them.
+
+        Raises:
+            SetupError: there is no such tool; the text has the name that was probably meant.
+        """
+        for name in self.by_name:
+            if not self.may_have(name):
+                what = f"by_name= has settings for tool {name!r}, and tool server {self.name!r} has none of that name"
+                raise SetupError(f"{what}{known_names(name, self.names or ())}")
 
     # ------------------------------------------------------------ connecting
 
@@ -282,9 +311,11 @@ class ForeignTools:
         `key` is the key of the list in the run.
 
         Raises:
+            SetupError: there are settings for a tool that it does not have.
             ToolServerError: something is wrong, and it is required.
         """
         listed = await self._look(ctx) if run is None else await self._recorded(ctx, run, key)
+        self._check_settings()
         return {offer.name: self._tool(offer) for offer in listed.offers}, listed.warnings
 
     async def _look(self, ctx: RunContext[object]) -> _Listed:
@@ -298,6 +329,7 @@ class ForeignTools:
             except Exception as exc:  # noqa: BLE001 (any error costs only this server)
                 listed = _Listed([], [self._fail(exc, "list its tools")])
             else:
+                self._listed = frozenset(found) | (self._listed or frozenset())  # a tool may come and go
                 listed = await self._judged(found)
         if self.required:
             raise_if_required(listed.warnings)
@@ -330,6 +362,8 @@ class ForeignTools:
 
         said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
         listed = _Listed.from_json(said)
+        if self._listed is not None:  # a run that runs again may name a tool that the server had once
+            self._listed |= {offer.name for offer in listed.offers}
         if said["digest"] == listed.digest:
             return listed
         now = seen[0] if seen else await self._look(ctx)  # the ledger has redacted something that looks like a secret

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import is_
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from pydantic_ai import RunContext, Tool
@@ -20,12 +21,13 @@ from pydantic_ai.toolsets import AbstractToolset
 from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
 from antiphon.agents.toolkit._decision_log import begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
 from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, ToolOutcome, ToolRefusal
-from antiphon.agents.toolkit._schema import ANY, Schema, canonical, check_agent, check_tool, known_names
+from antiphon.agents.toolkit._schema import ANY, Schema, canonical, check_agent, check_tool
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
     ForeignTools,
@@ -39,6 +41,7 @@ from antiphon.agents.toolkit._servers import (
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.agents.tools import BUILTIN_TOOLS
 from antiphon.errors import ParkedError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
@@ -78,8 +81,8 @@ class Toolkit:
         self._own: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
-        self._checked: Permissions | None = None
-        """The permissions whose grants all name tools of this toolkit."""
+        self._checked: tuple[object, ...] = ()
+        """The permissions, the rules and the lists of the servers whose names were checked."""
         for tool in tools:
             self.add(tool)
 
@@ -172,6 +175,7 @@ class Toolkit:
         name = prefix or server_name(server)
         trusted: ToolSettings = {"untrusted": True, **settings}
         self.add_toolset(own, by_name=by_name, name=name, required=required, within=within, **trusted)
+        self._foreign[-1].lists_all = True
 
     async def tools(self, ctx: RunContext[object] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
         """Return all tools; in a `run` that runs again, the recorded ones.
@@ -180,9 +184,11 @@ class Toolkit:
         then the servers in the order in which they were added.
 
         Raises:
+            SetupError: a grant, a revocation or a rule names a tool that there is not.
             ToolServerError: something is wrong with a server that is required.
             LedgerError: the list could not be stored.
         """
+        self.check_names()
         found = dict(self._own)
         for number, foreign in enumerate(self._foreign, 1):
             offered, warnings = await foreign.tools(ctx or bare_context(), run, f"tools:{self.name}:{number}")
@@ -191,6 +197,7 @@ class Toolkit:
                 raise_if_required(taken)
             await warn([*warnings, *taken], run)
             found |= {name: tool for name, tool in offered.items() if name not in found}
+        self.check_names()  # once more: the servers have said which tools they have
         return found
 
     async def tools_of(
@@ -199,21 +206,59 @@ class Toolkit:
         """Return the tools that an agent may use.
 
         Raises:
-            SetupError: a grant names a tool that the toolkit does not have.
+            SetupError, ToolServerError, LedgerError: as `tools`.
         """
         permissions = self.policy.permissions
-        self._check_grants(permissions)
         return {name: tool for name, tool in (await self.tools(ctx, run)).items() if permissions.knows(agent, name)}
 
-    def _check_grants(self, permissions: Permissions) -> None:
-        """Refuse a grant of an unknown tool. The tools of servers are not known before they are listed, so any may be one."""
-        if self._foreign or permissions is self._checked:
+    def check_names(self) -> None:
+        """Refuse a grant, a revocation or a rule that names a tool that there is not: a misspelt rule would ask nobody.
+
+        Every use of the tools checks the names; patterns do so as soon as they are opened.
+
+        Raises:
+            SetupError: there is no such tool; the text has the name that was probably meant.
+        """
+        permissions, rules = self.policy.permissions, self.policy.rules
+        now = (permissions, rules, *(foreign.names for foreign in self._foreign))
+        if len(now) == len(self._checked) and all(map(is_, now, self._checked)):
             return
-        for grant in permissions.grants:
-            if grant.tool != ANY and grant.tool not in self._own:
-                who = f"the grant for agent {grant.agent!r} names tool {grant.tool!r}"
-                raise SetupError(f"{who}, and toolkit {self.name!r} has none of that name{known_names(grant.tool, self._own)}")
-        self._checked = permissions
+        for change in permissions.changes:
+            is_grant = isinstance(change, Grant)
+            what = f"the {'grant' if is_grant else 'revocation'} for agent {change.agent!r}"
+            self.check_name(change.tool, what, or_built_in=not is_grant)
+        for rule in rules:
+            self.check_name(rule.tool, "an approval rule", or_built_in=True)
+        self._checked = now
+
+    def check_name(self, tool: str, what: str, *, or_built_in: bool = False) -> None:
+        """Refuse the name of a tool that there is not; `what` says where it is named.
+
+        A name that a server may have is not refused before the server has listed its tools. With `or_built_in`, a built-in
+        tool may be named that no agent has yet.
+
+        Raises:
+            SetupError: there is no such tool; the text has the name that was probably meant.
+        """
+        also = BUILTIN_TOOLS if or_built_in else ()
+        if tool in (ANY, *also) or tool in self._own or any(foreign.may_have(tool) for foreign in self._foreign):
+            return
+        known = {*self._own, *(name for foreign in self._foreign for name in foreign.names or ())}
+        hint = known_names(tool, known, also=also)
+        raise SetupError(f"{what} names tool {tool!r}, and toolkit {self.name!r} has none of that name{hint}")
+
+    async def check(self) -> None:
+        """Refuse names of tools that there are not, also of those that only a server can have: it is asked for its tools.
+
+        Raises:
+            SetupError: there is no such tool; the text has the name that was probably meant.
+            ToolServerError: something is wrong with a server that is required.
+        """
+        self.check_names()
+        named = {*(change.tool for change in self.permissions.changes), *(rule.tool for rule in self.policy.rules)}
+        if self._foreign and not named <= {ANY, *self._own, *BUILTIN_TOOLS}:
+            async with await self.connect():
+                await self.tools()
 
     # ------------------------------------------------------------ who may
 

@@ -31,11 +31,12 @@ from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypedDict, override
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
+from antiphon.agents.config import known_names
 from antiphon.agents.extending import BudgetLimits
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import CastError
+from antiphon.errors import CastError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
 
@@ -193,6 +194,8 @@ class Cast:
         """
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
+        self._is_shared = toolkit is not None
+        """Whether others may add tools until the pattern is opened, such as one that asks the pattern itself."""
         self.patience = patience
         self._given, self._make_model = model, make_model
         self.live = live
@@ -229,9 +232,23 @@ class Cast:
             raise CastError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
             self._have_tool(tool)
+            if not self._is_shared:
+                self.check_tool(tool, f"agent {spec.name!r}")
+        for tool in spec.tools:
             self.toolkit.grant(spec.name, tool)
         self._specs[spec.name] = spec
         return spec
+
+    def check_tool(self, name: str, what: str) -> None:
+        """Refuse the name of a tool that there is not; `what` says where it is named. A tool server may still have it.
+
+        Raises:
+            CastError: there is no such tool; the text has the name that was probably meant.
+        """
+        try:
+            self.toolkit.check_name(name, what, or_built_in=True)
+        except SetupError as exc:
+            raise CastError(str(exc)) from None
 
     def have_tool(self, function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
         """Add a tool of the pattern to the toolkit, once, even if several patterns share the toolkit; return its name.
@@ -264,12 +281,12 @@ class Cast:
             CastError: there is no such agent.
         """
         if name not in self._specs:
-            raise CastError(f"there is no agent {name!r}; there are {', '.join(self._specs) or 'none'}")
+            raise CastError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
         return self._specs[name]
 
     def _have_tool(self, name: str) -> None:
         if name not in BUILTIN_TOOLS or name in self._added:
-            return  # a tool of the toolkit: it may be a server's, and those are known only after connecting
+            return
         self._added.add(name)
         there = _builtin.setdefault(self.toolkit, {})
         if there.get(name) is self.ledger:

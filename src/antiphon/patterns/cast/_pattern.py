@@ -95,6 +95,18 @@ class Pattern(ABC):
     def host(self, system: System) -> None:
         """Start its actors in a system."""
 
+    async def check(self) -> None:
+        """Refuse names of tools that there are not, before a thread fails because of one; tool servers are asked for theirs.
+
+        A toolkit may get tools until the pattern is opened. So this is the first moment when all are known.
+
+        Raises:
+            SetupError: there is no such tool.
+            ToolServerError: a server that is required cannot be used.
+        """
+        if (toolkit := self.cast_options.get("toolkit")) is not None:
+            await toolkit.check()
+
     def recovering(self) -> AbstractContextManager[None]:
         """Return the block in which a system continues work that another process left open."""
         return nullcontext()
@@ -206,10 +218,14 @@ async def together(
 
     Raises:
         ValueError: they have different ledgers.
+        SetupError: a grant or an approval rule names a tool that there is not.
+        ToolServerError: a tool server that is required cannot be used.
     """
     ledger = patterns[0].ledger
     if any(each.ledger is not ledger for each in patterns):
         raise ValueError("patterns that are opened together need the same ledger")
+    for each in patterns:
+        await each.check()
     system = System(ledger, settings=settings, observer=observer)
     for each in patterns:
         each.system = system

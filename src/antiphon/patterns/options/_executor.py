@@ -9,13 +9,13 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
+from antiphon.agents.config import known_names
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port, dumps, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
     Cast,
-    CastOptions,
     MessageHistory,
     Outcome,
     Pattern,
@@ -70,11 +70,11 @@ class Executor(Pattern):
             raise ValueError("the options have another toolkit: use Options(toolkit), and leave out toolkit= here")
         self.limits = limits
         if policy is not None and policy not in self.options.policies:
-            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(self.options.policies) or 'none'}")
+            raise ValueError(f"there is no policy {policy!r}{known_names(policy, self.options.policies, 'there are', 'none')}")
         self._policy = policy
         self._name = name
-        cast_options: CastOptions = {**self.cast_options, "toolkit": self.options.toolkit}
-        self._cast = Cast(self.ledger, self.options.agents, **cast_options)
+        self.cast_options["toolkit"] = self.options.toolkit
+        self._cast = Cast(self.ledger, self.options.agents, **self.cast_options)
         self._setup = ExecutorSetup(self.options, limits, rule, self._cast)
 
     @override

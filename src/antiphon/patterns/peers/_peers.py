@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 from typing_extensions import override
 
+from antiphon.agents.config import known_names
 from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.ledger import Ledger
@@ -305,7 +306,9 @@ def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]]
     placed = topology or {}
     peers = [_peer(spec, placed.get(spec.name)) for spec in agents]
     if missing := placed.keys() - {each.name for each in peers}:
-        raise CastError(f"the topology names {min(missing)!r}, who is not among the agents")
+        wrong = min(missing)
+        hint = known_names(wrong, [each.name for each in peers], "they are", "none")
+        raise CastError(f"the topology names {wrong!r}, who is not among the agents{hint}")
     return peers
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
+from antiphon.agents.config import known_names
 from antiphon.patterns.cast import AgentSpec, CastError
 from antiphon.patterns.peers._letters import Refusal
 from antiphon.patterns.peers._protocol import PeerLimits
@@ -138,7 +139,7 @@ class PeerRegistry:
         return len(self.all())
 
     def _nobody(self, name: str) -> str:
-        return f"there is no peer {name!r}; there are {', '.join(self._peers) or 'none'}"
+        return f"there is no peer {name!r}{known_names(name, self._peers, 'there are', 'none')}"
 
 
 # ---------------------------------------------------------------- whether a peer may ask another, checked in this order

@@ -25,6 +25,7 @@ from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
+from antiphon.agents.config import known_names
 from antiphon.agents.extending import ThreadGuards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
@@ -78,6 +79,7 @@ class ChainCast(Cast):
         """Make it; no model is asked yet.
 
         Raises:
+            ChainConfigError: the configuration names a tool that there is not.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -233,8 +235,12 @@ class ChainTools:
         """Grant phases the tools that the program's configuration names for them.
 
         Raises:
+            ChainConfigError: there is no such tool; the text has the name that was probably meant.
             AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text says why.
         """
+        for phase, names in named.items():
+            for name in names:
+                self._check_name(name, f"phases.{phase}.tools")
         if (toolkit := self._toolkit) is None:
             return
         for phase, names in named.items():
@@ -242,6 +248,13 @@ class ChainTools:
             for name in names:
                 if not any(change.covers(phase, name) for change in toolkit.permissions.changes):
                     toolkit.grant(phase, name)
+
+    def _check_name(self, name: str, what: str) -> None:
+        there = {*self._own, *_BUILT_IN}
+        if name in there:
+            return
+        if self._toolkit is None:  # otherwise the grants are checked when the chain is opened
+            raise ChainConfigError(f"{what}: there is no tool {name!r}{known_names(name, there, 'there are', 'none')}")
 
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
         """Refuse unknown tools, and tools that a phase may not use.
@@ -252,9 +265,8 @@ class ChainTools:
         there = {*self._own, *_BUILT_IN, *await self._offered()}
         for name in names:
             if name not in there:
-                raise RefusedError(
-                    f"there is no tool {name!r}; there are {', '.join(sorted(there))}", ErrorCode.VALIDATION_ERROR
-                )
+                hint = known_names(name, there, "there are", "none")
+                raise RefusedError(f"there is no tool {name!r}{hint}", ErrorCode.VALIDATION_ERROR)
             if self._toolkit is not None and not self._toolkit.permissions.knows(phase, name):
                 how = f"the program can, by `toolkit.grant({phase!r}, {name!r})`"
                 raise RefusedError(f"nobody has granted {name!r} to {phase!r}; {how}", ErrorCode.VALIDATION_ERROR)

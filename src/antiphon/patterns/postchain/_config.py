@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
-from antiphon.agents.config import read_toml
+from antiphon.agents.config import known_names, read_toml
 from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
@@ -153,6 +153,16 @@ class ChainConfig(BaseModel):
     """How often the manager of an agent is restarted for one request before the thread fails."""
     concurrency: int = Field(default=64, ge=1)
     """How many concurrent requests a model gets, from all threads together."""
+
+    @field_validator("phases")
+    @classmethod
+    def _check_keys(cls, phases: Mapping[Phase, AgentConfig]) -> Mapping[Phase, AgentConfig]:
+        """Refuse unknown settings of an agent. Messages may have others, a configuration has a typing mistake."""
+        for phase, agent in phases.items():
+            for key in agent.model_extra or ():
+                hint = known_names(key, AgentConfig.model_fields, "there are", "none")
+                raise ValueError(f"{phase}: there is no key {key!r}{hint}")
+        return phases
 
     @classmethod
     def read(cls, path: Path | str) -> Self:

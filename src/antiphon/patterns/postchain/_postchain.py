@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from antiphon import protocol
 from antiphon.agents import current_run
-from antiphon.errors import DeliveryError, ParkedError, RefusedError, UnguardedToolError
+from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
 from antiphon.patterns.cast import (
@@ -110,7 +110,7 @@ class PostChain(Pattern):
         name. With a `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid.
+            ChainConfigError: the file cannot be read, or is invalid; or it names a tool that there is not.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -119,7 +119,10 @@ class PostChain(Pattern):
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
-        self._chain = Chain(self.ledger, self.config, **self.cast_options)
+        try:
+            self._chain = Chain(self.ledger, self.config, **self.cast_options)
+        except ChainConfigError as exc:
+            raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
         self._heard: list[Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]] = []
 

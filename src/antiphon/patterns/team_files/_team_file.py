@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.config import read_toml
+from antiphon.agents.config import known_names, read_toml
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import CastError, TeamFileError
+from antiphon.errors import SetupError, TeamFileError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
@@ -131,7 +131,8 @@ class TeamFile(_Section):
         named = [(agent.name, other) for agent in self.agents for other in (*agent.manages, *(agent.peers or ()))]
         for agent, other in (*named, *(("a grant", grant.agent) for grant in self.grants)):
             if other not in names:
-                raise ValueError(f"{agent} names {other!r}, and there is no such agent; there are {', '.join(names)}")
+                hint = known_names(other, names, "there are", "none")
+                raise ValueError(f"{agent} names {other!r}, and there is no such agent{hint}")
         return self
 
     @model_validator(mode="after")
@@ -187,9 +188,11 @@ def open_team(
             "thread_budget": team.budget.as_budget(),
             "recover": recover,
         }
-        return _BUILDERS[team.pattern](team, ledger, shared, settings)
-    except (CastError, ValueError) as exc:
+        pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
+        _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds
+    except (SetupError, ValueError) as exc:
         raise TeamFileError(f"{path}: {exc}") from exc
+    return pattern
 
 
 # ---------------------------------------------------------------- the patterns
@@ -254,6 +257,20 @@ def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
     for grant in team.grants:
         toolkit.grant(grant.agent, grant.tool, where=grant.where, calls=grant.calls)
     return toolkit
+
+
+def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:
+    """Refuse names of tools that there are not, unless an MCP server may have them.
+
+    Raises:
+        SetupError: there is no such tool; the text has the name that was probably meant.
+    """
+    for agent in team.agents:
+        for tool in agent.tools:
+            toolkit.check_name(tool, f"agent {agent.name!r}", or_built_in=True)
+        for step in agent.script:
+            toolkit.check_name(step.tool_name, f"the script of manager {agent.name!r}", or_built_in=True)
+    toolkit.check_names()
 
 
 def _placed(agent: TeamAgent, folder: Path, model: str | None) -> TeamAgent:

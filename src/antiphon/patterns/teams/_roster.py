@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
+from antiphon.agents.config import known_names
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore
 from antiphon.errors import RefusedError
@@ -53,11 +54,13 @@ class Roster:
         """
         for manager in self.managers.values():
             if missing := [name for name in manager.workers if name not in self.workers]:
-                raise CastError(f"manager {manager.name!r} has no worker {missing[0]!r}; there are {_names(self.workers)}")
+                hint = known_names(missing[0], self.workers, "there are", "none")
+                raise CastError(f"manager {manager.name!r} has no worker {missing[0]!r}{hint}")
             for step in manager.script or ():
                 if step.worker not in manager.workers:
+                    hint = known_names(step.worker, manager.workers, "it has", "none")
                     raise CastError(
-                        f"the script of manager {manager.name!r} names {step.worker!r}, who is no worker of its own"
+                        f"the script of manager {manager.name!r} names {step.worker!r}, who is no worker of its own{hint}"
                     )
         if not self.workers:
             raise CastError("a team has workers: give it at least one")
@@ -128,7 +131,3 @@ class Roster:
             return f"- {name} (manager of {', '.join(spec.workers)}){about}"
         tools = f" [tools: {', '.join(spec.tools)}]" if spec.tools else ""
         return f"- {name}{about}{tools}"
-
-
-def _names(of: Iterable[str]) -> str:
-    return ", ".join(of) or "none"

@@ -1,0 +1,79 @@
+"""Commands as a person types them, in a real terminal of 80 columns: what is seen, and the exit code."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.ledgers import append, text, with_chat
+from tests.cli.running import COMMAND, PLAIN, type_command
+
+pytest.importorskip("apsw")
+
+TEAM = """
+pattern = "peers"
+model = "scripted:script.toml"
+approvals = ["calculator"]
+approvers = ["grace"]
+[[agents]]
+name = "ada"
+role = "leader"
+tools = ["calculator"]
+"""
+SCRIPT = 'turns = [{ calls = [{ tool = "calculator", arguments = { expression = "17*23" } }] }, { text = "it is {result}" }]'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team.toml").write_text(TEAM)
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    return tmp_path
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.slow
+def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
+    (folder / "team.toml").write_text(TEAM.replace('approvals = ["calculator"]', 'approvals = ["calcualtor"]'))
+    seen = type_command("run", "--team", "team.toml", "Calculate.")
+    assert seen.text == (
+        "team.toml: an approval rule names tool 'calcualtor', and toolkit 'toolkit' has none of that name; "
+        "is it 'calculator'?\n"
+    )
+    assert seen.code == 2
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.slow
+def test_a_full_disk_keeps_the_old_file(folder: Path) -> None:
+    """A process that may write no larger file stands for a full disk."""
+    url = with_chat(folder)
+    append(url, "long", *(text("x" * 50_000) for _ in range(20)))
+    out = folder / "out.jsonl"
+    out.write_text('{"antiphon":1}\n')
+
+    limited = f"ulimit -f 500; exec {shlex.join(COMMAND)} export -o out.jsonl --ledger {url}"
+    done = subprocess.run(["/bin/bash", "-c", limited], env=PLAIN, capture_output=True, check=False, text=True)
+
+    assert (done.returncode, done.stderr) == (2, "out.jsonl: File too large; the file is as it was\n")
+    assert out.read_text() == '{"antiphon":1}\n'
+    assert not list(folder.glob(".antiphon*"))
+
+
+@pytest.mark.slow
+def test_a_file_of_another_kind_is_replaced_only_by_force(folder: Path) -> None:
+    url = with_chat(folder)
+    notes = folder / "notes.txt"
+    notes.write_text("Buy milk.\n")
+    refusal = "notes.txt: there is a file of another kind; --force replaces it, or choose another name"
+
+    seen = type_command("export", "-o", "notes.txt", "--ledger", url)
+    assert (seen.text.splitlines()[0], seen.code) == (refusal, 2)
+    assert notes.read_text() == "Buy milk.\n"
+    assert type_command("export", "-o", "notes.txt", "--force", "--ledger", url).code == 0
+    assert type_command("export", "-o", "notes.txt", "--ledger", url).code == 0  # now it is an earlier export
+    assert notes.read_bytes().startswith(b'{"antiphon":')

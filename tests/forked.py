@@ -1,0 +1,276 @@
+"""Commands that start at once: processes that are forked from one that has imported everything.
+
+A command in a new process spends more than a second on imports. Hundreds of tests start commands, so one server imports what
+they need, once for all workers of a test run, and forks a process for each command. What runs is the same: a real process with
+its own arguments, folder, environment, terminal and signals.
+
+`Forked` is a `subprocess.Popen` of `python -m MODULE`. `shell_command` writes a script that does the same for a shell.
+"""
+
+import atexit
+import errno
+import fcntl
+import gc
+import inspect
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parents[1]
+_LARGEST = 1 << 17
+"""Bytes of a request: an environment and arguments."""
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+_TESTS = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+"""The process whose end is the end of the server."""
+_PATH = Path(tempfile.gettempdir()) / f"antiphon-tests-{_RUN[:16]}"
+_EXECUTE = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
+
+
+class Forked(subprocess.Popen[Any]):
+    """A process that runs `python -m MODULE`, forked from the server; its `pid` is that of the command itself."""
+
+    def _execute_child(self, *given: Any) -> None:
+        named = dict(zip(_EXECUTE, given, strict=True))
+        arguments = [os.fspath(each) for each in named["args"]]
+        assert arguments[:2] == [sys.executable, "-m"], arguments
+        streams = [
+            named[name] if named[name] != -1 else number for number, name in enumerate(("p2cread", "c2pwrite", "errwrite"))
+        ]
+        self._answers = _connect()
+        _send(
+            self._answers,
+            streams,
+            arguments=arguments[2:],
+            folder=os.fspath(named["cwd"] or Path.cwd()),
+            environment=dict(os.environ if named["env"] is None else named["env"]),
+            session=bool(named["start_new_session"]),
+        )
+        self.pid = int(self._answers.recv(100))
+        self._child_created = True
+        mine = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(named[name] for name in mine))  # type: ignore[attr-defined]
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        if flags & os.WNOHANG and not select.select([self._answers], [], [], 0)[0]:
+            return 0, 0
+        with self._answers:
+            return self.pid, int(self._answers.recv(100))
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def run(arguments: Sequence[Any], **more: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command to its end, as `subprocess.run` does, and return what it wrote."""
+    given = more.pop("input", None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Forked(arguments, **pipes, **more) as process:
+        try:
+            out, err = process.communicate(given)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def shell_command(path: Path, module: str = "antiphon") -> None:
+    """Write a script that has the server run a module with the script's arguments and streams."""
+    _connect().close()  # the server must be there
+    script = f"#!/bin/sh\nexec '{sys.executable}' -I -S '{__file__}' run '{_PATH}' {module} \"$@\"\n"
+    path.write_text(script, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _send(server: socket.socket, streams: Sequence[int], **request: Any) -> None:
+    socket.send_fds(server, [json.dumps(request).encode()], streams)
+
+
+def _connect() -> socket.socket:
+    """Connect to the server; the first one starts it."""
+    with suppress(OSError):
+        return _connected()
+    with Path(f"{_PATH}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run at once start one server
+        with suppress(OSError):
+            return _connected()
+        command = [sys.executable, __file__, "serve", str(_PATH), str(_TESTS)]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, start_new_session=True) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            server.returncode = 0  # it goes on, and ends when the tests end
+    return _connected()
+
+
+def _connected() -> socket.socket:
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        server.connect(str(_PATH))
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+# ---------------------------------------------------------------- the server
+
+
+def _serve(path: str, tests: int) -> None:
+    """Fork a process for each request, until the process of the tests ends."""
+    Path(path).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(path)
+    listening.listen(100)
+    _warm()
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)  # the pipe of the one that started it is closed
+    clients: dict[int, tuple[socket.socket, int]] = {}
+    """By the descriptor of the process: who asked for it, and its pid."""
+    while _lives(tests):
+        waiting = [client.fileno() for client, _ in clients.values()]
+        ready, _, _ = select.select([*waiting, *clients, listening], [], [], 1)
+        for process in [each for each in clients if each in ready]:
+            client, pid = clients.pop(process)
+            os.close(process)
+            with client, suppress(OSError):  # who asked may have gone
+                client.send(str(os.waitpid(pid, 0)[1]).encode())
+        for _, pid in [each for each in clients.values() if each[0].fileno() in ready]:
+            os.kill(pid, signal.SIGKILL)  # who asked for it has ended
+        if listening in ready:
+            _fork(listening, clients)
+    for _, pid in clients.values():
+        os.kill(pid, signal.SIGKILL)
+    Path(path).unlink(missing_ok=True)
+    Path(f"{path}.lock").unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as exc:
+        return exc.errno == errno.EPERM
+    return True
+
+
+def _warm() -> None:
+    """Do what a command would do first: imports, and schemas that are built when they are first used."""
+    from typer.testing import CliRunner
+
+    from antiphon.cli import app
+
+    team = ROOT / "examples" / "analyse_csv" / "team.toml"
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = ("--ledger", f"sqlite:///{folder}/ledger.db")
+        for command in (["run", "hi"], ["run", "hi", "--team", str(team)], ["threads"]):
+            model = ("--model", "scripted") if command[0] == "run" else ()
+            CliRunner().invoke(app, [*command, *model, *ledger])
+    sys.modules.pop("typer.rich_utils", None)  # it reads the environment when it is imported
+    gc.collect()
+    gc.freeze()
+
+
+def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]]) -> None:
+    """Begin a process for the next one who asks."""
+    client, _ = listening.accept()
+    said, streams, _, _ = socket.recv_fds(client, _LARGEST, 3)
+    if not said:  # it only looked whether the server is there
+        client.close()
+        return
+    pid = os.fork()
+    if not pid:
+        for each in (listening, client, *(other for other, _ in clients.values())):
+            each.close()
+        for process in clients:
+            os.close(process)
+        _live(streams, **json.loads(said))
+    for stream in streams:
+        os.close(stream)
+    clients[os.pidfd_open(pid)] = client, pid
+    with suppress(OSError):  # who asked may have gone
+        client.send(str(pid).encode())
+
+
+def _live(streams: list[int], *, arguments: list[str], folder: str, environment: dict[str, str], session: bool) -> NoReturn:
+    """Be the command, as if Python had just started it."""
+    if session:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.path[0] = folder
+    sys.path[1:1] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for the whole life)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False, buffering=1 if os.isatty(1) else -1)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False, buffering=1, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
+    module, *rest = arguments
+    sys.argv = [module, *rest]
+    os._exit(_run_module(module))
+
+
+def _run_module(module: str) -> int:
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as exc:
+        code = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
+        if code and isinstance(exc.code, str):
+            sys.stderr.write(f"{exc.code}\n")
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 (as Python does)
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return 120
+    return code
+
+
+# ---------------------------------------------------------------- the command of a shell
+
+
+def _ask(path: str, *arguments: str) -> int:
+    """Have the server run a command with the streams of this process, and return its exit code."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(path)
+    _send(server, (0, 1, 2), arguments=arguments, folder=os.getcwd(), environment=dict(os.environ), session=False)
+    pid = int(server.recv(100))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = os.waitstatus_to_exitcode(int(server.recv(100)))
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        _serve(sys.argv[2], int(sys.argv[3]))
+    else:
+        sys.exit(_ask(*sys.argv[2:]))
