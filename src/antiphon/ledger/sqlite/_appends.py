@@ -57,10 +57,10 @@ INSERT INTO threads (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _THREAD = """
-UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
-    output_tokens = ?, cost = ?, open_calls = ?, checksum = ?
-WHERE key = ?
+UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, updated_at = ?, open_calls = ?, checksum = ? WHERE key = ?
 """
+_FIGURES = "UPDATE threads SET status = ?, pattern = ?, input_tokens = ?, output_tokens = ?, cost = ? WHERE key = ?"
+"""Only where one of these changes: SQLite writes the index of each column that is set, also if it is set to what it is."""
 _DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
 """Only after a post: an owner's append changes none of this."""
 _MESSAGE = """
@@ -81,6 +81,9 @@ INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn
 _CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
 
+
+_USED = slice(State._fields.index("input_tokens"), State._fields.index("cost") + 1)
+"""The tokens and the cost of a thread, within its state."""
 
 ThreadChange: TypeAlias = Callable[[Connection, Thread | None], Thread]
 """Changes a thread's row, given the thread if it is known, and returns the thread. It writes no message, and raises before it
@@ -133,6 +136,7 @@ class Appends:
         self._closed: list[tuple[int, int]] = []
         self._changed: dict[int, _Known] = {}
         self._posted: dict[int, _Known] = {}
+        self._figures: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
         """Begin a transaction's appends: forget what another connection may have changed since the last one's end.
@@ -181,7 +185,7 @@ class Appends:
         """Forget all threads, and what was taken and not written."""
         self._known.clear()
         self._last = None
-        for pending in (self._messages, self._opened, self._closed, self._changed, self._posted):
+        for pending in (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures):
             pending.clear()
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
@@ -235,9 +239,13 @@ class Appends:
             self._write_row(connection, known.key, row, request.micros, is_careful)
         if admission.pairing.changed:
             self._note_calls(known, admission.pairing, (self._last or 0) - admission.state.seq)
-        state = known.state = admission.state
+        before, state = known.state, admission.state
+        known.state = state
         if request.status or request.pattern:
             known.part = None
+            self._figures[known.key] = known
+        elif state[_USED] != before[_USED]:
+            self._figures[known.key] = known
         self._changed[known.key] = known
         if request.is_post:
             known.part = None
@@ -299,7 +307,8 @@ class Appends:
             apsw.ConstraintError: a message was there already.
         """
         before = connection.total_changes()
-        expected = len(self._messages) + len(self._opened) + len(self._closed) + len(self._changed) + len(self._posted)
+        changes = (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures)
+        expected = sum(map(len, changes))
         if self._messages:
             connection.run_all(_MESSAGE, self._messages)
             self._messages.clear()
@@ -312,6 +321,9 @@ class Appends:
         if self._changed:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()
+        if self._figures:
+            connection.run_all(_FIGURES, [_figures(known) for known in self._figures.values()])
+            self._figures.clear()
         if self._posted:
             connection.run_all(_DUE, [_due(known) for known in self._posted.values()])
             self._posted.clear()
@@ -327,16 +339,16 @@ def _changed(known: _Known) -> tuple[Any, ...]:
         state.hash,
         state.run,
         state.open_from,
-        state.status,
-        state.pattern,
         state.updated_at,
-        state.input_tokens,
-        state.output_tokens,
-        state.cost,
         len(known.open_calls),
         thread_checksum(part, state.updated_at),
         known.key,
     )
+
+
+def _figures(known: _Known) -> tuple[Any, ...]:
+    state = known.state
+    return state.status, state.pattern, *state[_USED], known.key
 
 
 def _due(known: _Known) -> tuple[Any, ...]:

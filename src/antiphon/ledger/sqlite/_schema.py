@@ -237,9 +237,21 @@ def _receiver(body: object) -> str | None:
     return found[0] if found and is_name(found[0]) else None
 
 
+_FIFTH = """
+CREATE INDEX threads_by_status ON threads (status) WHERE status IS NOT NULL;
+CREATE INDEX threads_by_pattern ON threads (pattern) WHERE pattern IS NOT NULL;
+CREATE INDEX threads_by_kind ON threads (kind) WHERE kind IS NOT NULL;
+CREATE INDEX threads_by_fork ON threads (forked_from) WHERE forked_from IS NOT NULL;
+CREATE INDEX threads_unfit ON threads (unfit) WHERE unfit IS NOT NULL;
+CREATE INDEX threads_by_tokens ON threads (input_tokens + output_tokens) WHERE input_tokens + output_tokens > 0;
+CREATE INDEX threads_by_cost ON threads (CAST(cost AS REAL)) WHERE cost <> '0';
+"""
+"""To find the few threads that a filter asks for. None has the time of the last message: an append writes only the index of
+these times, however many filters there are (see `_queries`)."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts)
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH)
 """From each version to the next, beginning with nothing. What was released is never changed; a new step is added."""
 
 
