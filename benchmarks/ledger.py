@@ -10,8 +10,8 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import count
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.ledger.histories import called, said, with_ledger
@@ -15,6 +15,7 @@ from tests.ledger.histories import called, said, with_ledger
 from antiphon.ledger import Host, Ledger, ThreadFilter
 from antiphon.ledger.sqlite import _hosts, _queries
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 ORDERS: tuple[Any, ...] = ("-updated_at", "updated_at", "-created_at", "created_at")
 HOST = Host("h", "1", ("agent",), 600.0)
@@ -30,6 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await ledger.append(f"t{number}", [said(), called("APPROVE")], status="working")
             await ledger.post(f"p{number}", said(to=("agent/1",)))
             await ledger.claim(f"o{number}", by=HOST)
+        await cast("SqliteLedger", ledger)._writer.do(_queries.add_indexes)
 
     with_ledger(path, work)
     return path
@@ -118,6 +120,38 @@ def test_threads_that_many_fit_are_read_in_their_order(path: Path, monkeypatch: 
             assert _queries._field_with_few(connection, wanted) is None
     finally:
         connection.close()
+
+
+def test_indexes_for_filters_are_made_when_there_are_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files stay small. A list is the same with and without them, and the schema is the ledger's."""
+    path = tmp_path / "ledger.db"
+    rare = ThreadFilter(status="rare")
+
+    def indexes() -> int:
+        connection = connect(LedgerFile(str(path), 5.0))
+        try:
+            return int(
+                connection.value("SELECT count(*) FROM sqlite_schema WHERE name IN ('threads_by_status', 'threads_unfit')")
+            )
+        finally:
+            connection.close()
+
+    async def work(ledger: Ledger) -> None:
+        for number in range(6):
+            await ledger.append(f"t{number}", [said()], status="rare" if number == 3 else "usual")
+        before = await ledger.threads(rare)
+        assert indexes() == 0
+        monkeypatch.setattr(_queries, "_FEW_THREADS", 5)
+        await ledger.threads(ThreadFilter(system=False, updated_after=NOW, open_calls=True, owner="h"))
+        assert indexes() == 0
+        assert await ledger.threads(rare) == before
+        assert indexes() == 2
+        await ledger.append("t4", [said()], status="rare")
+        assert [each.thread_id for each in (await ledger.threads(rare)).threads] == ["t4", "t3"]
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(path, work)
+    with_ledger(path, lambda ledger: ledger.verify())
 
 
 @pytest.mark.parametrize("sql", [_queries._CALLS, _queries._CALLS_BACK])

@@ -10,7 +10,7 @@ from tests.ledger.histories import called, everything, fill, old_ledger, said, w
 
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerFormatError
 from antiphon.ledger import Fold, Host, Ledger, ThreadFilter, Verification
-from antiphon.ledger.sqlite import _schema
+from antiphon.ledger.sqlite import _queries, _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._sql import Connection
 
@@ -128,8 +128,11 @@ def test_a_ledger_of_the_third_format_gets_owners_and_due_threads(tmp_path: Path
     with_ledger(old_ledger(tmp_path / "ledger.db", 3), work)
 
 
-def test_threads_of_the_fourth_format_are_found_by_the_indexes_of_the_fifth(tmp_path: Path) -> None:
+def test_threads_of_the_fourth_format_are_found_by_the_indexes_of_the_fifth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G11: what each filter asks for is there, and the ledger goes on."""
+    monkeypatch.setattr(_queries, "_FEW_THREADS", 3)
 
     async def work(ledger: Ledger) -> None:
         assert (await ledger.verify()).is_whole

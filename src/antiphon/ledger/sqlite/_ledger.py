@@ -317,6 +317,9 @@ class SqliteLedger(Verbs):
         order_of(order)
         if page is not None:
             page_start(page)
+        if _queries.is_indexed(filter) and await self._readers.do(_queries.lacks_indexes):
+            with suppress(LedgerUnavailableError):  # the file can only be read: the list takes longer
+                await self._writer.do(_queries.add_indexes)
         return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:

@@ -25,7 +25,7 @@ from antiphon.ledger.sqlite._rows import (
     records_of,
     thread_of,
 )
-from antiphon.ledger.sqlite._schema import SEARCH_TABLES
+from antiphon.ledger.sqlite._schema import FILTER_INDEXES, SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Json
 from antiphon.messages.json_values import parse
@@ -85,6 +85,12 @@ _COVERED = {"min_tokens": " AND input_tokens + output_tokens > 0", "min_cost": "
 """Which threads such an index has, where SQLite does not see it by itself. A least value of 0 fits others too."""
 
 _COUNTED = "SELECT count(*) FROM (SELECT 1 FROM open_calls LIMIT ?)"
+_LACKS_INDEXES = """
+SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'threads_by_status')
+    AND (SELECT count(*) FROM (SELECT 1 FROM threads LIMIT ?)) > ?
+"""
+_HAS_INDEXES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'threads_by_status')"
+_ALWAYS_THERE = ("threads_owned", "threads_by_creation", "threads_by_update")
 _FITTING = "SELECT count(*) FROM (SELECT 1 FROM threads INDEXED BY {} WHERE {} LIMIT :few)"
 _FEW = 1000
 """Open calls in all, up to which the threads that have some are sorted."""
@@ -120,12 +126,28 @@ def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, pa
     return ThreadPage(tuple(summary_of(each.state, each.open_calls, each.owner) for each in exact), after)
 
 
+def is_indexed(filter: ThreadFilter) -> bool:
+    """Whether a filter asks for something that has an index in a file of many threads."""
+    return any(_INDEXES[name] not in _ALWAYS_THERE and _is_found_by_index(filter, name) for name in _conditions(filter))
+
+
+def lacks_indexes(connection: Connection) -> bool:
+    """Whether there are many threads, and no indexes for filters."""
+    return bool(connection.value(_LACKS_INDEXES, (_FEW_THREADS + 1, _FEW_THREADS)))
+
+
+def add_indexes(connection: Connection) -> None:
+    """Add the indexes for filters."""
+    connection.run(FILTER_INDEXES)
+
+
 def _field_with_few(connection: Connection, filter: ThreadFilter) -> str | None:
     """Return the first field of a filter that few threads fit; None if there is none."""
+    if filter.owner is not None:
+        return "owner"  # the threads of one host
+    has_indexes = bool(connection.value(_HAS_INDEXES))
     for name, condition in _conditions(filter).items():
-        if name == "owner":
-            return name  # the threads of one host
-        if _is_found_by_index(filter, name):
+        if (has_indexes or _INDEXES[name] in _ALWAYS_THERE) and _is_found_by_index(filter, name):
             asked = {"few": _FEW_THREADS + 1, **_values(filter)}
             sql = _FITTING.format(_INDEXES[name], condition + _COVERED.get(name, ""))
             if connection.value(sql, asked) <= _FEW_THREADS:
