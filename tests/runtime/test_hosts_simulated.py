@@ -100,9 +100,7 @@ async def _drive(story: Story, world: World, seed: int) -> None:
         await world.tell("clerk/1", Note(text=f"{name} begins"), thread_id=name)
         for text in texts:
             asking = asyncio.ensure_future(world.ask("clerk/1", Ping(text=text), thread_id=name, id=f"{name}-{text}"))
-            asking.add_done_callback(
-                lambda ended: ended.cancelled() or ended.exception()
-            )  # also if another fails first
+            asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # also if another fails first
             await asyncio.wait((asking,), timeout=150)
             if not asking.done():  # it is parked, or the end of the world says that it is open
                 asking.cancel()

@@ -348,7 +348,7 @@ def _changed(known: _Known) -> tuple[Any, ...]:
 
 def _figures(known: _Known) -> tuple[Any, ...]:
     state = known.state
-    return state.status, state.pattern, *state[_USED], known.key
+    return state.status, state.pattern, state.input_tokens, state.output_tokens, state.cost, known.key
 
 
 def _due(known: _Known) -> tuple[Any, ...]:
