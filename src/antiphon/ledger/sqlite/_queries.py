@@ -161,8 +161,11 @@ def _is_found_by_index(filter: ThreadFilter, name: str) -> bool:
 
 def _conditions(filter: ThreadFilter) -> dict[str, str]:
     """Return the conditions of a filter by field, but for `open_calls`."""
-    either = {name: said[getattr(filter, name)] for name, said in _YES_OR_NO.items() if getattr(filter, name) is not None}
-    return {name: said for name, said in _CONDITIONS.items() if getattr(filter, name) is not None} | either
+    found = {name: said for name, said in _CONDITIONS.items() if getattr(filter, name) is not None}
+    for name, (no, yes) in _YES_OR_NO.items():
+        if (value := getattr(filter, name)) is not None:
+            found[name] = yes if value else no
+    return found
 
 
 def _values(filter: ThreadFilter) -> dict[str, int | str]:
