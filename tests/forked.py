@@ -21,11 +21,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -175,6 +177,8 @@ def _warm() -> None:
 
     from antiphon.cli import app
 
+    for module in ("openai.resources.chat", "pydantic_ai.models.openai", "pydantic_ai.providers.openai"):
+        import_module(module)
     team = ROOT / "examples" / "analyse_csv" / "team.toml"
     with tempfile.TemporaryDirectory() as folder:
         ledger = ("--ledger", f"sqlite:///{folder}/ledger.db")
@@ -209,11 +213,13 @@ def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]
 
 def _live(streams: list[int], *, arguments: list[str], folder: str, environment: dict[str, str], session: bool) -> NoReturn:
     """Be the command, as if Python had just started it."""
-    if session:
-        os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if session:
+        os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C that is typed there is a signal to the command
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     os.chdir(folder)

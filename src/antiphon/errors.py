@@ -28,6 +28,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ChainConfigError          a chain's configuration is unreadable, or has an unknown key
 │   ├── TeamFileError             a team file is unreadable, or has an unknown key
 │   ├── CastError                 an agent's name is unknown, or is used twice
+│   ├── SettingsError             .option: what a thread was run with is not there, has changed, or is not trusted; name it
 │   └── ToolOffError              .tool .line: a tool is not enabled
 ├── ModelError                    .model: the requested model cannot be used
 │   ├── UnknownModelError         .nearest: no model has that name; check the name
@@ -44,6 +45,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
 │   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
+│   ├── BudgetNeededError         the thread has spent its budget; give it a new one
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait for that, then ask again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
@@ -56,11 +58,12 @@ AntiphonError                     .retryable: may the same operation succeed lat
     ├── ReplyTimeoutError         no answer before the deadline; also a TimeoutError
     ├── WithdrawnError            the caller was cancelled
     ├── HopLimitError             forwarded too often, or a circular request
-    ├── BudgetExceededError       the thread's budget is used up
+    ├── BudgetExceededError       .limit: the thread's budget is used up
     ├── RefusedError              .details: the actor answers with an error; handlers may raise it
     ├── ActorFailedError          the handler raised another exception; the supervisor decides
     ├── EffectFailedError         the function of an effect raised an exception
     ├── ParkedError               it waits for a person's decision
+    │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; put that right, resume
     ├── ToolServerError           .server: a required tool server cannot be used; check it
     ├── HistoryMismatchError      the code does not match the thread's history
     │   └── UnguardedToolError    a tool would start without the toolkit that guards it
@@ -85,6 +88,7 @@ __all__ = [
     "AppendConflictError",
     "AppendRefusedError",
     "BudgetExceededError",
+    "BudgetNeededError",
     "CalculationError",
     "CastError",
     "ChainConfigError",
@@ -126,7 +130,9 @@ __all__ = [
     "ScriptError",
     "SecretNameError",
     "ServiceError",
+    "SettingsError",
     "SetupError",
+    "StoppedError",
     "StreamCutError",
     "StreamFailedError",
     "TeamFileError",
@@ -412,6 +418,19 @@ class CastError(SetupError):
     """The name of an agent is unknown, or is used twice; the text lists the agents."""
 
 
+class SettingsError(SetupError):
+    """What a thread was run with is not there, has changed, or is not trusted by this user. Nothing was started."""
+
+    def __init__(self, reason: str, option: str) -> None:
+        super().__init__(reason, option)
+        self.reason = reason
+        self.option = option
+        """The option of a command by which a person names it."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}; name it with {self.option} to use it"
+
+
 class ToolOffError(SetupError):
     """A tool is not enabled."""
 
@@ -561,6 +580,10 @@ class ThreadEndedError(ServiceError):
         self.status = status
 
 
+class BudgetNeededError(ServiceError):
+    """The thread has spent its budget. It goes on with a new one."""
+
+
 class ThreadBusyError(ServiceError):
     """The thread has not finished what it was asked before. Wait for that, or resume it; then ask again."""
 
@@ -646,6 +669,8 @@ class BudgetExceededError(DeliveryError):
     """The thread's budget of messages, tokens or money is used up."""
 
     code = "BUDGET_EXCEEDED"
+    limit: str | None = None
+    """The limit of an `AgentBudget` that is reached, as `20 requests`; None for other budgets. A new budget lets it go on."""
 
 
 class RefusedError(DeliveryError):
@@ -695,6 +720,23 @@ class ParkedError(DeliveryError):
     """
 
     code = "PARKED"
+
+
+class StoppedError(ParkedError):
+    """Something outside failed: a provider, a key, a spent budget, a tool server. The call stays open, and can be resumed.
+
+    The failed attempt is a row beside the call. Put right what failed, then resume the thread, or do the same task in it
+    again.
+    """
+
+    code = "STOPPED"
+
+    def __init__(self, reason: str, address: str | None = None, *, cause: str = "STOPPED", row: str | None = None) -> None:
+        super().__init__(reason, address)
+        self.cause = cause
+        """The code of what failed, such as AGENT_ERROR or BUDGET_EXCEEDED."""
+        self.row = row
+        """The row of the thread that says so; None before it is written."""
 
 
 class ToolServerError(DeliveryError):

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -46,19 +45,24 @@ class Seen(NamedTuple):
     """What a person sees of a command: the text in the terminal without colours, and the exit code."""
 
     text: str
+    """As it is on the screen. A long line of ours is several there, divided between words."""
     code: int
+
+    @property
+    def said(self) -> str:
+        """The text as one line, wherever the terminal has divided it."""
+        return " ".join(self.text.split())
 
 
 def type_command(*arguments: str | Path, columns: int = 80, typed: str = "", **environment: str) -> Seen:
     """Type a command in a terminal."""
     codes: list[int] = []
     text = in_terminal(*arguments, columns=columns, typed=typed, ended=codes.append, **environment)
-    # A progress bar writes over its own line.
-    lines = [line.rpartition("\r")[2] for line in _ESCAPE.sub("", text).split("\n")]
-    return Seen("\n".join(lines), codes[0])
+    from tests.cli.screens import Screen
 
-
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+    screen = Screen(columns)
+    screen.write(text.replace("\n", "\r\n"))
+    return Seen(f"{screen.text}\n", codes[0])
 
 
 def in_terminal(

@@ -163,8 +163,8 @@ def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
     """No markup is interpreted, and no control character is passed on."""
     shown = run("dialects", FORCE_COLOR="1", TERM="xterm", COLUMNS="80").stdout
 
-    assert "│ twin " in shown
-    assert "│ a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
+    assert "\ntwin " in shown
+    assert "a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
 
 
 def test_output_may_go_into_a_variable() -> None:
@@ -176,10 +176,10 @@ def test_output_may_go_into_a_variable() -> None:
 
 @pytest.mark.slow
 def test_the_dialects_are_a_table_in_a_terminal_and_plain_elsewhere() -> None:
-    assert "┃" in in_terminal("dialects")
+    assert "───" in in_terminal("dialects")
 
     plain = start("dialects").stdout.decode()
-    assert "┃" not in plain
+    assert "───" not in plain
     assert "\x1b" not in plain
 
 

@@ -151,7 +151,7 @@ def test_an_unknown_target_is_refused(broken: Path) -> None:
     for command in ("check", "repair"):
         result = run(command, broken, "--for", "openai")
         assert result.exit_code == 2
-        assert "no target is called 'openai'; there are openai-chat," in result.stderr
+        assert "no target is called 'openai': did you mean openai-chat or openai-responses? there are " in result.stderr
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

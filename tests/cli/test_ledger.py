@@ -41,9 +41,10 @@ def test_threads_are_listed_the_newest_first(url: str) -> None:
 
     listed = [line.split() for line in run("threads", "--ledger", url).stdout.splitlines()]
 
-    assert listed[0] == ["thread", "status", "messages", "updated", "(UTC)", "cost"]
+    assert listed[0] == ["thread", "status", "messages", "updated", "(UTC)", "cost", "question"]
     assert [row[0] for row in listed[1:]] == ["chat", "third", "second"]
     assert listed[3][1:3] == ["waiting", "1"]
+    assert [row[-1] for row in listed[1:]] == ["Oslo?", "ho", "hi"]
 
 
 def test_threads_for_programs_are_objects(url: str) -> None:
@@ -69,6 +70,7 @@ def test_threads_for_programs_are_objects(url: str) -> None:
             "kind": None,
             "unfit": [],
             "runs": [],
+            "question": "a",
         }
     )
     assert (chat["thread_id"], chat["status"], chat["messages"], chat["cost"]) == ("chat", None, 5, 0)
@@ -123,14 +125,14 @@ def test_an_empty_ledger_says_so(tmp_path: Path) -> None:
 def test_threads_are_a_table_in_a_terminal(url: str) -> None:
     shown = in_terminal("threads", "--ledger", url, columns=100)
 
-    assert shown.startswith("┏━━━━━━━━┳")
-    assert "│ chat   │" in shown
+    assert "──────" in shown.splitlines()[1]
+    assert "chat" in shown.splitlines()[2]
 
 
 def test_the_id_of_a_thread_stays_in_one_piece_in_a_terminal(url: str) -> None:
     name = run("fork", "chat", "--ledger", url).stdout.strip()
 
-    assert f"│ {name} │" in run("threads", "--ledger", url, FORCE_COLOR="1", COLUMNS="80").stdout
+    assert f"\n{name} " in run("threads", "--ledger", url, FORCE_COLOR="1", COLUMNS="80").stdout
 
 
 def test_the_ledger_may_be_named_by_the_environment(url: str) -> None:

@@ -310,10 +310,8 @@ def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("ledger.db", "; for a file, sqlite:///ledger.db"),
         ("postgres://localhost/x", "a ledger's URL is memory: or sqlite:///path"),
         ("sqlite://ledger.db", "; for a file, sqlite:///ledger.db"),
-        ("/var/ledger.db", "; for a file, sqlite:////var/ledger.db"),
         ("sqlite:///", "a ledger's URL is memory: or sqlite:///path"),
         ("memory:", "give the URL of a file, sqlite:///ledger.db"),
     ],
@@ -321,6 +319,16 @@ def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path
 def test_a_wrong_url_is_answered_with_a_right_one(command: tuple[str, ...], given: str, said: str) -> None:
     assert said in refusal(*command, "--ledger", given)
     assert said in refusal(*command, ANTIPHON_LEDGER=given)
+
+
+@pytest.mark.parametrize("given", ["ledger.db", "./ledger.db", "sqlite:///ledger.db"])
+def test_a_path_is_as_good_as_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_chat(tmp_path)
+
+    assert run("threads", "--ledger", given).stdout == run("threads", "--ledger", str(tmp_path / "ledger.db")).stdout
+    assert run("threads", ANTIPHON_LEDGER=given).exit_code == 0
+    assert "none.db: there is no such ledger" in refusal("threads", "--ledger", "none.db")
 
 
 @each_command

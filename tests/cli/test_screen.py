@@ -2,15 +2,16 @@
 
 import io
 import json
+import re
 import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, strategies
 from rich.console import Console
 from tests.strategies import texts
 
-from antiphon.cli._screen import print_table, styled
+from antiphon.cli._screen import THEME, cut, print_markdown, print_table, styled
 from antiphon.service import escaped, visible
 
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
@@ -60,13 +61,13 @@ ROWS = [("t-wvko6qsxfklkjmae", "completed", "2026-01-31 12:00:00"), ("knowledge"
 
 def table_in(columns: int) -> str:
     file = io.StringIO()
-    print_table(Console(file=file, width=columns, force_terminal=True, no_color=True), HEADINGS, ROWS)
-    return file.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
+    print_table(Console(file=file, width=columns, force_terminal=True, no_color=True, theme=THEME), HEADINGS, ROWS)
+    return re.sub(r"\x1b\[\d*m", "", file.getvalue())
 
 
 @pytest.mark.parametrize("columns", range(20, 100, 4))
 def test_a_table_breaks_no_word_and_goes_beyond_no_edge(columns: int) -> None:
-    """It has borders where there is room, fewer where there is less, and is a block a row where there is none."""
+    """It has columns where there is room, and is a block a row where there is none."""
     shown = table_in(columns)
 
     assert max(map(len, shown.splitlines())) <= max(columns, 35)  # a label and the least that text gets
@@ -74,7 +75,8 @@ def test_a_table_breaks_no_word_and_goes_beyond_no_edge(columns: int) -> None:
 
 
 def test_a_narrow_terminal_gets_a_block_a_row_without_what_is_not_known() -> None:
-    assert "┃" in table_in(80)
+    assert table_in(80).splitlines()[0] == "thread              status     updated (UTC)".ljust(50)
+    assert set(table_in(80).splitlines()[1]) == {"─"}
     assert table_in(40) == (
         "thread         t-wvko6qsxfklkjmae\n"
         "status         completed\n"
@@ -83,3 +85,69 @@ def test_a_narrow_terminal_gets_a_block_a_row_without_what_is_not_known() -> Non
         "thread         knowledge\n"
         "updated (UTC)  2026-01-31 12:00:00\n"
     )
+
+
+# ---------------------------------------------------------------- cut text
+
+
+@given(texts, strategies.integers(2, 60))
+def test_what_is_cut_fits_and_says_so(text: str, width: int) -> None:
+    whole = styled(" ".join(text.split()))
+    shown = cut(whole, width)
+
+    assert shown.cell_len <= width
+    assert shown.plain == whole.plain or shown.plain.endswith("…")
+
+
+def test_what_is_cut_ends_after_a_word() -> None:
+    assert cut(styled("one two three four"), 12).plain == "one two …"
+    assert cut(styled("one two three four"), 18).plain == "one two three four"
+    assert cut(styled("http://example.org/a/very/long/path"), 12).plain == "http://exa …"
+
+
+# ---------------------------------------------------------------- answers
+
+
+def drawn(text: str, columns: int = 60) -> str:
+    file = io.StringIO()
+    print_markdown(Console(file=file, width=columns, force_terminal=True, no_color=True, theme=THEME), text)
+    return file.getvalue()
+
+
+def test_an_answer_is_drawn_as_markdown() -> None:
+    shown = re.sub(r"\x1b\[[\d;]*m", "", drawn("# Tea\n\n- *green*, **hot**\n- black\n\n1. [shop](https://example.com)"))
+
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "Tea", "", " • green, hot", " • black", "", " 1 shop (https://example.com)"
+    ]  # fmt: skip
+
+
+def test_html_in_an_answer_is_text_and_a_link_says_where_it_leads() -> None:
+    """A link may not hide its target, as OSC 8 would have it."""
+    shown = drawn("<b>x</b> <script>alert(1)</script>\n\n<div>\ny\n</div>\n\n[bank](https://evil.example)")
+
+    assert "<b>x</b> <script>alert(1)</script>" in shown
+    assert "<div>" in shown
+    assert "bank" in shown
+    assert "https://evil.example" in shown
+    assert "\x1b]8" not in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["a\u202eb", "a&#x202E;b", "`a\u202eb`", "```\na\u202eb\n```", "[x](https://e.org/\u202eb)", "a\x1b[31mb"]
+)
+def test_no_control_character_of_an_answer_reaches_the_terminal(text: str) -> None:
+    """Also none that Markdown makes of `&#x202E;`."""
+    shown = re.sub(r"\x1b\[[\d;]*m", "", drawn(text))
+
+    assert {unicodedata.category(each) for each in shown if each != "\n"}.isdisjoint(UNSEEN)
+    assert "⟨U+" in shown or "%E2%80%AE" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_no_word_of_an_answer_is_broken(columns: int) -> None:
+    words = "The knowledge base answers in sentences that are longer than a terminal of eighty columns, which is usual. " * 3
+    lines = re.sub(r"\x1b\[[\d;]*m", "", drawn(f"{words}\n\n- {words}", columns)).splitlines()
+
+    assert set(" ".join(lines).split()) == {*words.split(), "•"}
+    assert max(map(len, lines)) <= min(columns, 100)

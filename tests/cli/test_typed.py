@@ -38,9 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
     (folder / "team.toml").write_text(TEAM.replace('approvals = ["calculator"]', 'approvals = ["calcualtor"]'))
     seen = type_command("run", "--team", "team.toml", "Calculate.")
-    assert seen.text == (
-        "team.toml: an approval rule names tool 'calcualtor', and toolkit 'toolkit' has none of that name; "
-        "is it 'calculator'?\n"
+    assert seen.said == (
+        "team.toml: an approval rule names tool 'calcualtor', and toolkit 'toolkit' has none of that name; is it 'calculator'?"
     )
     assert seen.code == 2
 
@@ -72,7 +71,7 @@ def test_a_file_of_another_kind_is_replaced_only_by_force(folder: Path) -> None:
     refusal = "notes.txt: there is a file of another kind; --force replaces it, or choose another name"
 
     seen = type_command("export", "-o", "notes.txt", "--ledger", url)
-    assert (seen.text.splitlines()[0], seen.code) == (refusal, 2)
+    assert (seen.said.startswith(refusal), seen.code) == (True, 2)
     assert notes.read_text() == "Buy milk.\n"
     assert type_command("export", "-o", "notes.txt", "--force", "--ledger", url).code == 0
     assert type_command("export", "-o", "notes.txt", "--ledger", url).code == 0  # now it is an earlier export

@@ -173,7 +173,7 @@ def test_a_port_must_give_names() -> None:
         def new_id(self) -> Any:
             return 5
 
-    with use_port(Wrong()), pytest.raises(ValueError, match="must give a name, not 5"):
+    with use_port(Wrong()), pytest.raises(ValueError, match="must return a name, not 5"):
         Message(policy="u", payload=HI)
 
 

@@ -63,7 +63,7 @@ def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     assert "no language model was asked" in answer
     assert "(kb-" in sources
     assert "Green tea is steeped at 80 degrees for two minutes." in sources
-    thread_id = done.stderr.split("thread ")[1].split(":")[0]
+    thread_id = done.stderr.split("thread ")[1].split(";")[0]
     hints = [shlex.split(line)[-2:] for line in done.stderr.partition("try next:\n")[2].splitlines()]
     assert [hint[0] for hint in hints[:3]] == ["show", "replay", "fork"]
     assert {hint[1] for hint in hints[:3]} == {thread_id}

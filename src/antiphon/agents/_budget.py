@@ -144,7 +144,9 @@ class Spending:
         """
         for amount, budget, whose in ((self.run, limits.run, "the run"), (self.thread, limits.thread, "the thread")):
             if (spent := amount.used_up(budget, kind, depth, now)) is not None:
-                raise BudgetExceededError(f"{whose} has used up its {spent}, before {where!r}")
+                error = BudgetExceededError(f"{whose} has used up its {spent}, before {where!r}")
+                error.limit = spent
+                raise error
 
 
 def kind_of(message: Message, deciding_agents: Collection[str] = ()) -> Kind | None:

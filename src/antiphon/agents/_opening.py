@@ -16,6 +16,7 @@ around it, because that block waits for it.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -28,17 +29,27 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import httpx2
+from pydantic import ValidationError
+from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
 from antiphon.errors import (
     AppendRefusedError,
+    BudgetExceededError,
     FencedError,
     HistoryMismatchError,
     LedgerError,
+    LocalServerError,
+    MissingExtraError,
+    MissingKeyError,
     OwnedError,
     ParkedError,
     RefusedError,
+    StoppedError,
+    ToolServerError,
+    WeightsError,
     WithdrawnError,
 )
 from antiphon.ledger import Ledger, Record, command_line
@@ -77,6 +88,40 @@ from antiphon.runtime.extending import (
     unfit_reason,
     unused,
 )
+
+# ---------------------------------------------------------------- causes outside
+
+_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_FIXABLE: Final = frozenset({401, 402, 403, 404, 407})
+"""The status codes of what a person can put right: the key, the account, the address of the server."""
+_SERVER: Final = 500
+"""From here on, a status code says that the server is at fault."""
+_BROKEN: Final = (ModelAPIError, UnexpectedModelBehavior, OSError, httpx2.HTTPError, json.JSONDecodeError, ValidationError)
+"""What a request raises if the provider cannot be reached, or does not answer as it should."""
+_MISSING: Final = (MissingKeyError, MissingExtraError, WeightsError, LocalServerError, ToolServerError, StoppedError)
+"""What is missing here, and not in the thread."""
+
+
+def is_outside(error: Exception) -> bool:
+    """Whether a model request failed because of something outside: the same request may succeed when that is put right."""
+    if isinstance(error, ModelHTTPError):
+        return error.status_code in _RETRYABLE | _FIXABLE or error.status_code >= _SERVER
+    return isinstance(error, (*_BROKEN, *_MISSING)) and not isinstance(error, ContentFilterError)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether such a request may succeed in a moment, without a person."""
+    is_fixable = isinstance(error, ModelHTTPError) and error.status_code in _FIXABLE
+    return is_outside(error) and not is_fixable and not isinstance(error, _MISSING)
+
+
+def _stops(error: Exception) -> bool:
+    """Whether a program that ended with an error can be continued as it is, when something outside is put right."""
+    if isinstance(error, BudgetExceededError):
+        return error.limit is not None
+    is_of_model = isinstance(error, ModelAPIError) and is_outside(error)
+    return is_of_model or isinstance(error, (*_MISSING, httpx2.HTTPError))
+
 
 # ---------------------------------------------------------------- courses
 
@@ -306,17 +351,21 @@ class Opened:
         await self.journal.write(thread_id, rows, **({"status": "completed"} if self.had_stopped else {}))
 
     async def fail(self, error: Exception) -> None:
-        """Record the error that the program ended with, if this process owns the run."""
+        """Record the error that the program ended with, if this process owns the run: it has failed, or is stopped."""
         if self.tenure is None or self.is_finished:
             return
         thread_id, run = self.course.thread_id or "", self.course.invocation_id
         text = f"{type(error).__qualname__}: {text_of(error)}"[:_LONGEST_ERROR].encode(errors="replace").decode()
         said: dict[str, Json] = {"error": text, "attempt": self.course.attempt}
+        is_stopped = _stops(error)
+        if is_stopped:
+            said[STOPPED] = True
         row = begun(FAILED, failed_id(run, self.course.attempt), thread_id=thread_id, parent_id=run, arguments=said)
         with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
             found = await self.journal.ledger.thread(thread_id)
             has_own_status = found is None or found.pattern is None  # a pattern says itself how its thread is
-            await self.journal.write(thread_id, [row], **({"status": FAILED_STATUS} if has_own_status else {}))
+            status = STOPPED if is_stopped else FAILED_STATUS
+            await self.journal.write(thread_id, [row], **({"status": status} if has_own_status else {}))
 
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
         """Return effects that began and did not end, here or in a process that died, and that this attempt did not reach."""

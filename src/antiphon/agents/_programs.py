@@ -5,8 +5,10 @@ from there. The function must therefore get everything from the run: its input i
 A program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
 
 **Which runs are taken.** Those of the given programs that nobody has and that wait for no person (`RunStatus.is_left`), unless
-this build has given them up. A run that failed is taken only if the caller says so: its program has seen the error. Two
-processes that recover at the same time do not collide: the ledger gives the thread to one of them.
+this build has given them up. A run that something outside has stopped is taken by `recover_runs`, because somebody asks for
+it, and not by `host_runs`, which would ask a provider that is down again and again. A run that failed is taken only if the
+caller says so: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives
+the thread to one of them.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ async def recover_runs(
         SetupError: one of the programs is none, or two have the same name.
         LedgerError: the ledger cannot be used.
     """
-    recovery = _Recovery(ledger, programs, with_failed=with_failed, at_once=at_once)
+    recovery = _Recovery(ledger, programs, with_failed=with_failed, with_stopped=True, at_once=at_once)
     async with recovery.hosting(build):
         work = [recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()]
         await asyncio.gather(*work)
@@ -232,11 +234,14 @@ class _Recovery:
         *,
         with_failed: bool,
         at_once: int,
+        with_stopped: bool = False,
         hear: Callable[[RecoveredRun], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._programs = programs_by_name(programs)
-        self._with_failed = with_failed
+        asked = {"failed": with_failed, "stopped": with_stopped}
+        self._also = frozenset(status for status, is_asked in asked.items() if is_asked)
+        """The status of runs that are taken, besides those that are left."""
         self._turns = asyncio.Semaphore(at_once)
         self._hear = hear
         self._at_work: set[str] = set()
@@ -296,7 +301,7 @@ class _Recovery:
                 return
 
     async def _may_continue(self, run: RunStatus, thread: ThreadSummary) -> bool:
-        if run.name not in self._programs or not (run.is_left or (self._with_failed and run.status == "failed")):
+        if run.name not in self._programs or not (run.is_left or run.status in self._also):
             return False
         build = process_host(self._ledger).build
         marks = [each.at for each in thread.unfit if each.build == build]

@@ -46,7 +46,7 @@ from typing_extensions import override
 from antiphon.agents._changes import Patches, RunStep
 from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
 from antiphon.agents._state import DepsState, Watch
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of
@@ -818,8 +818,9 @@ def ledger_run(
     `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
     continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
 
-    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued; one
-    that was cancelled or interrupted waits for a program that continues it.
+    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or
+    as stopped if something outside has failed: a provider, a key, a spent budget. One that was cancelled or interrupted waits
+    for a program that continues it.
 
     A block in which nothing is recorded, and an agent in it that has no `LedgerDurability`, is reported as a
     `DurabilityWarning`; if it is `required` that everything is recorded, as an error. A program without an event loop uses
@@ -865,6 +866,9 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
             await run.close()
         except HistoryMismatchError as exc:
             await run.give_up(exc)
+            raise
+        except StoppedError as exc:
+            await run.fail(exc)
             raise
         except (LedgerError, ParkedError):
             raise  # not the program's: another process, or the same one after a person's answer, continues the run

@@ -7,7 +7,8 @@ The first line that holds decides:
 |---|---|
 | `completed` | its call has a result |
 | `parked` | a person must settle it, or a call of it |
-| `failed` | its program ended with an error, and nobody has continued it |
+| `stopped` | its program ended because something outside failed, and nobody has continued it |
+| `failed` | its program ended with another error, and nobody has continued it |
 | `waiting` | a person must approve a call of it, or resume its thread |
 | `running` | a living host has its thread |
 | `stopped` | the last program could not continue it |
@@ -216,7 +217,8 @@ def _state(
     if (parked := _first(calls, PARK)) is not None:
         return "parked", _said(parked, "reason"), False
     if (failed := _first(calls, FAILED)) is not None:
-        return "failed", _said(failed, "error"), False
+        is_stopped = isinstance(failed.payload, OptionCallPayload) and failed.payload.arguments.get(STOPPED) is True
+        return "stopped" if is_stopped else "failed", _said(failed, "error"), False
     if (approvals := _approvals(calls)) or thread.status == _PAUSED:
         resume = f"the thread is paused: `antiphon resume {thread.thread_id}`"
         asked = [f"a person must approve {each.tool!r}: `antiphon approve {each.id}`" for each in approvals]

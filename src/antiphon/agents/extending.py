@@ -8,9 +8,10 @@ from antiphon.agents._budget import Amount, Bounds, BudgetLimits
 from antiphon.agents._changes import Choice, allow_change
 from antiphon.agents._guards import ThreadGuards
 from antiphon.agents._observers import publish_live
+from antiphon.agents._opening import is_outside, may_pass
 from antiphon.agents._run import run_scope
 from antiphon.agents._secrets import SENSITIVE
-from antiphon.agents.durability import ThreadTalk, as_messages, is_recorded, price_of
+from antiphon.agents.durability import ModelOutages, ThreadTalk, as_messages, is_outcome, is_recorded, is_tried, price_of
 from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.messages.keys import as_key
@@ -22,12 +23,17 @@ __all__ = [
     "Bounds",
     "BudgetLimits",
     "Choice",
+    "ModelOutages",
     "ThreadGuards",
     "ThreadTalk",
     "allow_change",
     "as_key",
     "as_messages",
+    "is_outcome",
+    "is_outside",
     "is_recorded",
+    "is_tried",
+    "may_pass",
     "own_settings",
     "price_of",
     "publish_live",

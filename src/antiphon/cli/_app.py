@@ -93,7 +93,6 @@ app = typer.Typer(
     cls=Overview,
     epilog='Start with: antiphon run "What is 17 * 23?". Every command has its own --help.',
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help and errors: people pipe and search them
     pretty_exceptions_enable=False,  # these print local variables, with messages in them
 )

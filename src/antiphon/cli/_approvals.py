@@ -101,7 +101,7 @@ async def _parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
 def _print_parked(found: Sequence[ParkedCall], ledger: str | None) -> None:
     console = open_console()
     for each in found:
-        console.print(styled(f"{each.thread_id}  {each.invocation_id}", "bold"), soft_wrap=True)
+        console.print(styled(f"{each.thread_id}  {each.invocation_id}", "heading"), soft_wrap=True)
         began = "" if each.began_at is None else f", begun {shown_time(each.began_at)} UTC"
         console.print(styled(f"  {each.option}{began}: {each.reason}"), soft_wrap=True)
         if each.arguments:

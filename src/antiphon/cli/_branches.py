@@ -14,10 +14,17 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._hosts import AppOption
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
+from antiphon.cli._ledger import (
+    JsonOption,
+    LedgerOption,
+    ThreadArgument,
+    complaints,
+    known_thread,
+    offered_threads,
+    with_ledger,
+)
 from antiphon.cli._live import (
     ConfigOption,
-    LiveView,
     ModelOption,
     QuietOption,
     check_model,
@@ -27,6 +34,7 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import deliver, print_json, print_json_line
 from antiphon.cli._screen import fail, note, open_console, rendered, styled
+from antiphon.cli._view import LineView, open_view, watching
 from antiphon.errors import PlaceError
 
 if TYPE_CHECKING:
@@ -97,10 +105,11 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     is_shown = not (is_quiet or for_programs)
 
     async def work(runner: ChainRunner) -> RunReport:
-        tell, hear = (_tell, LiveView().take) if is_shown else (None, None)
+        tell, view = _tell if is_shown else None, open_view(is_quiet=not is_shown)
         try:
             with interruptible() as stop:
-                return await runner.fork(place, tell=tell, hear=hear, stop=stop)
+                async with watching(view, runner.ledger):
+                    return await runner.fork(place, tell=tell, hear=view.take, stop=stop)
         except PlaceError as exc:
             _refuse(exc)
             raise
@@ -115,14 +124,27 @@ def _tell(branch: ThreadSummary) -> None:
     closed = branch.messages - (branch.forked_at or 0)
     also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
+    if branch.pattern in (None, "postchain"):
+        note(f"`antiphon resume {branch.thread_id}` goes on there")
 
 
 # ---------------------------------------------------------------- diff
 
 
 def diff(
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="The id of a thread.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The id of another, for example a branch of it.")],
+    left: Annotated[
+        str,
+        typer.Argument(metavar="LEFT", callback=known_thread, autocompletion=offered_threads, help="The id of a thread."),
+    ],
+    right: Annotated[
+        str,
+        typer.Argument(
+            metavar="RIGHT",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="The id of another, for example a branch of it.",
+        ),
+    ],
     *,
     by_message: Annotated[bool, typer.Option("--messages", help="Compare message by message, not by phase.")] = False,
     for_programs: JsonOption = False,
@@ -160,13 +182,13 @@ def _print(lines: Iterator[Text]) -> None:
 
 def _phase_lines(found: ThreadDiff, left: str, right: str) -> Iterator[Text]:
     """Yield, phase by phase, the answers of both threads and their models."""
-    yield Text(f"messages that are the same: {found.messages.common}", style="dim")
+    yield Text(f"messages that are the same: {found.messages.common}", style="aside")
     yield styled(f"--- {left}", "bold red")
     yield styled(f"+++ {right}", "bold green")
     for each in found.phases or ():
         before, after = _answer(each.left), _answer(each.right)
         if before == after:
-            yield styled(f"  {each.phase}: the same", "dim")
+            yield styled(f"  {each.phase}: the same", "aside")
             continue
         yield styled(f"- {each.phase}: {before}", "red")
         yield styled(f"+ {each.phase}: {after}", "green")
@@ -179,7 +201,7 @@ def _answer(answer: PhaseAnswer) -> str:
 
 
 def _message_lines(found: Diff, left: str, right: str) -> Iterator[Text]:
-    yield Text(f"messages that are the same: {found.common}", style="dim")
+    yield Text(f"messages that are the same: {found.common}", style="aside")
     yield from _side("-", left, found.left, "red")
     yield from _side("+", right, found.right, "green")
 
@@ -199,7 +221,12 @@ def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iter
 def replay(
     thread: Annotated[
         str | None,
-        typer.Argument(metavar="THREAD", help="The id of a thread; with --against, default: all."),
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="The id of a thread; with --against, default: all.",
+        ),
     ] = None,
     *,
     speed: Annotated[
@@ -229,7 +256,7 @@ def replay(
     if thread is None:
         fail("which thread? `antiphon threads` lists them", code=2)
     events = with_ledger(ledger, partial(_events, thread=thread))
-    view, before = LiveView(), events[0].at if events else None
+    view, before = LineView(open_console(stderr=True)), events[0].at if events else None
     for each in events:
         if speed is not None and before is not None:
             time.sleep(max(0.0, (each.at - before).total_seconds() / speed))
@@ -245,14 +272,14 @@ async def _events(ledger: Ledger, *, thread: str) -> tuple[ReplayedEvent, ...]:
     return await service.replay_thread(ledger, thread)
 
 
-def _put(each: ReplayedEvent, view: LiveView, *, for_programs: bool) -> None:
+def _put(each: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
     if for_programs:
         print_json_line(each.to_json())
         return
     event = each.event
     view.take(event)
     if event.kind == "phase_ended":
-        note(f"  {event.text.partition(chr(10))[0]}", style="dim")
+        note(f"  {event.text.partition(chr(10))[0]}", style="aside")
     elif event.kind == "ended":
         deliver(f"{event.data.get('response') or event.data.get('error_message') or event.text}\n".encode(), None)
 

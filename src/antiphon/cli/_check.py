@@ -96,9 +96,9 @@ def _lines(name: str, finding: Finding) -> Iterator[Text]:
     about = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
     problem = visible(f": {finding.problem}{about}")  # one line, also if a message has line ends in it
-    yield Text.assemble((visible(place), "bold"), f" {finding.code} ", severity, problem)
+    yield Text.assemble((visible(place), "heading"), f" {finding.code} ", severity, problem)
     yield Text(f"    {finding.answer}")
-    yield Text(f"    help: {finding.hint}", style="dim")
+    yield Text(f"    help: {finding.hint}", style="aside")
 
 
 def _summary(findings: Sequence[Finding], target: str | None) -> str:

@@ -16,6 +16,7 @@ from antiphon.cli._input import (
     FromOption,
     dialect_of,
     known_dialect,
+    offered_dialects,
     read_conversation,
     read_file,
     refusals,
@@ -30,7 +31,14 @@ def convert(
     file: FileArgument,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write: see antiphon dialects.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            callback=known_dialect,
+            autocompletion=offered_dialects,
+            help="The dialect to write: see antiphon dialects.",
+        ),
     ],
     source: FromOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
@@ -59,7 +67,13 @@ def repair(
     source: FromOption = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; default: that of FILE."),
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            callback=known_dialect,
+            autocompletion=offered_dialects,
+            help="The dialect to write; default: that of FILE.",
+        ),
     ] = None,
     output: OutputOption = None,
     force: ForceOption = False,

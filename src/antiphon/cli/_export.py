@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from antiphon import service
-from antiphon.cli._input import known_dialect
-from antiphon.cli._ledger import LedgerOption, with_ledger
+from antiphon.cli._input import known_dialect, offered_dialects
+from antiphon.cli._ledger import LedgerOption, MaybeThreadsArgument, with_ledger
 from antiphon.cli._output import ForceOption, OutputKind, OutputOption, delivery, has_keys, is_of_dialect, report_losses
 from antiphon.cli._restore import journal_lines
 from antiphon.cli._screen import bar, fail, note
@@ -27,10 +27,17 @@ if TYPE_CHECKING:
 
 
 def export(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
+    threads: MaybeThreadsArgument = None,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write: see antiphon dialects.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="NAME",
+            callback=known_dialect,
+            autocompletion=offered_dialects,
+            help="The dialect to write: see antiphon dialects.",
+        ),
     ] = "house",
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="A line per decision: observation, action, result.")

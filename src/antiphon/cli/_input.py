@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias, cast
@@ -39,20 +40,43 @@ def known_dialect(name: str | None) -> str | None:
         BadParameter: there is none of that name.
     """
     if name is not None and name not in names():
-        raise typer.BadParameter(f"no dialect is called {name!r}; there are {', '.join(names())}")
+        raise typer.BadParameter(f"no dialect is called {name!r}{_near(name, names())} there are {', '.join(names())}")
     return name
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """Return a suggestion for a misspelt name: those that begin with it or are like it; a semicolon if there is none."""
+    wrong = name.casefold().replace("_", "-")
+    begun = [each for each in known if each.startswith(wrong)] if wrong else []
+    found = begun or get_close_matches(wrong, known, n=2) or [each for each in known if wrong and wrong in each]
+    return f": did you mean {' or '.join(found)}?" if found else ";"
+
+
+def offered_dialects(incomplete: str) -> list[str]:
+    """Return the dialects for the shell to offer."""
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def _offered_targets(incomplete: str) -> list[str]:
+    return [name for name in TARGETS if name.startswith(incomplete)]
 
 
 FileArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="JSON or JSON Lines; - reads from stdin.")]
 FromOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--from", metavar="NAME", callback=known_dialect, help="The dialect of FILE; default: detected."),
+    typer.Option(
+        "--from",
+        metavar="NAME",
+        callback=known_dialect,
+        autocompletion=offered_dialects,
+        help="The dialect of FILE; default: detected.",
+    ),
 ]
 
 
 def _known_target(name: str | None) -> str | None:
     if name is not None and name not in TARGETS:
-        raise typer.BadParameter(f"no target is called {name!r}; there are {', '.join(TARGETS)}")
+        raise typer.BadParameter(f"no target is called {name!r}{_near(name, tuple(TARGETS))} there are {', '.join(TARGETS)}")
     return name
 
 
@@ -62,6 +86,7 @@ ForOption: TypeAlias = Annotated[
         "--for",
         metavar="NAME",
         callback=_known_target,
+        autocompletion=_offered_targets,
         help="The provider that must accept it; default: that of FILE's format, or any.",
     ),
 ]
@@ -102,6 +127,16 @@ def read_file(path: Path) -> Given:
     except OSError as exc:
         fail(f"{name}: {exc.strerror or exc}", code=2)
     return parse_file(name, text)
+
+
+def read_text(text: str, what: str) -> str:
+    """Return a text that is given on the command line; `-` reads it from stdin."""
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as exc:
+        fail(f"stdin: {what} is not text in UTF-8: byte {exc.start}; convert it first", code=2)
 
 
 def parse_file(name: str, text: bytes) -> Given:
@@ -201,10 +236,11 @@ def is_file(name: str) -> bool:
 
 
 async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:
-    return await service.read_thread(ledger, name)
+    return await service.read_thread(ledger, await service.resolve_thread(ledger, name))
 
 
 async def _read_thread_if_known(ledger: Ledger, *, name: str) -> Conversation:
-    if await ledger.thread(name) is None:
+    found = await service.resolve_thread(ledger, name)
+    if await ledger.thread(found) is None:
         fail(f"{name}: there is no such file, and no such thread; `antiphon threads` lists the threads", code=2)
-    return await ledger.replay(name)
+    return await ledger.replay(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,19 +24,22 @@ if TYPE_CHECKING:
 _LARGEST = 20_000_000
 """Bytes of a file; a book has one million."""
 
+STDIN = Path("-")
+"""As the name of a file: what is piped into the command."""
+
 knowledge = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the documents that agents search.")
 
 
 @knowledge.command()
 def add(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Text or Markdown, in UTF-8.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Text or Markdown, in UTF-8; - reads from stdin.")],
     *,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Add documents to a ledger. A document of the same name is replaced. A missing ledger is created."""
     # Read before the ledger is created: a file that cannot be read creates none.
-    texts = {str(path): read_document(path) for path in files}
+    texts = {document_name(path): read_document(path) for path in files}
     added = with_ledger(ledger, partial(_add, texts=texts), create=True)
     if for_programs:
         print_json([asdict(each) for each in added])
@@ -63,9 +68,9 @@ def search(
 
 
 def read_document(path: Path) -> str:
-    """Return the text of a file; a file without text ends the command with an error."""
+    """Return the text of a file, or of stdin; one without text ends the command with an error."""
     try:
-        with path.open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
             data = file.read(_LARGEST + 1)  # no more: a device has no size, and no end
         if len(data) > _LARGEST:
             fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)
@@ -77,6 +82,11 @@ def read_document(path: Path) -> str:
     if not text.strip() or "\0" in text:
         fail(f"{path}: the file has no text")
     return text
+
+
+def document_name(path: Path) -> str:
+    """Return the source that citations of a document name."""
+    return "stdin" if path == STDIN else str(path)
 
 
 async def _add(ledger: Ledger, *, texts: dict[str, str]) -> tuple[AddedDocument, ...]:
@@ -93,5 +103,5 @@ def _print(found: Sequence[Passage]) -> None:
     for number, passage in enumerate(found):
         if number:
             console.print()
-        console.print(styled(f"{passage.id}  {passage.source}", style="bold"), soft_wrap=True)
+        console.print(styled(f"{passage.id}  {passage.source}", style="heading"), soft_wrap=True)
         console.print(styled(passage.text), soft_wrap=True)

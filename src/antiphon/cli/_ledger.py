@@ -1,7 +1,10 @@
-"""The ledger of a command: which one it is, how it is opened, and what its errors mean to a person at a terminal.
+"""The ledger of a command, and its threads: which they are, how they are opened, what errors mean to a person at a terminal.
 
 All commands follow one rule: the ledger that `--ledger` names, else the one that `ANTIPHON_LEDGER` names, else the file
-`antiphon.db` in the current folder. Only a command that writes messages creates a ledger.
+`antiphon.db` in the current folder. Only a command that writes messages creates a ledger. A path is as good as a URL.
+
+A thread is named by its id, by a unique beginning of it, or by `last`. The parameter's callback turns that into the id, before
+the command begins. It needs the ledger, so `--ledger` is parsed first.
 
 The ledger is imported when a command needs it: commands that work on files are quicker without.
 """
@@ -9,16 +12,19 @@ The ledger is imported when a command needs it: commands that work on files are 
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 import typer
 
 from antiphon.cli._screen import fail
 from antiphon.errors import (
     AntiphonError,
+    BudgetNeededError,
     CursorError,
     FencedError,
     LedgerCorruptError,
@@ -40,24 +46,111 @@ if TYPE_CHECKING:
 
 VARIABLE = "ANTIPHON_LEDGER"
 REDACTION = "ANTIPHON_REDACTION"
-DEFAULT = "sqlite:///antiphon.db"
+DEFAULT = "antiphon.db"
 BUSY_SECONDS = 10.0
 """How long to wait while another process writes."""
 _FILE = "sqlite:///"
 
-LedgerOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--ledger", metavar="URL", help=f"The ledger; default: {VARIABLE}, or {DEFAULT}."),
-]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ThreadArgument: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The id of a thread: see antiphon threads.")]
+_URL: Final = re.compile(r"[a-z][a-z0-9+]+:", re.IGNORECASE)
+"""How a URL begins. A drive letter is a path, so a scheme has two letters or more."""
+_WHOLE_ID: Final = re.compile(r"t-[a-z2-7]{16}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The ids that antiphon makes: nothing needs to be looked up."""
+_COMPLETED: Final = 50
+"""Threads that the shell offers."""
 
 ResultT = TypeVar("ResultT")
 
 
-def ledger_in_use(url: str | None) -> str:
-    """Return the URL that is given, else that of the environment, else that of the current folder."""
-    return url or os.environ.get(VARIABLE) or DEFAULT
+def known_thread(context: typer.Context, given: str | None) -> str | None:
+    """Return the id of the thread that is meant by an id, the beginning of one, or `last`."""
+    return None if given is None else known_threads(context, [given])[0]
+
+
+def known_threads(context: typer.Context, given: list[str] | None) -> list[str]:
+    """Return the ids of the threads that are meant; see `known_thread`."""
+    names, ledger = list(given or ()), context.params.get("ledger")
+    if context.resilient_parsing or all(map(_WHOLE_ID.fullmatch, names)) or missing_ledger(ledger_in_use(ledger)) is not None:
+        return names  # nothing to look up; or the command itself says that there is no ledger
+
+    async def resolve(found: Ledger) -> list[str]:
+        from antiphon import service  # noqa: PLC0415 (only where a ledger is used)
+
+        return [await service.resolve_thread(found, name) for name in names]
+
+    return with_ledger(ledger, resolve)
+
+
+def offered_threads(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return threads for the shell to offer, the most recent first, each with its question. No error is shown there."""
+    ledger = context.params.get("ledger")
+    if missing_ledger(ledger_in_use(ledger)) is not None:
+        return []
+
+    async def listed(found: Ledger) -> list[tuple[str, str]]:
+        from antiphon import service  # noqa: PLC0415 (only where a ledger is used)
+
+        page = await found.threads(ThreadFilter(system=False), limit=_COMPLETED)
+        ids = [each.thread_id for each in page.threads if each.thread_id.startswith(incomplete)]
+        return [(each, service.brief(await service.question_of(found, each) or "")) for each in ids]
+
+    from antiphon.ledger import ThreadFilter  # noqa: PLC0415 (only where a ledger is used)
+
+    try:
+        return with_ledger(ledger, listed)
+    except typer.Exit:
+        return []
+
+
+LedgerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        is_eager=True,  # the callbacks of threads need it
+        help=f"The ledger: a path or a URL; default: {VARIABLE}, or {DEFAULT}.",
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ThreadArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="THREAD",
+        callback=known_thread,
+        autocompletion=offered_threads,
+        help="The id of a thread, or its beginning, or last: see antiphon threads.",
+    ),
+]
+ThreadOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--thread",
+        metavar="THREAD",
+        callback=known_thread,
+        autocompletion=offered_threads,
+        help="The thread to go on in, as its next turn; default: a new one.",
+    ),
+]
+NewThreadOption: TypeAlias = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="The id of the new thread; default: one is made.")
+]
+MaybeThreadArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="THREAD", callback=known_thread, autocompletion=offered_threads, help="Only this thread; default: all."
+    ),
+]
+MaybeThreadsArgument: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="THREAD", callback=known_threads, autocompletion=offered_threads, help="The ids of threads; default: all."
+    ),
+]
+
+
+def ledger_in_use(given: str | None) -> str:
+    """Return the URL of the ledger that is given, else of the one in the environment, else of the current folder's."""
+    place = given or os.environ.get(VARIABLE) or DEFAULT
+    return place if _URL.match(place) else f"{_FILE}{place}"
 
 
 def missing_ledger(url: str) -> Path | None:
@@ -97,12 +190,22 @@ def complaints() -> Generator[None]:
         fail(str(exc) if "pip install" in str(exc) else f'{exc}; pip install "antiphon[agents]"', code=2)
 
 
-_ABOUT_THREADS = (UnknownThreadError, OtherPatternError, ThreadEndedError, ThreadBusyError, OwnedError, FencedError)
+_ABOUT_THREADS = (
+    UnknownThreadError,
+    OtherPatternError,
+    ThreadEndedError,
+    ThreadBusyError,
+    BudgetNeededError,
+    OwnedError,
+    FencedError,
+)
 
 
 def _about_thread(error: AntiphonError) -> tuple[str, int]:
     """Return why a thread cannot be used so, with what to type instead, and the exit code."""
     match error:
+        case UnknownThreadError(thread_id=name, reason=reason) if "begin with" in reason:
+            return reason, 2
         case UnknownThreadError(thread_id=name):
             return f"no thread is called {name!r}; `antiphon threads` lists them, with --all those of the system too", 2
         case OtherPatternError():
@@ -112,6 +215,11 @@ def _about_thread(error: AntiphonError) -> tuple[str, int]:
         case ThreadBusyError(thread_id=name, status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
             return f"{error}; `antiphon resume {name}` {word}, then ask again", 1
+        case BudgetNeededError(thread_id=name):
+            return (
+                f"{error}; give it a new budget, larger than what it has used: `antiphon resume {name} --budget NAME=NUMBER`",
+                2,
+            )
         case OwnedError(thread_id=name, owner=owner, until=until):
             return (
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
@@ -155,7 +263,25 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
-        return await work(ledger)
+        try:
+            return await work(ledger)
+        except (OwnedError, ThreadBusyError) as exc:
+            if exc.owner is None:
+                raise
+            fail(await _in_use(ledger, exc.thread_id or "", exc.owner))
+
+
+async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
+    """Return the words for a person whose thread another process has: who has it, since when, and what to do."""
+    machine, _, _ = owner.rpartition("-")
+    machine, _, process = machine.rpartition("-")
+    where = "this machine" if machine == socket.gethostname() else machine
+    who = f"process {process} on {where}" if machine and process.isdigit() else f"host {owner!r}"
+    found = [each for each in await ledger.hosts() if each.host.name == owner]
+    since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
+    free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
+    todo = f"`antiphon resume {thread_id}` waits for its answer, `antiphon pause {thread_id}` stops it there"
+    return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 
 def _redaction() -> Literal["off"] | None:

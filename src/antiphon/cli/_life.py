@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -13,17 +14,21 @@ import typer
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
 from antiphon.cli._live import (
+    BudgetOption,
     ConfigOption,
-    LiveView,
+    EventsOption,
     ModelOption,
     QuietOption,
     check_model,
     interruptible,
+    read_budget,
     run_chain,
     show_report,
 )
 from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._run import TeamTask, run_team
 from antiphon.cli._screen import fail, note, open_console, print_pairs
+from antiphon.cli._view import open_view, watching
 from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -109,28 +114,47 @@ def resume(
     run: Annotated[
         str | None, typer.Option("--run", metavar="ID", help="With --on-change: the id of the run; default: all open runs.")
     ] = None,
+    team: Annotated[
+        Path | None, typer.Option("--team", metavar="FILE", help="The team file, if it is another one than before.")
+    ] = None,
+    files: Annotated[
+        Path | None, typer.Option("--files", metavar="FOLDER", help="The folder of a team, if it is another one than before.")
+    ] = None,
+    budget: BudgetOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
+    as_events: EventsOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Continue a thread where it stopped. Finished steps do not run again. Started phases keep their model."""
+    """Continue a thread where it stopped, with what it was run with. Finished steps do not run again."""
     if on_change is not None:
         _allow_change(ledger, thread, on_change, run, for_programs=for_programs)
         return
 
     async def work(runner: ChainRunner) -> RunReport:
-        hear = None if is_quiet or for_programs else LiveView().take
-        tell = None if is_quiet or for_programs else _tell_host
+        view = open_view(is_quiet=is_quiet or for_programs, as_events=as_events)
+        tell = None if is_quiet or for_programs or as_events else _tell_host
         with interruptible() as stop:
-            return await runner.resume(thread, tell=tell, hear=hear, stop=stop)
+            async with watching(view, runner.ledger):
+                return await runner.resume(thread, tell=tell, hear=view.take, stop=stop)
 
     if model is not None:
         check_model(model)
+    if with_ledger(ledger, partial(_is_team, thread=thread)) or team is not None:
+        task = TeamTask(thread, ledger, team=team, files=files, model=model, budget=read_budget(budget))
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        return
     if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
         note(f"thread {thread} continues in the program that runs it")
         return
-    report = run_chain(ledger, work, model=model, config=config, thread=thread)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+    report = run_chain(ledger, work, model=model, config=config, thread=thread, budget=budget)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+
+
+async def _is_team(ledger: Ledger, *, thread: str) -> bool:
+    """Whether a thread says that a team has worked in it."""
+    settings = await service.settings_of(ledger, thread)
+    return settings is not None and settings.team is not None
 
 
 def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: str | None, *, for_programs: bool) -> None:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -18,30 +18,53 @@ import typer
 
 from antiphon import service
 from antiphon.cli._ledger import VARIABLE, complaints, with_ledger
-from antiphon.cli._output import deliver, print_json
-from antiphon.cli._screen import fail, note, open_console, styled
+from antiphon.cli._output import deliver, print_json, print_json_line
+from antiphon.cli._screen import fail, note, open_console, print_markdown, print_numbered
 from antiphon.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainEvent, ChainRunner, RunReport, TeamStep
+    from antiphon.service import ChainRunner, RunReport
 
 INTERRUPTED: Final = 130
 """The exit code of an interrupted command, as shells have it."""
+STOPPED: Final = 4
+"""The exit code of a thread that something outside has stopped: it goes on when it is resumed."""
 _MUCH: Final = 65536
+
+
+def _offered_models(incomplete: str) -> list[str]:
+    """Return the models for the shell to offer; without the extra `agents` there are none."""
+    try:
+        return list(service.list_models(incomplete))
+    except ModuleNotFoundError:
+        return []
+
 
 ModelOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="NAME",
+        autocompletion=_offered_models,
         help="scripted, local, or PROVIDER:MODEL; default: the best installed model that needs no API key.",
     ),
 ]
 ConfigOption: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file that configures the phases.")
 ]
+BudgetOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=NUMBER",
+        help="What the thread may use: requests, tool_calls, tokens, cost (US dollars) or seconds; repeatable.",
+    ),
+]
 QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")]
+EventsOption: TypeAlias = Annotated[
+    bool, typer.Option("--json-events", help="Print each event as a line of JSON, and the report as the last one.")
+]
 
 ResultT = TypeVar("ResultT")
 
@@ -73,6 +96,12 @@ def _model_errors() -> Generator[None]:
             fail(str(exc), code=2)
 
 
+def read_budget(given: Sequence[str] | None) -> dict[str, float] | None:
+    """Return the budget that --budget gives, if any."""
+    with complaints():
+        return service.read_budget(given or ())
+
+
 def run_chain(
     ledger: str | None,
     work: Callable[[ChainRunner], Awaitable[ResultT]],
@@ -81,11 +110,15 @@ def run_chain(
     config: Path | None = None,
     thread: str | None = None,
     create: bool = False,
+    documents: Sequence[str] = (),
+    budget: Sequence[str] | None = None,
 ) -> ResultT:
     """Open a chain on a ledger, do something with it, and close both. `thread` is a thread that must exist."""
+    given = read_budget(budget)
 
     async def within(found: Ledger) -> ResultT:
-        async with service.open_chain(found, model=model, config=config, thread_id=thread) as runner:
+        chosen: dict[str, Any] = {"model": model, "config": config, "documents": documents, "budget": given}
+        async with service.open_chain(found, thread_id=thread, **chosen) as runner:
             return await work(runner)
 
     with complaints():
@@ -116,59 +149,6 @@ def interruptible() -> Generator[asyncio.Event]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-class LiveView:
-    """Shows a running thread on stderr, so that a pipe gets the answer alone."""
-
-    def __init__(self) -> None:
-        self._console = open_console(stderr=True)
-        self._is_in_line = False
-
-    def take(self, event: ChainEvent) -> None:
-        """Show an event of a thread of six phases."""
-        match event.kind:
-            case "phase_began":
-                self.line(f"● {event.phase}", "bold cyan")
-            case "text":
-                self._console.print(styled(event.text, "dim"), end="", soft_wrap=True)
-                self._is_in_line = True
-            case "tool_called":
-                self.line(f"  → {service.call_text(event.text, event.data)}", "yellow")
-            case "tool_returned":
-                self.line(f"  ← {event.text}: {service.brief(event.data.get('result'))}", "yellow")
-            case "phase_ended":
-                self._ended(event)
-            case _:
-                pass
-
-    def take_step(self, step: TeamStep) -> None:
-        """Show a step of a team."""
-        match step.kind:
-            case "asked":
-                by = f", asked by {step.text}" if step.text else ""
-                self.line(f"● {step.agent}{by}", "bold cyan")
-            case "called":
-                self.line(f"  {step.agent} → {step.text}", "yellow")
-            case "returned":
-                self.line(f"  ← {step.agent}: {step.text}", "yellow")
-            case "failed":
-                self.line(f"  ✗ {step.agent}: {step.text}", "red")
-            case "said":
-                self.line(f"  {step.agent}: {step.text}", "dim")
-
-    def _ended(self, event: ChainEvent) -> None:
-        output: dict[str, Any] = event.data["output"]
-        cited = output.get("citations") or ()
-        found = f", {len(cited)} sources" if event.phase == "experience" else ""
-        self.line(f"  ✓ {event.data['processing_time']:.1f} s{found}", "green")
-
-    def line(self, text: str, style: str) -> None:
-        """Show a line; streamed text before it ends its own."""
-        if self._is_in_line:
-            self._console.print()
-            self._is_in_line = False
-        self._console.print(styled(text, style), soft_wrap=True)
-
-
 # ---------------------------------------------------------------- at the end
 
 
@@ -178,24 +158,54 @@ def show_report(
     *,
     for_programs: bool,
     is_quiet: bool,
+    as_events: bool = False,
     next_commands: tuple[str, ...] = ("show", "replay", "fork"),
 ) -> None:
     """Print the outcome of a thread, and what to try next; exit 1 if it failed, 130 if it was interrupted."""
-    if for_programs:
+    if as_events:
+        print_json_line({"kind": "report", **report.to_json()})
+    elif for_programs:
         print_json(report.to_json())
     elif report.response is not None and not report.was_interrupted:
         if not is_quiet:
             note("")
-        deliver(f"{report.response}\n".encode(), None)
+        print_answer(report)
     has_failed = report.status == "failed" and not report.was_interrupted
     if has_failed:
-        note(f"the thread has failed: {report.error_message}", style="red")
-    if not for_programs and not is_quiet:
+        note(f"the thread has failed: {report.error_message}", style="bad")
+    if not for_programs and not as_events and not is_quiet:
         sum_up(report, ledger, next_commands)
     if report.was_interrupted:
         raise typer.Exit(INTERRUPTED)
+    if report.status == "stopped":
+        raise typer.Exit(STOPPED)
     if has_failed:
         raise typer.Exit(1)
+
+
+_SOURCES: Final = "\n\nSources:\n"
+"""Before the list of sources at the end of an answer."""
+
+
+_LONG_ID: Final = 40
+"""Characters of an id that is not shown beside its source: it is for programs, which have --json."""
+
+
+def print_answer(report: RunReport) -> None:
+    """Print the answer once, with its sources numbered: drawn as Markdown in a terminal, else as plain text."""
+    console = open_console()
+    text, cited = report.answer or "", report.citations
+    if not cited or not (console.is_terminal or _SOURCES not in text):
+        deliver(f"{text}\n".encode(), None) if not console.is_terminal else print_markdown(console, text)
+        return
+    print_markdown(console, text.rpartition(_SOURCES)[0] if _SOURCES in text else text)
+    console.print()
+    print_numbered(console, "Sources", [(_source(each), str(each.get("quote") or "")) for each in cited])
+
+
+def _source(citation: Mapping[str, Any]) -> str:
+    name, own = str(citation.get("source") or ""), str(citation.get("id") or "")
+    return f"{name} ({own})" if name and own and len(own) <= _LONG_ID else name or own
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:
@@ -205,23 +215,48 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     note("")
     note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s, {used}")
     if warning := _warning(report.models[-1:]):
-        note(warning)
+        note(warning, style="aside")
     if report.error_code == "PARKED":
-        note(f"it waits for a person: {report.error_message}", style="yellow")
+        note(f"it waits for a person: {report.error_message}", style="warning")
     if report.error_code == "UNGUARDED_TOOL":
-        note(f"it waits for its own program: {report.error_message}", style="yellow")
+        note(f"it waits for its own program: {report.error_message}", style="warning")
     if report.host is not None:
-        note(f"it goes on in host {report.host}; wait for it with: {program_name()} resume {report.thread_id}{place}")
+        again = f"{program_name()} resume {report.thread_id}{place}"
+        note(f"it goes on in host {report.host}; wait for it with:", command=again)
         return
     if report.was_interrupted:
-        note(f"paused; go on with: {program_name()} resume {report.thread_id}{place}")
+        note("paused; go on with:", command=f"{program_name()} resume {report.thread_id}{place}")
+        return
+    if report.status == "stopped":
+        _say_stopped(report, place)
         return
     note("try next:")
+    if report.status == "failed" and report.failed_at is not None:
+        note("", command=f"  {program_name()} fork {report.thread_id} --at {report.failed_at}{place}")
     for command in ("show",) if report.status == "failed" else next_commands:
-        note(f"  {program_name()} {command} {report.thread_id}{place}")
-    note(f"  {program_name()} threads{place}")
+        note("", command=f"  {program_name()} {command} {report.thread_id}{place}")
+    note("", command=f"  {program_name()} threads{place}")
     if ledger is not None:
         note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
+
+
+def _say_stopped(report: RunReport, place: str) -> None:
+    """Print why a thread has stopped, and the command that continues it."""
+    note(f"stopped: {report.error_message}", style="warning")
+    budget = ""
+    if report.error_code == "BUDGET_EXCEEDED":
+        note("give it a new budget, larger than what it has used, or it stops again at once")
+        budget = " --budget NAME=NUMBER"
+    else:
+        note("nothing is lost; when that is put right,")
+    note("go on with:", command=f"{program_name()} resume {report.thread_id}{place}{budget}")
+
+
+def say_thread(thread_id: str, ledger: str | None) -> None:
+    """Print the thread that begins, and the command that continues it: whatever happens to this process."""
+    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
+    again = f"{program_name()} resume {thread_id}{place}"
+    note(f"thread {thread_id}; if it is interrupted, go on with:", style="aside", command=again)
 
 
 def program_name() -> str:

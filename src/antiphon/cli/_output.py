@@ -193,6 +193,13 @@ def shown_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
+def short_time(moment: datetime, now: datetime) -> str:
+    """Return a time as a table in a terminal shows it: the hour of today, the day of this year, else the date."""
+    if moment.date() == now.date():
+        return f"{moment:%H:%M}"
+    return f"{moment:%d %b %H:%M}" if moment.year == now.year else f"{moment:%Y-%m-%d}"
+
+
 def shown_age(age: timedelta) -> str:
     """Return a duration in its largest two units, such as `3m 20s`."""
     seconds = max(0, int(age.total_seconds()))

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from antiphon import service
-from antiphon.cli._knowledge import read_document
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._input import read_text
+from antiphon.cli._knowledge import STDIN, document_name, read_document
+from antiphon.cli._ledger import JsonOption, LedgerOption, NewThreadOption, ThreadOption, with_ledger
 from antiphon.cli._live import (
     INTERRUPTED,
+    BudgetOption,
     ConfigOption,
-    LiveView,
+    EventsOption,
     ModelOption,
     QuietOption,
     TypedLines,
     check_model,
     choose_model,
     interruptible,
+    print_answer,
     program_name,
+    read_budget,
     run_chain,
+    say_thread,
     show_report,
     sum_up,
 )
 from antiphon.cli._output import deliver
 from antiphon.cli._screen import fail, note
+from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
-from antiphon.messages import current_port
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -41,16 +47,15 @@ _WAITING = 3
 
 
 def run(
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads it from stdin.")],
     *,
     model: ModelOption = None,
     documents: Annotated[
-        list[Path] | None, typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable.")
+        list[Path] | None,
+        typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable; - reads stdin."),
     ] = None,
-    thread: Annotated[
-        str | None,
-        typer.Option("--thread", metavar="THREAD", help="The thread to ask in, as its next turn."),
-    ] = None,
+    thread: ThreadOption = None,
+    name: NewThreadOption = None,
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
     config: ConfigOption = None,
     team: Annotated[
@@ -59,30 +64,76 @@ def run(
     files: Annotated[
         Path | None, typer.Option("--files", metavar="FOLDER", help="With --team: the folder that the team works on.")
     ] = None,
+    budget: BudgetOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
+    as_events: EventsOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Answer a question in six phases. Progress goes to stderr, the answer to stdout. Ctrl-C pauses the thread."""
+    if question == "-" and STDIN in (documents or ()):
+        fail("the question and a document cannot both be read from stdin; give one of them as a file", code=2)
+    question = read_text(question, "the question")
+    _check_name(name, thread)
     if not question.strip():
         fail("the question is empty; ask something", code=2)
     if team is not None:
         _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
-        task = _TeamTask(team, question, thread or current_port().new_id(), files, model, ledger)
-        _run_team(task, for_programs=for_programs, is_quiet=is_quiet)
+        own = thread or name or service.new_thread_id()
+        given: dict[str, Any] = {"files": files, "model": model, "budget": read_budget(budget)}
+        task = TeamTask(own, ledger, team=team, task=question, is_new=name is not None, **given)
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        return
+    if thread is not None and _is_of_team(thread, ledger):
+        _check_none_given({"--add": documents, "--config": config}, "not with a thread of a team: its file says what it uses")
+        task = TeamTask(thread, ledger, task=question, files=files, model=model, budget=read_budget(budget))
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
-    texts = {str(path): read_document(path) for path in documents or ()}
-    hear = None if is_quiet or for_programs else LiveView().take
+    texts = {document_name(path): read_document(path) for path in documents or ()}
+    view = open_view(question, is_quiet=is_quiet or for_programs, as_events=as_events)
 
     async def work(runner: ChainRunner) -> RunReport:
         await service.add_documents(runner.ledger, texts)
         with interruptible() as stop:
-            return await runner.ask(question, thread_id=thread, user_id=user, hear=hear, stop=stop)
+            async with watching(view, runner.ledger):
+                asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": tell}
+                return await runner.ask(question, **asked, hear=view.take, stop=stop)
 
-    chosen = choose_model(model)
-    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet)
+    tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=ledger)
+    chosen = _chosen(model, thread)
+    more: dict[str, Any] = {"documents": list(texts), "budget": budget}
+    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
+    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+
+
+def _check_name(name: str | None, thread: str | None) -> None:
+    """Refuse the name of a new thread that could not be typed later, or that no new thread gets."""
+    if name is None:
+        return
+    if thread is not None:
+        fail("--name is for a new thread, --thread for one that exists; give one of them", code=2)
+    if name in ("", service.LAST, "-") or name.startswith("-"):
+        fail(f"--name: no thread can be called {name!r}: the command line reads it otherwise", code=2)
+
+
+def _chosen(model: str | None, thread: str | None) -> str | None:
+    """Return the model to use; of a thread that exists, that is the one that it was run with, unless another is named."""
+    if thread is None:
+        return choose_model(model)
+    if model is not None:
+        check_model(model)
+    return model
+
+
+def _is_of_team(thread: str, ledger: str | None) -> bool:
+    """Whether a thread says that a team has worked in it."""
+
+    async def look(found: Ledger) -> bool:
+        settings = await service.settings_of(found, thread)
+        return settings is not None and settings.team is not None
+
+    return with_ledger(ledger, look)
 
 
 def _check_none_given(options: dict[str, Any], goes: str) -> None:
@@ -98,29 +149,34 @@ def _check_none_given(options: dict[str, Any], goes: str) -> None:
 def chat(
     *,
     model: ModelOption = None,
-    thread: Annotated[
-        str | None, typer.Option("--thread", metavar="THREAD", help="The thread to continue; default: a new one.")
-    ] = None,
+    thread: ThreadOption = None,
+    name: NewThreadOption = None,
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
     config: ConfigOption = None,
     is_quiet: QuietOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
-    hear = None if is_quiet else LiveView().take
+    _check_name(name, thread)
 
     async def work(runner: ChainRunner) -> RunReport | None:
         thread_id, report, typed = thread, None, TypedLines()
         while (line := await typed.line()) is not None:
+            view = open_view(is_quiet=is_quiet)
             with interruptible() as stop:
-                report = await runner.ask(line, thread_id=thread_id, user_id=user, hear=hear, stop=stop)
+                async with watching(view, runner.ledger):
+                    own = partial(runner.ask, thread_id=thread_id, name=name, user_id=user)
+                    report = await own(line, hear=view.take, stop=stop)
             thread_id = report.thread_id
-            deliver(f"{report.response or report.error_message or report.status}\n".encode(), None)
+            if report.response is None:
+                deliver(f"{report.error_message or report.status}\n".encode(), None)
+            else:
+                print_answer(report)
             if report.was_interrupted:
                 break
         return report
 
-    chosen = choose_model(model)
+    chosen = _chosen(model, thread)
     last = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
     if last is None:
         return
@@ -134,50 +190,58 @@ def chat(
 
 
 @dataclass(frozen=True, slots=True)
-class _TeamTask:
-    """A task for a team, and where it is done."""
+class TeamTask:
+    """A task for a team, and where it is done. What is not given is what the thread was run with."""
 
-    team: Path
-    task: str
     thread_id: str
-    files: Path | None
-    model: str | None
     ledger: str | None
+    team: Path | None = None
+    task: str | None = None
+    """None: the one that the thread has not finished."""
+    files: Path | None = None
+    model: str | None = None
+    budget: dict[str, float] | None = None
+    is_new: bool = False
+    """Whether the thread must not exist yet."""
 
     @property
     def command(self) -> str:
         """The command that continues the task."""
-        chosen = {"--files": self.files, "--model": self.model, "--ledger": self.ledger}
-        given = [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
-        words = shlex.join(["run", "--team", str(self.team), "--thread", self.thread_id, *given, self.task])
-        return f"{program_name()} {words}"
+        place = [] if self.ledger is None else ["--ledger", self.ledger]
+        return f"{program_name()} {shlex.join(['resume', self.thread_id, *place])}"
+
+    async def do(self, ledger: Ledger, **more: Any) -> RunReport:
+        """Do the task, or continue it."""
+        given: dict[str, Any] = {"model": self.model, "files": self.files, "budget": self.budget, **more}
+        if self.task is None:
+            return await service.resume_team(ledger, self.thread_id, team=self.team, **given)
+        if self.team is None:
+            return await service.continue_team(ledger, self.thread_id, self.task, **given)
+        service.trust_named(self.team, self.files)
+        return await service.run_team(ledger, self.team, self.task, thread_id=self.thread_id, **given)
 
 
-def _run_team(task: _TeamTask, *, for_programs: bool, is_quiet: bool) -> None:
+def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
     """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
     if task.model is not None:
         check_model(task.model)
-    hear = None if for_programs or is_quiet else LiveView().take_step
+    view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
+    view.thread_id = task.thread_id
 
     async def work(found: Ledger) -> RunReport:
+        if task.is_new:
+            await service.check_new(found, task.thread_id)
         try:
             with interruptible() as stop:
-                return await service.run_team(
-                    found,
-                    task.team,
-                    task.task,
-                    thread_id=task.thread_id,
-                    model=task.model,
-                    files=task.files,
-                    hear=hear,
-                    stop=stop,
-                )
+                tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=task.ledger)
+                async with watching(view, found):
+                    return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
             fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
 
-    report = with_ledger(task.ledger, work, create=True)
+    report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
-        note(f"stopped; go on with: {task.command}")
+        note("stopped; go on with:", command=task.command)
         raise typer.Exit(INTERRUPTED)
     commands = ("show", "export", "fork")
-    show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
+    show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands)

@@ -1,65 +1,128 @@
-"""The terminal: notes, errors, tables and progress. Text is never interpreted; invisible characters become numbers."""
+"""The terminal: one theme, notes, errors, tables, answers and progress.
+
+Text is never interpreted, an answer's Markdown apart: that is drawn, but HTML in it is text, and a link shows where it leads.
+Invisible characters become numbers. Words are not broken, but for those that are longer than the line.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
-from rich.box import HEAVY_HEAD, SIMPLE_HEAD, Box
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from antiphon.service import LinePiece, Tone, visible, visible_lines
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+    from rich.markdown import Markdown
 
 _NARROW = 20
 """Columns that text has at least."""
 _WORD = 40
 """Columns beyond which a word may be broken: an id is shorter, a URL is not."""
 _SHOWN = r"⟨U\+[0-9A-F]{4,6}⟩"
-_STYLES: Final[dict[Tone, str]] = {
+_WIDE: Final = 100
+"""Columns of an answer in a wider terminal: longer lines are hard to read."""
+_TONES: Final[dict[Tone, str]] = {
     "plain": "",
-    "speaker": "bold cyan",
-    "aside": "dim",
-    "odd": "yellow",
-    "bad": "bold red",
-    "heading": "bold",
-    "media": "magenta",
-    "reasoning": "dim italic",
+    "speaker": "name",
+    "aside": "aside",
+    "odd": "warning",
+    "bad": "bad",
+    "heading": "heading",
+    "media": "media",
+    "reasoning": "words",
 }
+THEME: Final = Theme(
+    {
+        "name": "bold cyan",
+        "tool": "blue",
+        "words": "dim italic",
+        "aside": "dim",
+        "heading": "bold",
+        "good": "green",
+        "warning": "yellow",
+        "bad": "bold red",
+        "media": "magenta",
+        "hidden": "black on yellow",
+        "markdown.h1": "bold",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold",
+        "markdown.code": "cyan",
+        "markdown.block_quote": "italic",
+        "markdown.item.bullet": "cyan",
+        "markdown.item.number": "cyan",
+        "markdown.link": "cyan",
+        "markdown.link_url": "cyan underline",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+    }
+)
 
 
 def open_console(*, stderr: bool = False) -> Console:
     """Return a console that prints text as it is: no markup, no :emoji:, no highlighting."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, theme=THEME)
 
 
 def styled(text: str, style: str = "") -> Text:
     """Return lines of text that are safe to print; the numbers of invisible characters are highlighted."""
     shown = Text(visible_lines(text), style=style)
-    shown.highlight_regex(_SHOWN, "black on yellow")
+    shown.highlight_regex(_SHOWN, "hidden")
     return shown
 
 
 def rendered(pieces: Sequence[LinePiece]) -> Text:
     """Return pieces of a transcript in their styles."""
-    return Text.assemble(*(styled(piece.text, _STYLES[piece.tone]) for piece in pieces))
+    return Text.assemble(*(styled(piece.text, _TONES[piece.tone]) for piece in pieces))
 
 
-def note(message: str, style: str = "") -> None:
-    """Print one line about the work, not its result, to stderr; above the progress, if some is shown."""
-    console = _in_use[-1] if _in_use else open_console(stderr=True)
-    console.print(Text(visible(message), style=style), soft_wrap=True)
+def cut(text: Text, width: int) -> Text:
+    """Return text that fits on a line: a longer one ends after a word, with an ellipsis."""
+    if text.cell_len <= width:
+        return text
+    short = text.copy()
+    short.truncate(max(width - 2, 0))
+    start = short.plain.rstrip().rfind(" ")
+    if start > width // 2 and text.plain[len(short.plain) : len(short.plain) + 1] not in ("", " "):
+        short.right_crop(len(short.plain) - start)
+    short.rstrip()
+    short.append(" …" if short.plain else "…")
+    return short
+
+
+def note(message: str, style: str = "", *, command: str | None = None) -> None:
+    """Print one line about the work, not its result, to stderr. A terminal that is too narrow gets several, between words.
+
+    `command` is one to copy: it stands at the end of the line, or unbroken on the next one.
+    """
+    console = _in_use[-1] if _in_use else open_console(stderr=True)  # above the progress, if some is shown
+    text = Text(visible(message), style=style)
+    told = "" if command is None else visible(command)
+    if not console.is_terminal or text.cell_len + cell_len(told) < console.width:
+        console.print(Text.assemble(text, " " if told and message else "", told), soft_wrap=True)
+        return
+    for line in _wrapped(console, text, console.width):
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+    if told:
+        console.print(Text(f"  {told}"), soft_wrap=True)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
     """Print an error, and exit: 1 if the data is wrong, 2 if the command was used wrongly."""
-    note(message, style="red")
+    note(message, style="bad")
     raise typer.Exit(code)
 
 
@@ -71,8 +134,8 @@ def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequen
     cells = [[visible(cell) for cell in row] for row in rows]
     if not console.is_terminal:
         _print_plain(console, [list(headings), *cells])
-    elif (box := _box(console.width, [list(headings), *cells])) is not None:
-        _print_boxed(console, headings, cells, box)
+    elif _fits(console.width, [list(headings), *cells]):
+        _print_columns(console, headings, cells)
     else:
         for number, row in enumerate(cells):
             if number:
@@ -86,24 +149,21 @@ def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     margin = max(cell_len(name) for name, _ in known) + 2
     for name, value in known:
         text = Text(value)
-        lines = text.wrap(console, max(console.width - margin, _NARROW)) if console.is_terminal else [text]
-        for number, line in enumerate(lines):
+        for number, line in enumerate(_wrapped(console, text, console.width - margin)):
             label = "" if number else name
-            console.print(Text.assemble((label.ljust(margin), "bold"), line), soft_wrap=True)
+            console.print(Text.assemble((label.ljust(margin), "heading"), line), soft_wrap=True)
 
 
-def _box(width: int, rows: Sequence[Sequence[str]]) -> Box | None:
-    """Return the richest box in which no word is broken, very long ones aside; None if there is none."""
+def _fits(width: int, rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a terminal is so wide that columns break no word, very long ones aside."""
     words = [[min(cell_len(word), _WORD) for cell in column for word in cell.split()] for column in zip(*rows, strict=True)]
-    least = [max(lengths, default=0) for lengths in words]
-    for box, beside, around in ((HEAVY_HEAD, 3, 1), (SIMPLE_HEAD, 2, 2)):
-        if sum(least) + beside * len(least) + around <= width:
-            return box
-    return None
+    return sum(max(lengths, default=0) + 2 for lengths in words) <= width + 2
 
 
-def _print_boxed(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]], box: Box) -> None:
-    table = Table(box=box)
+def _print_columns(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    table = Table(
+        box=SIMPLE_HEAD, header_style="heading", border_style="aside", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for heading in headings:
         table.add_column(heading, overflow="fold")
     names = [cell_len(row[0]) for row in cells]
@@ -118,6 +178,56 @@ def _print_plain(console: Console, rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         console.print(Text("  ".join(padded).rstrip()), soft_wrap=True)
+
+
+# ---------------------------------------------------------------- answers
+
+
+def print_markdown(console: Console, text: str) -> None:
+    """Print an answer: as Markdown in a terminal, else as it is."""
+    if console.is_terminal:
+        console.print(_drawn(text), width=min(console.width, _WIDE))
+    else:
+        console.print(Text(text), soft_wrap=True)
+
+
+def _drawn(text: str) -> Markdown:
+    """Return Markdown to print. HTML in it is text, and a link shows where it leads."""
+    from markdown_it import MarkdownIt  # noqa: PLC0415 (and Rich's own need a tenth of a second, only where they are used)
+    from rich.markdown import Markdown  # noqa: PLC0415
+
+    answer = Markdown("", code_theme="ansi_dark", hyperlinks=False)
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True})  # a line of the answer is a line on the screen
+    answer.parsed = parser.enable(["table", "strikethrough"]).parse(text)
+    _reveal(answer.parsed)
+    return answer
+
+
+def _reveal(tokens: Sequence[Token]) -> None:
+    """Make invisible characters visible: after the parser, which turns `&#x202E;` into the character."""
+    for token in tokens:
+        token.content = visible_lines(token.content)
+        token.attrs = {name: visible(value) if isinstance(value, str) else value for name, value in token.attrs.items()}
+        if token.tag == "h1":  # which Rich would write in the middle of the line
+            token.tag = "h2"
+        _reveal(token.children or ())
+
+
+def print_numbered(console: Console, heading: str, items: Sequence[tuple[str, str]]) -> None:
+    """Print numbered items below a heading: of each, a name and words."""
+    console.print(Text(heading, style="heading"))
+    margin = len(f"[{len(items)}] ")
+    for number, (name, words) in enumerate(items, 1):
+        text = Text.assemble(styled(name, "name"), styled(f": {' '.join(words.split())}" if words else ""))
+        for place, line in enumerate(_wrapped(console, text, min(console.width, _WIDE) - margin)):
+            label = "" if place else f"[{number}]"
+            line.rstrip()
+            console.print(Text.assemble((label.ljust(margin), "aside"), line), soft_wrap=True)
+
+
+def _wrapped(console: Console, text: Text, width: int) -> Sequence[Text]:
+    """Return the lines of a text in a terminal; without one, it is one line."""
+    return list(text.wrap(console, max(width, _NARROW))) if console.is_terminal else [text]
 
 
 # ---------------------------------------------------------------- progress

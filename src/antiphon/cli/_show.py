@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -13,9 +14,9 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._input import FromOption, find_conversation
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, offered_threads, with_ledger
 from antiphon.cli._output import print_json, print_json_line, shown_time
-from antiphon.cli._screen import fail, note, open_console, rendered, styled
+from antiphon.cli._screen import fail, note, open_console, print_numbered, rendered, styled
 from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, Message, dumps
 
@@ -30,11 +31,24 @@ _NARROW = 20
 """Columns that text has at least, however deep it is indented."""
 
 
+def _offered(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the threads and files for the shell to offer."""
+    begun = Path(incomplete)
+    folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
+    try:
+        found = sorted(each for each in folder.iterdir() if each.name.startswith(start))
+    except OSError:
+        found = []
+    files = [(f"{each}/" if each.is_dir() else str(each), "") for each in found if start or not each.name.startswith(".")]
+    return [*offered_threads(context, incomplete), *files]
+
+
 def show(
     name: Annotated[
         str,
         typer.Argument(
             metavar="FILE-OR-THREAD",
+            autocompletion=_offered,
             help="JSON or JSON Lines; - reads from stdin. If there is no such file, the id of a thread.",
         ),
     ],
@@ -65,9 +79,12 @@ def show(
     console = open_console()
     for line in service.transcript_by_step(shown) if by_step else service.transcript(shown):
         _print(console, line)
+    if cited := () if with_all else service.cited_sources(conversation):
+        console.print()
+        print_numbered(console, "Sources", cited)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
-        note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="dim")
+        note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
 
 
 def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:
@@ -80,8 +97,14 @@ def _steps(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 def _spoken(conversation: Conversation) -> Conversation:
-    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
-    spoken = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
+    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages.
+
+    Each of six phases is told the question, and what is known, again: of these prompts only the question is shown.
+    """
+    talk = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
+    spoken = (
+        [message for message in talk if not service.is_phase_prompt(message)] if service.has_phases(conversation) else talk
+    )
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 
@@ -115,16 +138,14 @@ def _check_alone(as_sequence: bool, as_timeline: bool, by_step: bool, source: st
 
 
 async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
-    async for step in service.every_step(ledger, thread):
+    async for step in service.every_step(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
             print_json_line(step.to_json())
             continue
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
         marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
         head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
-        _put(
-            Text.assemble((head, "dim"), styled(f"{step.sender}{to}", "bold cyan"), "  ", styled(step.text), (marks, "yellow"))
-        )
+        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text), (marks, "warning")))
 
 
 def _state(step: service.SequenceStep) -> str:
@@ -134,7 +155,7 @@ def _state(step: service.SequenceStep) -> str:
 
 
 async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
-    async for span in service.every_span(ledger, thread):
+    async for span in service.every_span(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
             print_json_line(span.to_json())
             continue
@@ -142,7 +163,7 @@ async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         marks = "".join(f"  [{mark}]" for mark in (took, "failed" if span.outcome == "failed" else "", span.mark) if mark)
         began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
         head = f"{span.seq}  {began}  {_STEP * span.depth}"
-        _put(Text.assemble((head, "dim"), styled(span.worker, "bold cyan"), "  ", styled(span.text), (marks, "yellow")))
+        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text), (marks, "warning")))
 
 
 def _put(line: Text) -> None:

@@ -9,13 +9,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import typer
+from rich.cells import cell_len
 from rich.text import Text
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, complaints, with_ledger
-from antiphon.cli._output import deliver, print_json, print_json_line, shown_age, shown_time
-from antiphon.cli._screen import fail, note, open_console, print_table, rendered, styled, wheel
+from antiphon.cli._ledger import (
+    JsonOption,
+    LedgerOption,
+    MaybeThreadArgument,
+    ThreadArgument,
+    complaints,
+    known_thread,
+    known_threads,
+    offered_threads,
+    with_ledger,
+)
+from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
+from antiphon.cli._screen import cut, fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
+from antiphon.messages import current_port
 from antiphon.service import visible
 
 if TYPE_CHECKING:
@@ -28,6 +40,10 @@ SystemOption = Annotated[bool, typer.Option("--all", help="Include the threads o
 NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
 
 
+_WITH_QUESTION = 500
+"""Threads whose question is read: the most recent ones."""
+
+
 def threads(
     *,
     with_system: SystemOption = False,
@@ -36,36 +52,54 @@ def threads(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the threads of a ledger, most recent first."""
+    """List the threads of a ledger, most recent first, each with what was asked."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
-        print_json([each.to_json() for each in found])
+        print_json([{**each.to_json(), "question": question} for each, question in found])
     elif found:
         _print_threads(found)
     else:
         note("no threads" if with_system else "no threads; --all lists those of the system too")
 
 
-async def _list(ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None) -> list[ListedThread]:
-    found: list[ListedThread] = []
+async def _list(
+    ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None
+) -> list[tuple[ListedThread, str | None]]:
+    found: list[tuple[ListedThread, str | None]] = []
     async for each in service.list_with_runs(ledger, with_system=with_system, status=status):
-        found.append(each)
+        asked = await service.question_of(ledger, each.thread.thread_id) if len(found) < _WITH_QUESTION else None
+        found.append((each, asked))
         if len(found) == limit:
             break
     return found
 
 
-def _print_threads(found: Sequence[ListedThread]) -> None:
-    """Print a table, with owner and age if there are open runs, and what they wait for."""
-    has_runs = any(each.runs for each in found)
-    headings = ("thread", "status", *(("owner", "age") if has_runs else ()), "messages", "updated (UTC)", "cost")
-    print_table(open_console(), headings, [_row(each, has_runs) for each in found])
-    for each in found:
+def _print_threads(found: Sequence[tuple[ListedThread, str | None]]) -> None:
+    """Print a table, with owner and age if there are open runs, and what they wait for.
+
+    In a terminal the question takes the room that the other columns leave, and dates are short.
+    """
+    console, now = open_console(), current_port().now()
+    has_runs = any(each.runs for each, _ in found)
+    headings = ["thread", "status", *(("owner", "age") if has_runs else ()), "messages", "updated (UTC)", "cost", "question"]
+    rows = [[*_row(each, has_runs), " ".join((asked or "").split())] for each, asked in found]
+    if console.is_terminal:
+        for row, (each, _) in zip(rows, found, strict=True):
+            row[-3] = short_time(each.thread.updated_at, now)
+        headings[-3] = "updated"
+        used = [column for column in zip(headings, *rows, strict=True) if any(column[1:])]  # without those that are empty
+        *others, last = used
+        room = console.width - sum(max(map(cell_len, column)) + 2 for column in others)
+        if last[0] == "question" and room >= len("question"):
+            used = [*others, tuple(cut(Text(visible(cell)), room).plain for cell in last)]
+        headings, *rows = map(list, zip(*used, strict=True))
+    print_table(console, headings, rows)
+    for each, _ in found:
         for unfit in service.unfit_json(each.thread):
-            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="yellow")
+            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="warning")
         for run in each.runs:
             if run.reason is not None and run.status != "stopped":
-                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="yellow")
+                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
 
 
 def _row(listed: ListedThread, has_runs: bool) -> tuple[str, ...]:
@@ -84,7 +118,16 @@ def search(
         list[str], typer.Argument(metavar="WORDS", help='Words to find; "a phrase" in quotes; begin* for a prefix.')
     ],
     *,
-    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only messages of this thread.")] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            "--thread",
+            metavar="THREAD",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="Only messages of this thread.",
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 20,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
@@ -123,7 +166,7 @@ def _print_hits(hits: Sequence[Hit]) -> None:
 
 
 def tail(
-    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
+    thread: MaybeThreadArgument = None,
     *,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue after the cursor of an earlier tail.")
@@ -169,11 +212,11 @@ class _Reader:
 
 def _put(_cursor: str, record: Record) -> None:
     line = Text.assemble(
-        (shown_time(record.recorded_at), "dim"),
+        (shown_time(record.recorded_at), "aside"),
         "  ",
         styled(service.thread_of(record)),
         f" {record.seq}  ",
-        styled(record.message.policy, "bold cyan"),
+        styled(record.message.policy, "name"),
         "  ",
         rendered(service.in_one_line(record.message)),
     )
@@ -215,7 +258,15 @@ async def _rate(ledger: Ledger, *, thread: str, message: str, value: float, name
 
 
 def delete(
-    threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="The ids of threads; see antiphon threads.")],
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_threads,
+            autocompletion=offered_threads,
+            help="The ids of threads; see antiphon threads.",
+        ),
+    ],
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -12,7 +12,7 @@ import typer
 
 from antiphon import service
 from antiphon.cli._input import read_file
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, MaybeThreadsArgument, with_ledger
 from antiphon.cli._output import ForceOption, OutputOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.messages.json_values import write
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
+    thread: MaybeThreadArgument = None,
     *,
     heads: Annotated[
         Path | None,
@@ -91,7 +91,7 @@ def _verification_json(found: Verification) -> dict[str, Any]:
 
 
 def heads(
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
+    threads: MaybeThreadsArgument = None,
     *,
     output: OutputOption = None,
     force: ForceOption = False,

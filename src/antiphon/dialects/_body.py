@@ -1,12 +1,12 @@
 """Bodies of providers' formats: their parts, the functions that each format provides, and how a body is read.
 
 A format provides functions: `open` and `close` (a body and its units), `read` (a unit to messages), `write` (messages to
-units), `together` (does this message go into the unit that was begun?), and `before` (what the format requires before a unit).
+units), `together` (does this message belong to the current unit?), and `before` (the units that must precede a unit).
 Everything else is shared by all formats.
 
-A message that is read here has the dialect's name in its metadata: it is *native*. Its metadata also has the residue (what the
-unit said beyond what would be written), whether it belongs to the message before it where that is unusual (`joined`), and
-whether it was in the format's own place for instructions (`slot`).
+A message that is read here has the dialect's name in its metadata: it is *native*. Its metadata also has the residue (the
+difference between the unit and what would be written), whether it belongs to the message before it although the rules say
+otherwise (`joined`), and whether it was in the format's field for instructions (`slot`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Body:
     """The key of that field, for errors."""
     tools: list[Any] = field(default_factory=list[Any])
     native: list[str] = field(default_factory=list[str])
-    """What the tools of the service itself are called that do not stand among the others."""
+    """The names of the provider's own tools that are not in the list of tools."""
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Everything else, as it was: settings of a request, facts of a response."""
+    """All other fields, unchanged: settings of a request, facts of a response."""
     usage: Usage | None = None
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What holds for every message: the time of a response."""
+    """Fields that every message gets, such as the time of a response."""
     id: str | None = None
     """The id of a response that is one unit."""
     beside: dict[str, object] = field(default_factory=dict[str, Any])
@@ -54,7 +54,7 @@ class Body:
 
 
 def said_together(group: Sequence[Message], message: Message) -> bool:
-    """Text and calls of one utterance are one unit; a text after a text begins another."""
+    """Whether a message belongs to the current unit: text and calls of one utterance do, but a text after a text does not."""
     last = group[-1]
     if message.payload.kind == "option_result" or last.payload.kind == "option_result":
         return False
@@ -70,36 +70,36 @@ def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message],
 
 @dataclass(frozen=True)
 class BodyFormat:
-    """What a provider's format gives."""
+    """The functions that a provider's format provides."""
 
     name: str
     summary: str
     open: Callable[[Any], Body]
-    """Take parsed JSON apart; raise a `DecodeError` where it is no body of this format."""
+    """Take parsed JSON apart; raise a `DecodeError` if it is not a body of this format."""
     close: Callable[[Body], Any]
     """Put a body together."""
     read: Callable[[Unit], None]
-    """Say the messages of one unit: at least one."""
+    """Make the messages of one unit, at least one, with `unit.say`."""
     write: Callable[[Sequence[Message], BodyWriting], list[Any]]
-    """Write messages that belong together: usually as one unit, as none if there is nothing to say."""
+    """Write messages that belong together: usually as one unit, as none if they have no content."""
     recognise: Callable[[Any], str | None]
     read_tool: Callable[[Any], dict[str, Any] | None]
-    """Return name, description and parameters of a tool; None for one that the core has no word for."""
+    """Return name, description and parameters of a tool; None for a tool that the core cannot express."""
     write_tool: Callable[[Tool, str], Any]
     """Write a tool, under the name that the format accepts."""
     read_instructions: Callable[[Unit], None] | None = None
     write_instructions: Callable[[Sequence[Message], BodyWriting], Any] | None = None
     slot_holds: int | None = None
-    """How many messages the instructions' own place takes, where others may stand among the units; None: any number."""
+    """How many messages the field for instructions takes, if others may be among the units; None if there is no limit."""
     write_plain: Callable[[Sequence[Message], Sequence[Content], BodyWriting], list[Any]] | None = None
-    """Write all units of a plain history as `write` would, but in one loop; raise a `NotPlainError` where that cannot be."""
+    """Write all units of a plain history like `write`, but in one loop; raise a `NotPlainError` if that is not possible."""
     together: Callable[[Sequence[Message], Message], bool] = said_together
     before: Callable[[Sequence[Message] | None, Sequence[Message], BodyWriting], Any] = nothing_before
     invocation_in: InvocationIn = nobody
-    """Return the invocation that an item of a unit's list is a call or a result of, where a unit holds several."""
+    """Return the invocation of an item of a unit's list (a call or a result), if a unit can hold several."""
     options: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why a facet is lost, where there is more to say than that the format has no place for it."""
+    """The reason for the loss of a facet, if it is another than that the format has no place for it."""
 
     def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[object]:
         """Write the format's field for instructions; None if the format has none."""
@@ -110,14 +110,14 @@ class BodyFormat:
 
 
 def opened(form: BodyFormat, data: object) -> Body:
-    """Take data apart, which must not be nested too deep."""
+    """Take data apart; refuse data that is nested too deep."""
     body = form.open(parsed_loosely(data, form.name))
     refuse_depth([body.rest, body.tools], form.name)
     return body
 
 
 def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing: BodyWriting) -> Conversation:
-    """Read a body with all that brings the same data back; `writing` finds out what that is."""
+    """Read a body with the residue of each unit; `writing` writes the units again to compute it."""
     units = read_units(form, body, aliases)
     writing.aliases.begin([message for unit in units for message in unit.made], {})
     messages: list[Message] = []
@@ -135,7 +135,7 @@ def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing:
 
 
 def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list[Unit]:
-    """Read the units of a body, the instructions first; each has made the messages it says."""
+    """Read the units of a body, the instructions first; each unit holds its messages."""
     reading = Reading(form.name, mark={form.name: {}}, aliases=aliases, fields=body.fields, beside=body.beside)
     reading.once = {"usage": body.usage} if body.usage is not None else {}
     units: list[Unit] = []
@@ -160,7 +160,7 @@ def _read_one(unit: Unit, read: Callable[[Unit], None]) -> Unit:
 
 
 def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]], previous: Sequence[Message]) -> list[Message]:
-    """Return the messages of one unit with what is needed to write it again as it was."""
+    """Return the messages of one unit with the metadata that is needed to write the same unit again."""
     group = unit.made
     notes: list[dict[str, object]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]
     if unit.is_slot:
@@ -175,11 +175,11 @@ def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]],
     return [unit.with_notes(message, note) if note else message for message, note in zip(group, notes, strict=True)]
 
 
-# ---------------------------------------------------------------- tools, and what else there is
+# ---------------------------------------------------------------- tools
 
 
 def read_tools(form: BodyFormat, tools: Sequence[object], aliases: Mapping[str, str]) -> list[Tool]:
-    """Return the tools that the core has a word for."""
+    """Return the tools that the core can express."""
     read = [form.read_tool(tool) for tool in tools]
     try:
         return [Tool.model_validate(_named(form, tool, aliases)) for tool in read if tool is not None]
@@ -188,7 +188,7 @@ def read_tools(form: BodyFormat, tools: Sequence[object], aliases: Mapping[str, 
 
 
 def _named(form: BodyFormat, tool: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, object]:
-    """Return a tool under our name; one that has a name which the format should refuse keeps it there."""
+    """Return a tool under our name; a native name is kept even if the format should refuse it."""
     name = tool["name"]
     if name in aliases:
         return {**tool, "name": aliases[name]}
@@ -214,7 +214,7 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
 
 
 def _native_name(tool: object) -> str:
-    """Return what a tool is called that the provider runs, or knows the schema of."""
+    """Return the name of a tool that the provider runs, or knows the schema of."""
     found = as_object(tool) or {}
     return str(found.get("type") or found.get("name") or "a tool")
 

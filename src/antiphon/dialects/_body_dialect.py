@@ -24,7 +24,7 @@ from antiphon.messages import Conversation, Header, Message, PartsPayload
 
 @dataclass(slots=True)
 class Memory:
-    """What was written of a conversation that grows."""
+    """The part of a growing conversation that was written before."""
 
     writing: BodyWriting
     body: Body
@@ -87,11 +87,11 @@ class BodyDialect(BodyFormat):
     # ---------------------------------------------------------------- a conversation that grows
 
     def memory(self) -> Memory:
-        """Return what is known before anything was written."""
+        """Return the memory of a conversation of which nothing was written."""
         return Memory(began(self, None, {}), Body("request", []))
 
     def go_on(self, memory: Memory, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> Encoded:
-        """Write a conversation of which the beginning was written before: only what is new, if that can be told."""
+        """Write a conversation whose beginning was written before: only the new messages, if that is possible."""
         messages = list(conversation)
         more = messages[len(memory.messages) :]
         if memory.header is conversation.header and self._adds(memory, messages, more):
@@ -108,7 +108,7 @@ class BodyDialect(BodyFormat):
         return Encoded(value, lambda: self._losses(conversation, as_policy, options), memory.writing.aliases.given)
 
     def _adds(self, memory: Memory, messages: Sequence[Message], more: Sequence[Message]) -> bool:
-        """Whether messages only add to what was written: nothing before them is other, open, or to be joined."""
+        """Whether messages only add units: nothing before them has changed, has open calls, or would join them."""
         writing = memory.writing
         return (
             len(messages) >= len(memory.messages)

@@ -1,6 +1,6 @@
-"""Writes a conversation as a body: the short way if it is plain, else unit by unit.
+"""Writes a conversation as a body: by the fast path if it is plain, else unit by unit.
 
-A native message is written as it was read: in a unit with the same neighbours, and with its residue put back. Other messages
+A native message is written as it was read: in a unit with the same neighbours, and with its residue restored. Other messages
 are written by the rules of the format.
 """
 
@@ -25,7 +25,7 @@ _CONTROL = "the protocol of actors is not said to a model"
 
 
 def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, object]) -> BodyWriting:
-    """Return what is known before anything is written."""
+    """Return the state at the beginning of writing."""
     return BodyWriting(form.name, as_policy, options, Aliases(TARGETS[form.name]))
 
 
@@ -37,11 +37,11 @@ def talk(messages: Iterable[Message]) -> list[Message]:
 def write_body(
     form: BodyFormat, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]
 ) -> tuple[Body, BodyWriting]:
-    """Write a conversation, the short way if it is plain."""
+    """Write a conversation, by the fast path if it is plain."""
     writing = began(form, as_policy, options)
     with suppress(NotPlainError):
         return _write_plain(form, conversation, writing), writing
-    writing = began(form, as_policy, options)  # what was begun is of no use
+    writing = began(form, as_policy, options)  # discard the state of the failed attempt
     shown = projected(conversation)
     body = write_long(form, shown, writing, None)
     writing.is_regular = writing.is_regular and shown is conversation
@@ -102,11 +102,11 @@ def write_more(
         writing.previous = group if units else writing.previous
 
 
-# ---------------------------------------------------------------- what is around the units
+# ---------------------------------------------------------------- around the units
 
 
 def _begun(form: BodyFormat, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
-    """Return a body without units: what came beside them, as long as that fits."""
+    """Return a body without units: the other fields of the original, as long as they fit."""
     envelope = _envelope(form, conversation)
     body = Body(_shape(envelope, said, writing), [])
     if body.shape == envelope.get("shape"):
@@ -119,7 +119,7 @@ def _envelope(form: BodyFormat, conversation: Conversation) -> Mapping[str, Any]
 
 
 def _shape(envelope: Mapping[str, object], said: Sequence[Message], writing: BodyWriting) -> str:
-    """Return the shape it came in, as long as that can hold it."""
+    """Return the original shape, if it can hold the conversation."""
     shape = str(envelope.get("shape", "request"))
     return shape if shape in ("request", "list") or all(map(writing.is_native, said)) else "request"
 
@@ -135,7 +135,7 @@ def _tool_name(tool: Tool, writing: BodyWriting) -> str:
 
 
 def _front(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[Message]:
-    """Return the messages at the front that go into the instructions' own place."""
+    """Return the messages at the front that go into the field for instructions."""
     slot: list[Message] = []
     for message in messages:
         if not _has_room(form, slot) or not _in_slot(message, writing):
@@ -171,7 +171,7 @@ def _groups(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting)
 
 
 def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing: BodyWriting) -> bool:
-    """Whether a message goes into the unit that was begun: as it did before, if that is still there, or as is usual."""
+    """Whether a message belongs to the current unit: as in the original, if its neighbour is there, else by the rules."""
     notes = _NONE if message.__dict__["metadata"] is EMPTY else writing.notes(message)
     joined = notes.get("joined") if notes else None
     if joined is not None:
@@ -182,7 +182,7 @@ def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing:
 
 
 def _added(form: BodyFormat, group: Sequence[Message], writing: BodyWriting) -> list[object]:
-    """Return what the format wants before the unit of a group, if that is not written as it was."""
+    """Return the units that the format requires before a group, unless the group is written as in the original."""
     if writing.is_native(group[0]) and not writing.is_other_than_it_was(group[0]):
         return []
     added = form.before(writing.previous, group, writing)

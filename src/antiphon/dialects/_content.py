@@ -61,7 +61,7 @@ def _line(part: Part) -> str | None:
 
 
 def has_words(message: Message) -> bool:
-    """Whether a message says anything as text."""
+    """Whether a message has text."""
     return any(line for _, line in _lines(message.parts))
 
 
@@ -82,7 +82,7 @@ INSTRUCTION = "[System instruction]: "
 """The prefix of an instruction that is written as user text, because the format does not accept it at this position."""
 
 _RAW = "_raw"
-"""The one key of an object that stands for arguments which are not an object."""
+"""The only key of an object that wraps arguments which are not an object."""
 _ERROR = "Error"
 _MOST = 2**53
 """The largest count that the core takes."""
@@ -92,12 +92,12 @@ _TYPED = re.compile(r"([A-Za-z_][\w.-]{0,63}): (.*)", re.DOTALL)
 
 
 def count_of(value: object) -> int | None:
-    """Return a number that counts something, if it is one that every JSON reader has exactly."""
+    """Return a count, if it is a number that every JSON reader reads exactly; else None."""
     return value if type(value) is int and 0 <= value <= _MOST else None
 
 
 def unix_time(value: Any) -> datetime | None:
-    """Return the time that is so many seconds after 1970 began, if it is one."""
+    """Return the time of a Unix timestamp; None if it is not valid."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return datetime.fromtimestamp(value, UTC) if is_number and 0 <= value <= _LATEST else None
 
@@ -108,7 +108,7 @@ def text_of(part: TextPart | DataPart) -> str:
 
 
 def read_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
-    """Return arguments from an object or its text, and the text where it is not plainly the JSON of them."""
+    """Return arguments from an object or its text, and the text if it is not the plain JSON of the arguments."""
     if isinstance(given, dict):
         return _unwrapped(cast("dict[str, Any]", given))
     try:
@@ -121,13 +121,13 @@ def read_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _unwrapped(arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
-    """Return arguments; of an object that only stands for a text, the text."""
+    """Return arguments; if the object only wraps a text, the text."""
     raw = arguments.get(_RAW) if len(arguments) == 1 else None
     return ({}, raw) if isinstance(raw, str) else (arguments, None)
 
 
 def arguments_object(call: OptionCallPayload) -> dict[str, object]:
-    """Return arguments as an object; a text that spells none is wrapped in one."""
+    """Return arguments as an object; a text that is not a JSON object is wrapped in one."""
     text = call.arguments_text
     if text is None or call.arguments or text.strip() in ("", "{}"):
         return cast("dict[str, Any]", fresh(call, "arguments"))
@@ -182,12 +182,12 @@ _ANY_OF = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4", "do
 
 
 def as_data_url(mime: str, data: str) -> str:
-    """Return a URL that holds base64 data itself."""
+    """Return a `data:` URL with base64 data."""
     return f"data:{mime};base64,{data}"
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
-    """Return the type and the base64 data of a data URL; None for any other."""
+    """Return the type and the base64 data of a `data:` URL; None for any other URL."""
     found = _DATA.match(url)
     return None if found is None else (found[1], url[found.end() :])
 
@@ -204,7 +204,7 @@ def file_id(url: str, owner: str) -> str | None:
 
 
 def mime_of(part: MediaPart) -> str:
-    """Return the type of a medium: as given, as its data URL says, by its ending, or what is usual."""
+    """Return the type of a medium: the given one, else that of its `data:` URL, else by its file ending, else the default."""
     if part.mime:
         return part.mime
     if (split := split_data_url(part.url)) is not None and split[0]:

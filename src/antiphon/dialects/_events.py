@@ -1,8 +1,8 @@
-"""Events from the bytes of a streamed answer, which may be cut anywhere, also inside a character.
+"""Reads events from the bytes of a streamed answer, which may be split anywhere, even inside a character.
 
-Three framings are read, and a stream may change between them: server-sent events, JSON lines, and a JSON array whose elements
-come one by one. An event begins with a brace, or else it is a block of `field: value` lines that ends with an empty line.
-Nothing is decoded before an event is whole, so all that must be remembered between two feeds is the bytes since the last one.
+Three framings are accepted, and a stream may switch between them: server-sent events, JSON lines, and a JSON array whose
+elements arrive one by one. An event begins with a brace; otherwise it is a block of `field: value` lines that ends with an
+empty line. An event is decoded only when it is complete, so the reader keeps only the bytes since the last complete event.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _BETWEEN = re.compile(rb"[\s,\[\]\xef\xbb\xbf]*")
-"""What may stand between events and says nothing: empty lines, the punctuation of an array, a byte order mark."""
+"""Bytes between events that are skipped: empty lines, the punctuation of an array, a byte order mark."""
 _BLOCK_END = re.compile(rb"(?>\r\n|\n|\r){2}")  # atomic: CR LF is one line end, never two
 _OUTSIDE = re.compile(rb'["{}]')
 _INSIDE = re.compile(rb'["\\]')
 _FIELDS = (b"data", b"event", b"id", b"retry", b"error", b"")
-"""What a line of a server-sent event begins with; a comment begins with the colon."""
+"""The fields of a server-sent event; a comment has an empty field name."""
 
 
 class TooLargeError(ValueError):
-    """An event that does not end within the limit."""
+    """An event is longer than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class RawEvent:
 
     data: bytes
     name: str = ""
-    """What a server-sent event calls itself."""
+    """The name of a server-sent event."""
     id: str | None = None
-    """What a server-sent event would be asked for again by."""
+    """The id of a server-sent event, from which a client can resume."""
 
 
 class EventReader:
-    """Takes bytes as they come, gives the events that are whole."""
+    """Takes bytes as they arrive, and yields the complete events."""
 
     __slots__ = ("_depth", "_held", "_most", "_quoted", "_seen", "_start")
 
@@ -45,15 +45,15 @@ class EventReader:
         """Bytes of the largest event."""
         self._held = bytearray()
         self._start = 0
-        """Where in what is held the present event begins."""
+        """Where the current event begins in the buffer."""
         self._seen = 0
-        """What was looked at already."""
+        """How far the buffer was searched already."""
         self._depth = 0
         self._quoted = False
 
     @property
     def rest(self) -> bytes:
-        """What has come of an event that is not whole."""
+        """The bytes of the incomplete event."""
         return bytes(self._held[self._start :])
 
     def feed(self, data: bytes) -> Iterator[RawEvent]:
@@ -73,16 +73,16 @@ class EventReader:
             raise TooLargeError(f"an event of more than {self._most} bytes")
 
     def flush(self) -> RawEvent | None:
-        """Return what the rest says if nothing more comes: some servers leave out the last empty line."""
+        """Return the last event at the end of the stream: some servers leave out the last empty line."""
         event = None if self._is_json() else _block(self.rest)
         return event if event is not None and event.data else None
 
     def drop(self) -> None:
-        """Forget the rest."""
+        """Discard the incomplete event."""
         self._go_on(len(self._held))
 
     def is_lost(self) -> bool:
-        """Whether the rest is not even the beginning of an event in any framing: a page of HTML, say."""
+        """Whether the rest cannot be the beginning of an event in any framing, such as a page of HTML."""
         lines = self.rest.splitlines()
         if not lines or self._is_json():
             return False
@@ -99,7 +99,7 @@ class EventReader:
         return self._held.startswith(b"{", self._start)
 
     def _next_block(self) -> RawEvent | None:
-        # The line end before may be half of the pair that is looked for, and have two bytes.
+        # Step back: the previous line end may be the first of the pair, and has up to two bytes.
         end = _BLOCK_END.search(self._held, max(self._start, self._seen - 2))
         if end is None:
             self._seen = len(self._held)
@@ -115,7 +115,7 @@ class EventReader:
                 case b'"':
                     self._quoted = not self._quoted
                 case b"\\":
-                    self._seen += 1  # the escaped character; it may not be there yet
+                    self._seen += 1  # skip the escaped character, which may not have arrived yet
                 case b"{":
                     self._depth += 1
                 case _:
@@ -138,7 +138,7 @@ def _between_end(held: bytearray, start: int) -> int:
 
 
 def _block(text: bytes) -> RawEvent:
-    """Read the lines of a server-sent event, as its specification says; unknown fields and comments are nothing."""
+    """Read the lines of a server-sent event by its specification; unknown fields and comments are ignored."""
     data: list[bytes] = []
     name, event_id, error = "", None, b""
     for line in text.splitlines():
@@ -155,6 +155,6 @@ def _block(text: bytes) -> RawEvent:
                 event_id = value.decode(errors="replace")
             case _:
                 pass
-    if error and not data:  # no field of the specification; some servers say in it why they fail
+    if error and not data:  # `error` is not in the specification, but some servers report failures in it
         data = [b'{"error":' + error + b"}"]
     return RawEvent(b"\n".join(data), name, event_id)

@@ -65,7 +65,7 @@ FACETS = (
     "error",
     "retryable",
 )
-"""Everything that a message can say, by the word that a `Loss` has for it."""
+"""All facets of a message, by the word that a `Loss` uses."""
 
 
 PARTS = ("refusal", "media", "hint", "filename", "reasoning", "data", "foreign", "citations")
@@ -73,14 +73,14 @@ PARTS = ("refusal", "media", "hint", "filename", "reasoning", "data", "foreign",
 _PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
 """Formats in which the texts of an answer are pieces of one text."""
 _REFUSING = ("openai-chat", "openai-responses")
-"""Formats that tell a refusal from other texts."""
+"""Formats that distinguish a refusal from other text."""
 _NAMING = frozenset({"openai-chat", "openai-responses"})
 """Formats in which a file has a name."""
 _NOTHING: tuple[object, ...] = (None, (), [], "")
 
 
 def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
-    """Return what each message of talk and control says, as a dict of facets."""
+    """Return the meaning of each message of talk and control, as a dict of facets."""
     said = Conversation(message for message in conversation if message.lane != "effect")
     places = {message.id: place for place, message in reversed(list(enumerate(said)))}
     turns: dict[str | None, list[int]] = {}
@@ -134,7 +134,7 @@ def _payload_facets(message: Message, answered: int | None) -> dict[str, object]
 
 
 def continued(message: Message) -> Set[int]:
-    """Return which texts of an answer go on with the one before them, by `id`: some models say one text in pieces."""
+    """Return the texts of an answer that continue the text before them, by `id`: some models send one text in pieces."""
     if message.role_hint_for_llm != "assistant" or _PIECEWISE.isdisjoint(message.metadata):
         return frozenset()
     pairs = pairwise(message.parts)
@@ -142,18 +142,18 @@ def continued(message: Message) -> Set[int]:
 
 
 def joined(texts: Iterable[tuple[Part, str]], goes_on: Set[int]) -> str:
-    """Return texts as one: a line each, except those that go on with the one before."""
+    """Return texts as one: each on a new line, except those that continue the text before."""
     pieces = [piece for part, text in texts for piece in ("" if id(part) in goes_on else "\n", text)]
     return "".join(pieces[1:])
 
 
 def is_refusal(part: Part) -> bool:
-    """Whether a text is a model's word that it refuses."""
+    """Whether a text is a model's refusal."""
     return isinstance(part, TextPart) and any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
 
 
 def _old_name(part: MediaPart, were_names: bool) -> str | None:
-    """Return the hint of a file, where hints were names; of what is written as no file it is a hint."""
+    """Return the hint of a file that may be its name; for a medium that is not written as a file, it is only a hint."""
     if not were_names or part.file_name is not None:
         return None
     is_file = part.modality == "document" or any(notes.get("file") is True for notes in part.metadata.values())
@@ -161,7 +161,7 @@ def _old_name(part: MediaPart, were_names: bool) -> str | None:
 
 
 def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, object]:
-    # What was read from OpenAI's formats before the name of a file had a place of its own has it as the hint.
+    # Earlier versions read the file name of OpenAI's formats into the hint.
     were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
     media = [part for part in parts if isinstance(part, MediaPart)]
     thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
@@ -179,12 +179,12 @@ def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dic
 
 
 def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, object]:
-    """Return what parts say, by facet, with nothing in it that is not said."""
+    """Return the content of parts by facet, without empty facets."""
     return {name: value for name, value in _part_facets(parts).items() if value not in _NOTHING}
 
 
 def _spelled_out(result: Any) -> object:
-    """Return the JSON that a text spells, if it spells an object or an array."""
+    """Return the JSON value of a text, if it is an object or an array; else the text."""
     if isinstance(result, str) and result[:1] in ("{", "["):
         try:
             return parse(result.encode())
@@ -195,12 +195,12 @@ def _spelled_out(result: Any) -> object:
 
 # ---------------------------------------------------------------- losses
 
-# What was written for some messages is read again, and each message is held against the one it became, facet by facet. So a
-# writer need not say what it leaves out, and cannot forget to. A reason comes from the dialect's table, by facet.
+# The output is read again, and each message is compared with the message that it became, facet by facet. So a writer need not
+# report what it leaves out, and cannot forget to. The reasons come from the dialect's table, by facet.
 
 _TOOLS = ("functions", "tools")
 _MARKERS: tuple[object, ...] = (None, False, "", {}, [])
-"""What a dialect keeps in the place of something that is read."""
+"""Values that a dialect stores as a placeholder for content that was read."""
 _PLACES = ("answers", "reply", "turn")
 """Facets that name another message by its place."""
 
@@ -212,12 +212,12 @@ class Piece:
     messages: Sequence[Message]
     units: int
     was_added: bool = False
-    """Whether it stands for nothing that was said: the format wants something in this place."""
+    """Whether it has no message: the format requires a unit at this position."""
 
 
 @dataclass(slots=True)
 class Written:
-    """A conversation as it was written, with all that is needed to see what is lost."""
+    """A conversation as it was written, with the data that is needed to measure the losses."""
 
     pieces: list[Piece] = field(default_factory=list[Piece])
     left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
@@ -227,7 +227,7 @@ class Written:
 def measured(
     before: Conversation, written: Written, after: Sequence[Sequence[Message]], reasons: Mapping[str, str], otherwise: str
 ) -> tuple[Loss, ...]:
-    """Return what is lost. `after` are the messages read back, unit by unit."""
+    """Return the losses. `after` are the messages read back, unit by unit."""
     losses = [Loss(message.id, "message", reason) for message, reason in written.left_out]
     losses += [Loss(message.id, "order", "results follow their calls at once") for message in written.moved]
     pairs: list[tuple[Message, Message]] = []
@@ -255,9 +255,9 @@ def all_losses(
     reasons: Mapping[str, str],
     otherwise: str,
 ) -> tuple[Loss, ...]:
-    """Return what a format lost of a conversation: of what is said, of what is around it, and of the tools.
+    """Return the losses of a conversation in a format: of its messages, of the rest of the body, and of the tools.
 
-    `shown` is what was to be written of it, `after` the messages and `tools` the tools that were read back.
+    `shown` are the messages to write; `after` and `tools` are the messages and tools that were read back.
     """
     losses = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise), *around(conversation, target))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
@@ -266,7 +266,7 @@ def all_losses(
 
 
 def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
-    """Return what was encoded; its losses are found when they are looked at.
+    """Return the encoded conversation; its losses are measured at the first access.
 
     Raises:
         EncodeError: `losses="raise"`, and something is lost.
@@ -277,7 +277,7 @@ def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
 
 
 def kept_out(conversation: Conversation) -> Iterator[Loss]:
-    """Yield what a repair keeps out of all that is written."""
+    """Yield a loss for each message or part that a repair left out."""
     reason = "it was kept out by a repair"
     for message in conversation:
         if is_left_out(message):
@@ -288,7 +288,7 @@ def kept_out(conversation: Conversation) -> Iterator[Loss]:
 
 
 def around(conversation: Conversation, target: str) -> Iterator[Loss]:
-    """Yield what is lost of a request of another format besides what is said: its own tools, and its settings."""
+    """Yield the losses of a request of another format besides its messages: its own tools, and its settings."""
     for tool in conversation.tools:
         if any(notes.get("custom") for name, notes in tool.metadata.items() if name != target):
             yield Loss(None, "tools", f"the tool {tool.name!r} takes text, and is written as one that takes JSON")
@@ -307,7 +307,7 @@ def _next_id(pieces: Sequence[Piece], place: int) -> str | None:
 
 
 def _aligned(said: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
-    """Yield each message with the one it became: in order, kind by kind, a result by its invocation."""
+    """Yield each message with the message that it became: in order within a kind; a result by its invocation."""
     waiting: dict[tuple[str, str | None], list[Message]] = {}
     for each in reversed(read):
         waiting.setdefault((each.kind, each.invocation_id), []).append(each)
@@ -318,7 +318,7 @@ def _aligned(said: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple
         else:
             unmatched.append(message)
     rest = [each for found in waiting.values() for each in reversed(found)]
-    for message in unmatched:  # the id was written as another
+    for message in unmatched:  # its id was written as an alias
         if (place := next((place for place, each in enumerate(rest) if each.kind == message.kind), None)) is not None:
             yield message, rest.pop(place)
 
@@ -359,20 +359,20 @@ def _differences(
 
 
 def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
-    """Whether something was said otherwise. A format may make up the name of a file that has none: nothing is lost by that."""
+    """Whether a facet has changed. If a format makes up a name for a file without one, nothing is lost."""
     if facet == "filename":
         return any(name not in (theirs or ()) for name in ours or ())
     return bool(ours != theirs)
 
 
 def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, object]:
-    """Return facets with the places of the messages as they were before."""
+    """Return facets with the original positions of the messages that they refer to."""
     changed = {name: became_from.get(facets[name], "elsewhere") for name in _PLACES if isinstance(facets.get(name), int)}
     return {**facets, **changed}
 
 
 def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
-    """Return the error for what would be lost."""
+    """Return the error for losses."""
     first = losses[0]
     more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
     where = "" if first.message_id is None else f"message {first.message_id}"

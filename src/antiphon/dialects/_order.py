@@ -1,8 +1,8 @@
 """The order that providers require: an utterance, and right after it the results of its calls.
 
-Most histories are in that order already; one pass tells. In the others, a call without a result is left out, a result without
-an open call is left out, and a result that comes later moves up to its call. Messages of the target's own format stay as they
-were: they are not corrected silently.
+Most histories are in that order already; one pass checks it. Otherwise, a call without a result is left out, a result without
+an open call is left out, and a result that comes later moves up to its call. Messages of the target's own format are not
+changed: a fault in them is not corrected silently.
 
 **The fast path.** Most histories are also *plain*: no message is native, and the results of an utterance follow it at once.
 Nothing has to be reordered, joined or restored then. After one pass over the whole (`plain_contents`), a format may write
@@ -28,7 +28,7 @@ class Arranged:
 
     messages: Sequence[Message]
     left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
-    """What is not there any more, and why."""
+    """The messages that were left out, and why."""
     moved: list[Message] = field(default_factory=list[Message])
     reused: dict[int, int] = field(default_factory=dict[int, int])
     """Which use of its invocation id it is, for a call or result (by identity) of a second or later one."""
@@ -67,7 +67,7 @@ def is_regular(messages: Sequence[Message]) -> bool:
 
 
 class _Arranging:
-    """Messages that are not in order, being put so."""
+    """Puts messages into the required order."""
 
     def __init__(self, messages: Sequence[Message], is_native: Callable[[Message], bool]) -> None:
         self.messages = messages
@@ -156,14 +156,14 @@ Content: TypeAlias = dict[str, Any]
 
 
 class NotPlainError(Exception):
-    """A history must be written the long way."""
+    """A history is not plain: it must be written unit by unit."""
 
 
 def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Content]:
     """Return the contents of a plain history, in which results show no parts and all ids are accepted.
 
     Raises:
-        NotPlainError: it is not so.
+        NotPlainError: it is not such a history.
     """
     try:
         contents, called = _in_order(messages, writing)
@@ -212,7 +212,7 @@ def _in_order(messages: Sequence[Message], writing: BodyWriting) -> tuple[list[C
 
 
 def only_text(content: Content) -> str | None:
-    """Return what most words are: one text, with nothing noted on it; None if they are more."""
+    """Return the text of parts that are one text without metadata, which most are; else None."""
     parts = content["parts"]
     if len(parts) != 1 or type(parts[0]) is not TextPart:
         return None
@@ -221,10 +221,10 @@ def only_text(content: Content) -> str | None:
 
 
 def words(message: Message, write: Callable[[Sequence[Message], BodyWriting], list[Any]], writing: BodyWriting) -> Any:
-    """Return the unit of any words.
+    """Return the unit of a message of parts.
 
     Raises:
-        NotPlainError: they say nothing, or a repair left out some of them.
+        NotPlainError: it has no content, or a repair left out some of its parts.
     """
     if is_whole(message.parts) and (units := write((message,), writing)):
         (unit,) = units
@@ -238,12 +238,12 @@ def is_whole(parts: Sequence[Part]) -> bool:
 
 
 def follows_words(call: Message, last: Message | None) -> bool:
-    """Whether the message before a call is words that were said in one utterance with it."""
+    """Whether the message before a call has parts and belongs to the same utterance."""
     return last is not None and type(last.payload) is PartsPayload and same_utterance(last, call)
 
 
 def last_group(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of the last unit of a plain history: results of an utterance, or words."""
+    """Return the messages of the last unit of a plain history: the results of an utterance, or parts."""
     start = len(messages) - 1
     while start > 0 and type(messages[start].payload) is type(messages[start - 1].payload) is OptionResultPayload:
         start -= 1

@@ -1,7 +1,7 @@
-"""Reading any format: JSON from bytes, text or values, and typed access to one unit, with errors that say where it is wrong.
+"""Reading any format: JSON from bytes, text or values, and typed access to one unit, with errors that name the place.
 
-A `Unit` is one object of a format. `unit.say` makes its messages. It skips checks that the parser has made, unless something
-is in doubt. `Reading` has what was read before the current unit, and what every message gets.
+A `Unit` is one object of a format. `unit.say` makes its messages. It skips checks that the parser has made, unless a value is
+in doubt. `Reading` has the state from the units before the current one, and the fields that every message gets.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 _ENVELOPE = 8
 """How much deeper than a value the data around it may be."""
 _MOST_GROWTH = 8
-"""How many times the bytes of a unit its message may have at most, with room: `1e15` in arguments becomes 18 characters."""
+"""A message has at most this many times the bytes of its unit, with a margin: `1e15` in arguments becomes 18 characters."""
 _MOST_AROUND = 1024
-"""Bytes of a message that do not come from a unit, at most: its keys, and names where the unit has none."""
+"""The most bytes of a message that do not come from its unit: its keys, and names that the unit does not have."""
 _FACTS = (
     *("id", "role_hint_for_llm", "step_num", "turn_id", "thread_id", "to", "lane"),
     *("correlation_id", "in_reply_to", "parent_id", "created_at", "usage", "metadata"),
 )
-"""What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
+"""The fields of a message besides its policy and payload, in the order of the parameters of `trusted.message`."""
 
 
 def sample_units(data: Any) -> list[dict[str, object]]:
-    """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
+    """Return the first units of parsed JSON, to recognise their format; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
 
 
 def is_one_of(value: object, choices: Collection[str]) -> bool:
-    """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
+    """Whether parsed JSON is one of some texts. An object or a list, which cannot be hashed, is not."""
     return isinstance(value, str) and value in choices
 
 
@@ -82,7 +82,7 @@ CLAUDE_KEYS = frozenset({"anthropic_beta", "anthropic_version", "stop_sequences"
 
 
 def content_parts(unit: Mapping[str, object]) -> list[dict[str, object]] | None:
-    """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
+    """Return the parts of a message's content; empty for a text; None if a part has no type, as in some other formats."""
     content = unit.get("content")
     parts = cast("list[Any]", content) if isinstance(content, list) else []
     are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
@@ -90,10 +90,10 @@ def content_parts(unit: Mapping[str, object]) -> list[dict[str, object]] | None:
 
 
 def parsed(data: object, dialect: str) -> object:
-    """Return data as plain JSON values of our own: bytes and text are parsed, values are copied and checked.
+    """Return data as our own plain JSON values: bytes and text are parsed, values are copied and checked.
 
     Raises:
-        DecodeError: it is not JSON, or nested too deep. (How much a message may hold is asked when it is made.)
+        DecodeError: it is not JSON, or nested too deep. (The size is checked when a message is made.)
     """
     value = parsed_loosely(data, dialect)
     if isinstance(data, bytes | bytearray | str):
@@ -102,7 +102,7 @@ def parsed(data: object, dialect: str) -> object:
 
 
 def parsed_loosely(data: object, dialect: str) -> object:
-    """Return data as plain JSON values of our own, without a look at how deep they are.
+    """Return data as our own plain JSON values, without a check of their depth.
 
     Raises:
         DecodeError: it is not JSON.
@@ -118,7 +118,7 @@ def parsed_loosely(data: object, dialect: str) -> object:
 
 
 def refuse_depth(value: object, dialect: str, *where: str | int) -> None:
-    """Refuse parsed JSON that is nested deeper than a message and what is around it can be."""
+    """Refuse parsed JSON that is nested deeper than a message inside a body can be."""
     limits = _no_count()
     text = canonical(value)
     if not is_shallow(text, value, limits.depth + _ENVELOPE):
@@ -129,12 +129,12 @@ def refuse_depth(value: object, dialect: str, *where: str | int) -> None:
 
 
 def _no_count() -> Limits:
-    """Return the limits without one for how many values there are: that is asked of each message."""
+    """Return the limits without the number of values: that is checked for each message."""
     return replace(current_limits(), nodes=NO_LIMITS.nodes)
 
 
 def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
-    """Return what a dialect has noted on a message, a part or a tool: plain JSON, not to be changed."""
+    """Return the metadata of a dialect on a message, a part or a tool: plain JSON, which the caller must not change."""
     if thing.__dict__["metadata"] is EMPTY:
         return _NONE
     noted: Mapping[str, object] = plain_of(thing, "metadata").get(dialect, _NONE)
@@ -142,7 +142,7 @@ def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
 
 
 def fresh(model: Payload | Part, name: str) -> object:
-    """Return a JSON field as plain JSON that is the caller's own; what is text still is parsed for it alone."""
+    """Return a JSON field as plain JSON that the caller owns; a value that is stored as text is parsed for this call only."""
     kept = model.__dict__[name]
     return orjson.loads(kept) if type(kept) is bytes else thaw(kept)
 
@@ -157,7 +157,7 @@ def _path(steps: Iterable[str | int]) -> str:
 
 
 class GoodNames:
-    """Names that were looked at: most come again."""
+    """A cache of checked names: most names occur again."""
 
     __slots__ = ("_known",)
 
@@ -165,7 +165,7 @@ class GoodNames:
         self._known: set[str] = set()
 
     def hold(self, *names: object) -> bool:
-        """Whether all of these may be used as names, or are none."""
+        """Whether each value is a valid name or None."""
         known = self._known
         for name in names:
             if name is None:
@@ -180,9 +180,9 @@ class GoodNames:
 
 
 def _is_small(value: object, limits: Limits) -> bool:
-    """Whether nothing in a unit can be beyond a limit of one message, by a look at its text.
+    """Whether a unit is certainly within all limits of a message, judged by its JSON text.
 
-    Brackets count wherever they stand, because a text in the unit may be JSON that will be parsed too.
+    Brackets inside of texts count too, because such a text may be JSON that is parsed later.
     """
     try:
         text = orjson.dumps(value)
@@ -195,7 +195,7 @@ def _is_small(value: object, limits: Limits) -> bool:
 
 
 class PartsFields(TypedDict):
-    """The fields of a payload of words and other parts."""
+    """The fields of a payload of parts."""
 
     kind: Literal["parts"]
     parts: Sequence[Part]
@@ -212,7 +212,7 @@ class CallFields(TypedDict):
 
 
 class OutcomeFields(TypedDict, total=False):
-    """The fields of a result that say how the call ended."""
+    """The fields of a result that hold the outcome of the call."""
 
     result: object
     parts: Sequence[Part]
@@ -235,33 +235,33 @@ PayloadFields: TypeAlias = PartsFields | CallFields | ResultFields
 
 @dataclass(slots=True)
 class Reading:
-    """One conversation being read: what came before the present unit."""
+    """The state of reading a conversation, up to the current unit."""
 
     dialect: str
     messages: list[Message] = field(default_factory=list[Message])
     calls: dict[str, Message] = field(default_factory=dict[str, Message])
-    """Calls by whatever the format pairs them with."""
+    """Calls, by the key with which the format pairs them."""
     waiting: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
-    """Open calls in order, by whatever the format pairs them with where it gives no id."""
+    """Open calls in order, by the key with which the format pairs them if it has no ids."""
     ids: set[str] = field(default_factory=set[str])
     mark: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, Any]])
     """Metadata that every message gets."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names of ours by what the format was given instead."""
+    """Our names, by the aliases that were written instead."""
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What every message gets besides."""
+    """Fields that every message gets."""
     once: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the next message gets besides, and no other."""
+    """Fields that only the next message gets."""
     beside: Mapping[str, object] = field(default_factory=dict[str, Any])
     """Further data about the unit."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the dialect remembers of what it has read so far."""
+    """Data that the dialect keeps between units."""
     names: GoodNames = field(default_factory=GoodNames)
     limits: Limits = field(default_factory=current_limits)
 
 
 class Unit:
-    """One object of the format, with typed looks into it that say where something is wrong."""
+    """One object of the format, with typed access to its keys; an error names the place."""
 
     # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
     __slots__ = (
@@ -282,25 +282,25 @@ class Unit:
         self.reading = reading
         self.value = value
         self.position = position
-        """Its place in a list; None if it stands alone."""
+        """Its place in a list; None if it is not in a list."""
         self.root = root
-        """Where the list, or the unit that stands alone, is in the whole."""
+        """The path of the list, or of the single unit, in the body."""
         self._made_id: str | None = None
         self.id = id
         """Its id, if it is not in the unit or is already known."""
         self.is_slot = is_slot
         """Whether it is in the format's field for instructions."""
         self.is_small = _is_small(value, reading.limits)
-        """Whether nothing in it can be beyond a limit of one message."""
+        """Whether it is certainly within all limits of a message."""
         self.has_aliases = False
-        """Whether names of ours stand for what the format was given instead."""
+        """Whether an alias in it was replaced by our name."""
         self.made: list[Message] = []
         self.created_at: datetime | None = None
         self.to: tuple[str, ...] = ()
         self.turn_id: str | None = None
         self.correlation_id: str | None = None
         self.metadata: Mapping[str, Any] = _NONE
-        """This and the four before are what every message of it has."""
+        """This field and the four before it are the defaults for every message of the unit."""
         if reading.fields:
             for name, fact in reading.fields.items():
                 setattr(self, name, fact)
@@ -312,14 +312,14 @@ class Unit:
         raise DecodeError(reason, dialect=self.reading.dialect, where=_path((*self.root, *steps)))
 
     def alias(self, name: str) -> str:
-        """Return our name for what the format was given instead."""
+        """Return our name for an alias; any other name unchanged."""
         if not self.reading.aliases or name not in self.reading.aliases:
             return name
         self.has_aliases = True
         return self.reading.aliases[name]
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a text that must be there, unless there is a default for its absence."""
+        """Return the text under a key; the key is required unless there is a default."""
         value = self.value.get(key, default)
         return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", key)
 
@@ -328,7 +328,7 @@ class Unit:
         return value if value is None or type(value) is str else self.text(key)
 
     def object(self, key: str) -> dict[str, object]:
-        """Return an object; empty if it is not there or null."""
+        """Return an object; empty if it is missing or null."""
         value: Any = self.value.get(key)
         if value is None:
             return {}
@@ -336,7 +336,7 @@ class Unit:
         return found if type(value) is dict else self.fail(f"expected an object, found {kind_of(value)}", key)
 
     def objects(self, key: str) -> list[dict[str, Any]]:
-        """Return a list of objects; empty if it is not there or null."""
+        """Return a list of objects; empty if it is missing or null."""
         value: Any = self.value.get(key)
         if value is None:
             return []
@@ -349,7 +349,7 @@ class Unit:
         return found
 
     def iso_time(self, key: str) -> datetime | None:
-        """Return a time written as ISO 8601; one without a zone is UTC."""
+        """Return a time in ISO 8601; a time without a zone is read as UTC."""
         text = self.maybe_text(key)
         if text is None:
             return None
@@ -365,22 +365,22 @@ class Unit:
             self.fail("expected a time in the years 1 to 9999", key)
 
     def called(self, invocation: str) -> str | None:
-        """Return the option that an invocation called, if that was read."""
+        """Return the option that an invocation called, if the call was read."""
         call = self.reading.calls.get(invocation)
         return call.payload.option_name if call is not None and call.payload.kind == "option_call" else None
 
     def own_id(self, key: str) -> str:
-        """Return the unit's id; where it has none, one made from its place and content."""
+        """Return the unit's id; if it has none, an id made from its place and content."""
         found = self.id or self.maybe_text(key)
         if found:
             return found
-        if self._made_id is None:  # once: a unit may say thousands of messages
+        if self._made_id is None:  # computed once: a unit may have thousands of messages
             place = 0 if self.position is None else self.position
             self._made_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
         return self._made_id
 
     def refuse(self, exc: ValidationError) -> NoReturn:
-        """Say what the core refuses, and where in a message it would have been."""
+        """Raise a `DecodeError` for a value that the core refuses, with its place in the message."""
         error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))[:80]})")
 
@@ -400,10 +400,9 @@ class Unit:
         usage: Usage | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Message:
-        """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it.
+        """Make a message of this unit. The first gets the unit's id, unless an id is given; the others get `#2`, `#3`, ….
 
-        A payload is given as its fields, with parts that are made already. What is not given here is as
-        the unit has it.
+        A payload is passed as its fields, with finished parts. Fields that are not passed have the unit's values.
         """
         own_id, made, names = id or self.id or self.own_id("id"), self.made, self.reading.names
         if made:
@@ -415,7 +414,7 @@ class Unit:
         to, turn, time = self.to if to is None else to, turn_id or self.turn_id, created_at or self.created_at
         hint, correlation = role_hint_for_llm, self.correlation_id
         facts = (own_id, hint, None, turn, thread_id, to, lane, correlation, in_reply_to, None, time, usage, metadata)
-        # Without the checks that the parser and the look at the unit have made, unless something is in doubt.
+        # Skip the checks that were made on the whole unit, unless a value is in doubt.
         if (
             self.is_small
             and names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to)
@@ -428,14 +427,14 @@ class Unit:
         return message
 
     def _marked(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of a message with what every message gets."""
+        """Return the metadata of a message, including that which every message gets."""
         marked = {**self.reading.mark, **metadata}
         if self.has_aliases:
             marked[self.reading.dialect] = {**marked[self.reading.dialect], "aliased": True}
         return marked
 
     def with_notes(self, message: Message, notes: dict[str, Any]) -> Message:
-        """Return a message of this unit with more noted on it by the dialect."""
+        """Return a message of this unit with more metadata of the dialect."""
         known = plain_of(message, "metadata")
         metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
         limits = self.reading.limits
@@ -448,7 +447,7 @@ class Unit:
             self.refuse(exc)
 
     def _carefully(self, policy: str, payload: PayloadFields, facts: dict[str, Any]) -> Message:
-        """Make a message with every check, and so its parts: they may have been made without."""
+        """Make a message with every check, also of its parts, which may have been made without checks."""
         facts["metadata"] = dict(facts["metadata"])
         try:
             parts = () if payload["kind"] == "option_call" else payload.get("parts", ())
@@ -479,7 +478,7 @@ def trusted_payload(fields: PayloadFields, names: GoodNames) -> Payload | None:
 
 
 def kind_of(value: object) -> str:
-    """Say what a parsed value is, for an error."""
+    """Return the JSON type of a parsed value, for an error."""
     names = {
         "dict": "an object",
         "list": "a list",

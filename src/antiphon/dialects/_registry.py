@@ -1,4 +1,4 @@
-"""Which dialects there are, those of other packages included; which one some data is in; and the house format as one."""
+"""The registry of dialects, including those of other packages; format detection; and the house format as a dialect."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """Which dialect some data is in."""
+    """The result of `detect`: the dialect of some data."""
 
     name: str | None
     """The dialect; None if none fits, or several do."""
     reason: str
     """The reason, or the dialects that it may be."""
     candidates: tuple[str, ...]
-    """All that fit."""
+    """All dialects that fit."""
 
 
 def names() -> tuple[str, ...]:
@@ -64,10 +64,10 @@ def get(name: str) -> Dialect:
 
 
 def detect(data: Any) -> Detected:
-    """Say which dialect some data is in, and why.
+    """Return the dialect of some data, and the reason.
 
     Raises:
-        DecodeError: it is not JSON at all.
+        DecodeError: the data is not JSON.
     """
     value = _first_lines(data)
     found = {name: reason for name in names() if (reason := _recognised(name, value))}
@@ -81,7 +81,7 @@ def detect(data: Any) -> Detected:
 
 
 def _recognised(name: str, value: object) -> str | None:
-    """Ask one dialect. One of another package that cannot be loaded, or fails, recognises nothing, and breaks nothing."""
+    """Ask one dialect. If a dialect of another package cannot be loaded or fails, it counts as not recognising the data."""
     if name in _OURS:
         return get(name).recognise(value)
     try:
@@ -91,7 +91,7 @@ def _recognised(name: str, value: object) -> str | None:
 
 
 def _first_lines(data: object) -> Any:
-    """Return data as JSON; of JSON Lines, the list of them."""
+    """Return data as JSON; JSON Lines as a list."""
     try:
         return parsed(data, "json")
     except DecodeError:
@@ -107,7 +107,7 @@ def _first_lines(data: object) -> Any:
 
 
 class HouseDialect:
-    """What `dumps` writes: a conversation's first line and its messages, as a list of objects."""
+    """The house format as a dialect: a conversation's first line and its messages, as a list of objects."""
 
     name = "house"
     summary = "antiphon's own format"

@@ -8,15 +8,15 @@ one differs only in the edit.
 
 A patch is a flat list of changes, each at a path, so that it is hardly deeper than what it holds:
 
-- `{"at": path, "is": value, "was": print}`: this value instead, if what is written there still has that fingerprint;
-- `{"at": path, "add": value}`: a key more, if none is written there; inside a list, `"in"` says of what kind the item was, so
-  that the key does not go to another that has taken its place;
-- `{"at": path, "drop": print}`: a key less, if what is written there still has that fingerprint.
+- `{"at": path, "is": value, "was": print}`: replace the value, if the written value still has that fingerprint;
+- `{"at": path, "add": value}`: add a key, if no such key is written; inside a list, `"in"` is the kind of the item, so that
+  the key is not added to another item that has taken its place;
+- `{"at": path, "drop": print}`: remove a key, if the written value still has that fingerprint.
 
-A unit may hold several calls, or several results, each as an item of one list. Their messages may change places, go, or go
-elsewhere. So the residue of one item is noted on the message of that item, and comes back wherever that is written. All else
-that a unit said is noted on its first message. A change of an item is told by `"own"`; its path is what it was when it was
-read, and begins anew at the place of the item when it is written.
+A unit may hold several calls, or several results, each as an item of one list. Their messages may be moved or removed later.
+So the residue of an item is stored on the message of that item, and is restored wherever that message is written. The rest of
+the residue is stored on the first message of the unit. `"own"` marks a change of an item; its path is the one at reading, and
+is adjusted to the item's place at writing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 
 
 def residue(written: object, original: object) -> list[dict[str, Any]]:
-    """Return the changes that turn what we write into what was there; none if they are the same data."""
+    """Return the changes that turn the written data into the original; none if they are equal."""
     return [] if _same(written, original) else list(_changes(written, original, ()))
 
 
@@ -62,20 +62,20 @@ def _changes_of_object(written: dict[str, object], original: dict[str, object], 
 
 
 def _kind(item: dict[str, object]) -> str:
-    """Return what kind of thing an item of a list is: what it says of itself, or the keys it has."""
+    """Return the kind of an item of a list: its type if it has one, else its keys."""
     said = item.get("type")
     return said if isinstance(said, str) else " ".join(sorted(item))
 
 
 def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
-    """Return what we write with the residue put back, where it still fits. What is written may be changed."""
+    """Return the written data with the residue restored where it still fits. The argument may be changed."""
     for change in [change for change in changes if "in" not in change or _is_there(written, change)]:
         written = _changed(written, change["at"], change)
     return written
 
 
 def _is_there(written: Any, change: dict[str, Any]) -> bool:
-    """Whether the thing that a key is to be added to is of the kind it was."""
+    """Whether the object to which a key would be added is of the original kind."""
     box = written
     for step in change["at"][:-1]:
         try:
@@ -178,7 +178,7 @@ def gathered(
         if not patch or writing.is_other_than_it_was(message):
             continue
         kept = cast("list[dict[str, Any]]", thaw(patch))
-        if message is group[0] or message.id == stem(group[0]):  # the unit's first, wherever it stands
+        if message is group[0] or message.id == stem(group[0]):  # the first message of the unit, wherever it is now
             changes += [change for change in kept if _OWN not in change]
         if own := [change for change in kept if _OWN in change]:
             items = _items(units, whose) if items is None else items
@@ -188,13 +188,13 @@ def gathered(
 
 
 def _written(group: Sequence[Message], writing: BodyWriting) -> Iterator[str | None]:
-    """Yield the id that is written for the invocation of each message; None for words."""
+    """Yield the id that is written for the invocation of each message; None for a message of parts."""
     for message in group:
         yield None if type(message.payload) is PartsPayload else writing.aliases.invocation(message)
 
 
 def _items(units: Sequence[object], whose: InvocationIn) -> dict[object, _Place]:
-    """Return the position of each call and result, by id; without ids that are used twice, which are ambiguous."""
+    """Return the position of each call and result, by id, without ambiguous ids, which are used twice."""
     found: dict[object, _Place] = {}
     shared: set[object] = set()
     for place, unit in enumerate(units):

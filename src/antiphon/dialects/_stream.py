@@ -23,7 +23,7 @@ from antiphon.errors import DecodeError, DialectError, NewerVersionError, Stream
 from antiphon.messages import Conversation, current_limits, thaw
 
 _VERSION = 1
-"""Of the stored state."""
+"""The version of the stored state."""
 
 _ASSEMBLERS = {
     "openai-chat": "antiphon.dialects.openai_chat._stream",
@@ -112,7 +112,7 @@ class Stream:
         self._last_event = _id_of(given, event) or self._last_event
 
     def _event(self, given: RawEvent | Mapping[str, object]) -> dict[str, Any]:
-        """Return an event as an object of our own; one that is named an error is one, whatever it holds."""
+        """Return an event as our own object; an event that is named `error` is a failure, whatever it holds."""
         is_error = isinstance(given, RawEvent) and given.name == "error"
         try:
             event = _parsed(given.data if isinstance(given, RawEvent) else given, self._dialect)

@@ -1,12 +1,12 @@
 """Dialects of formats that have one JSON object per message: units are read to messages, messages written to units.
 
-A format provides four functions: `read` (a unit to messages), `together` (does this message go into the unit that was begun?),
-`write` (the messages of one unit to a unit) and `recognise`. The rest is the same for all: parsing, positions in errors, ids
-where a unit has none, the residue that brings the same data back, the shape of the whole (one unit or a list), and losses,
-which are measured as those of all other dialects are. A format gives only the reasons for them.
+A format provides four functions: `read` (a unit to messages), `together` (does this message belong to the current unit?),
+`write` (the messages of one unit to a unit) and `recognise`. The rest is shared: parsing, positions in errors, ids for units
+that have none, the residue, the shape of the body (one unit or a list), and the measurement of losses. A format only provides
+the reasons for losses.
 
-The order of decoding matters for the residue: all units are read first, then written again in the full conversation, and only
-then compared with what was there, so that encoding later sees exactly what was compared.
+The order of decoding matters for the residue. First all units are read. Then they are written again, in the full conversation.
+Only then is the output compared with the original. So a later `encode` starts from the same output that was compared.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Writing:
-    """One conversation being written: where units and calls are."""
+    """The state of writing a conversation: its units and calls."""
 
     conversation: Conversation
     heads: frozenset[str] = frozenset()
-    """The ids of those messages that a unit begins with: the ones that can be referred to."""
+    """The ids of messages with which a unit begins: only these can be referred to."""
     as_policy: str | None = None
-    """Whose words are the assistant's; None: as the hints and names say."""
+    """The policy whose messages are the assistant's; None to decide by hints and names."""
     gives_away: bool = False
-    """Whether the conversation is of no use any more, so that its JSON need not be copied."""
+    """Whether the conversation is consumed, so that its JSON need not be copied."""
     _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
 
@@ -56,8 +56,8 @@ class Writing:
     def _paired(self) -> dict[int, Message]:
         """Return the call of each result.
 
-        Where an invocation is called twice only the conversation knows which call is meant; elsewhere its index, which
-        takes longer to build, would say the same. (The journal, whose calls are apart, is not written.)
+        If an invocation is called twice, only the conversation's index knows the right call. Otherwise this finds the same
+        call without that index, which takes longer to build. (The effect lane, whose calls are separate, is not written.)
         """
         calls: dict[str, Message] = {}
         paired: dict[int, Message] = {}
@@ -80,16 +80,16 @@ class UnitDialect:
     name: str
     summary: str
     read: Callable[[Unit], None]
-    """Say the messages of one unit."""
+    """Make the messages of one unit with `unit.say`."""
     together: Callable[[Sequence[Message], Message], bool]
-    """Whether a message goes into the unit that these have begun."""
+    """Whether a message belongs to the unit of these messages."""
     write: Callable[[Sequence[Message], Writing], dict[str, Any]]
     """Write the messages of one unit."""
     recognise: Callable[[Any], str | None]
     otherwise: str
-    """Why a facet is lost, if `reasons` does not say."""
+    """The reason for the loss of a facet that is not in `reasons`."""
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Why a facet is lost, where there is more to say than that the format has no place for it."""
+    """The reasons for the loss of single facets."""
 
     def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         value = parsed_loosely(data, self.name)
@@ -110,7 +110,7 @@ class UnitDialect:
         return Conversation([message for unit in units for message in unit.made])
 
     def _read(self, value: Any) -> list[Unit]:
-        """Read all units; each has made the messages it says."""
+        """Read all units; each holds its messages."""
         reading = Reading(self.name)
         alone = not isinstance(value, list)
         units: list[Unit] = []
@@ -154,7 +154,7 @@ class UnitDialect:
         return [self._restored(group, self.write(group, writing)) for group in groups]
 
     def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
-        """Write once more, read that back, and compare."""
+        """Measure the losses: write again, read the output, and compare."""
         said = _said(conversation)
         written = Written([Piece(group, 1) for group in self._groups(said)])
         again = self._read(parsed_loosely(self._units(said, as_policy), self.name))
@@ -177,5 +177,5 @@ class UnitDialect:
 
 
 def _said(conversation: Conversation) -> Conversation:
-    """Return what is written: all but the journal, and what a repair keeps out."""
+    """Return the messages to write: all except the effect lane and those that a repair left out."""
     return Conversation(message for message in projected(conversation) if message.lane != "effect")

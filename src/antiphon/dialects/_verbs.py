@@ -1,4 +1,4 @@
-"""The verbs: decode, encode, convert; fresh ids for what was said just now; and a `Projection`, for a history that grows."""
+"""The verbs: decode, encode, convert; fresh ids for new messages; and a `Projection`, for a growing history."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from antiphon.messages import Conversation, Message, PartsPayload, new_id
 def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
     """Read a conversation from a format: bytes, text, or parsed JSON.
 
-    `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names. What has no id
-    of its own gets one from its place and content, so that reading the same data twice gives the same; `fresh_ids` gives
-    new ones instead, for what was said just now: the same words said twice are two messages.
+    `aliases` are those of the `Encoded` that was sent, if the format refused some of our ids or names. A message without an id
+    gets one from its place and content, so reading the same data twice gives the same ids. With `fresh_ids` it gets a new id
+    instead: use it for a new answer, because two answers with the same text are two messages.
 
     Raises:
-        DecodeError: the data is not that format; it says where and what was expected.
+        DecodeError: the data is not in that format; the error has the place and what was expected.
         LookupError: no dialect has that name.
     """
     read = get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
@@ -33,7 +33,7 @@ def encode(
 ) -> Encoded:
     """Write a conversation in a format, and report the losses.
 
-    `as_policy` is the viewpoint: whose words are the assistant's.
+    `as_policy` is the viewpoint: the policy whose messages are the assistant's.
 
     Raises:
         EncodeError: `losses="raise"`, and something would be lost.
@@ -70,7 +70,7 @@ def convert(
 
 
 def with_fresh_ids(conversation: Conversation, dialect: str) -> Conversation:
-    """Return a conversation in which every id that the dialect made is a new one; what they link stays linked."""
+    """Return a conversation with new ids in place of those that the dialect made; references between messages are kept."""
     made = re.compile(re.escape(dialect) + r"-\d+-[0-9a-f]{12}")
     known: dict[str, str] = {}
 
@@ -99,15 +99,15 @@ def _renamed(message: Message, *, renamed: Callable[[str], str]) -> Message:
 
 # ---------------------------------------------------------------- a history that grows
 
-# An agent sends its whole history with every request. Writing all of it each time is work that grows with the square of its
-# length; what was written for the beginning is still right, because a longer history begins like a shorter one.
+# An agent sends its whole history with every request. Writing all of it each time takes quadratic time. The output for the
+# beginning stays valid, because the output of a longer history begins like that of a shorter one.
 
 
 class Projection:
-    """Writes a conversation in one format, again and again, and each time only what is new.
+    """Writes a growing conversation in one format, each time only the new messages.
 
-    The value is that of `encode`, but the units in it are the same objects from one time to the next: send them, do not
-    change them. It is made for one conversation and one task; where the beginning is another, it writes all anew.
+    The value is that of `encode`, but its units are the same objects each time: send them, do not change them. Use one for
+    one conversation in one task. If the beginning has changed, it writes everything again.
     """
 
     def __init__(self, dialect: str, *, as_policy: str | None = None, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""One conversation that is written as a body: who speaks, what was noted, and which names and labels are used.
+"""The state of writing a conversation as a body: roles, metadata of the dialect, aliases and labels.
 
 Ids and names that a format refuses are replaced by aliases that it accepts. The same text always gets the same alias, so a
 longer history begins like a shorter one.
@@ -28,15 +28,15 @@ class BodyWriting:
     options: Mapping[str, object]
     aliases: Aliases
     media: int = 0
-    """How many media have a label so far."""
+    """The number of media that have a label so far."""
     is_regular: bool = False
-    """Whether all is written in the order it was said, and no call is open."""
+    """Whether all messages are written in their order, and no call is open."""
     previous: Sequence[Message] | None = None
     """The messages of the unit that was written last."""
     memory: dict[object, Any] = field(default_factory=dict[object, Any])
-    """What the dialect remembers of what it has written so far."""
+    """Data that the dialect keeps between units."""
     is_in_native: bool = False
-    """Whether the unit that is being written was read from this format."""
+    """Whether the current unit was read from this format."""
 
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
@@ -47,26 +47,26 @@ class BodyWriting:
         return not self.is_native(message) and not is_left_out(message)
 
     def notes(self, thing: Message | Part | Tool) -> Mapping[str, Any]:
-        """Return what this dialect has noted on a message or part: plain JSON, not to be changed."""
+        """Return the metadata of this dialect on a message or part: plain JSON, which the caller must not change."""
         return notes_of(thing, self.dialect)
 
     def setting(self, part: Part, name: str, *also: str) -> Any:
-        """Return a setting that this dialect, or one that has the same, knows of a part."""
+        """Return a setting of a part from the metadata of this dialect, or of one that has the same setting."""
         if part.__dict__["metadata"] is EMPTY:
             return None
         known = plain(part.metadata)
         return next((known[each][name] for each in (self.dialect, *also) if name in known.get(each, {})), None)
 
     def file_name(self, part: MediaPart) -> str | None:
-        """Return the name of a file. What was read from this format before a name had its own place has it as the hint."""
+        """Return the name of a file. Messages that earlier versions read from this format have it as the hint."""
         return part.file_name or (part.prompt_hint if self.is_in_native else None)
 
     def own(self, part: ForeignPart) -> Any:
-        """Return what a part holds that only this dialect understands."""
+        """Return the value of a part that only this dialect can express."""
         return thaw(part.value)
 
     def labelled(self, parts: Iterable[Part]) -> Iterable[Part]:
-        """Return parts, each medium with a label before it if one is asked for; they are counted through the conversation."""
+        """Return parts; if labels are on, each medium has a numbered label before it, counted over the conversation."""
         return self._with_labels(parts) if self.options.get("media_labels") else parts
 
     def _with_labels(self, parts: Iterable[Part]) -> Iterable[Part]:
@@ -78,7 +78,7 @@ class BodyWriting:
             yield part
 
     def role(self, message: Message) -> str:
-        """Return whose words these are: the viewpoint decides, else the hint, else the name."""
+        """Return the role of a message: by the viewpoint, else by the hint, else by the name."""
         fields = message.__dict__
         if type(fields["payload"]) is not PartsPayload:
             return "assistant" if type(fields["payload"]) is OptionCallPayload else "tool"
@@ -88,12 +88,12 @@ class BodyWriting:
         return hint if hint == "user" or hint == "assistant" else usual_role(message)  # noqa: PLR1714 (most have one of these)
 
     def side(self, message: Message) -> str:
-        """Return in whose unit a message stands: a result in the user's."""
+        """Return the role of a message's unit: a result is in a unit of the user."""
         role = self.role(message)
         return "user" if role == "tool" else role
 
     def is_other_than_it_was(self, message: Message) -> bool:
-        """Whether a message is written from another viewpoint, or with labels: what was noted of its form does not fit."""
+        """Whether a message is written from another viewpoint or with labels, so that its residue does not fit."""
         if self.as_policy is not None and message.payload.kind == "parts" and self.role(message) != usual_role(message):
             return True
         return bool(self.options.get("media_labels")) and any(isinstance(part, MediaPart) for part in message.parts)
@@ -104,11 +104,11 @@ class BodyWriting:
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 _PRINT = 10
 _LONGEST = 40
-"""Characters of an alias: every provider takes as many."""
+"""The most characters of an alias: every provider accepts this many."""
 
 
 class Aliases:
-    """What is written in place of invocation ids, option names and speakers."""
+    """The aliases of invocation ids, option names and speakers."""
 
     __slots__ = ("_reused", "_said", "given", "ids", "options", "speakers")
 
@@ -118,30 +118,30 @@ class Aliases:
         self.given: dict[str, str] = {}
         """Our names, by alias."""
         self.ids = _Spelled(target.call_id, self._said, self.given)
-        """What to write for the id of an invocation, by that id; for a second use of it, ask `invocation`."""
+        """The id to write for an invocation, by its id; for a second use of an id, see `invocation`."""
         self.options = _Spelled(target.option_name, self._said, self.given)
-        """What to write for the name of an option, by that name."""
+        """The name to write for an option, by its name."""
         self.speakers = _Spelled(target.speaker or target.option_name, self._said, self.given)
-        """What to write for a policy, by its name, where the format says who speaks."""
+        """The name to write for a policy, by its name, if the format names speakers."""
 
     def begin(self, said: Sequence[Message], reused: Mapping[int, int]) -> None:
-        """Take note of what is said: names that came from the format itself are kept, unless they were aliases there."""
+        """Register messages: names that came from the format itself are kept, unless they were aliases there."""
         self._reused = reused
         self._said.begin(said)
 
     def add(self, more: Sequence[Message]) -> None:
-        """Take note of more that is said."""
+        """Register more messages."""
         self._said.add(more)
 
     def accept(self, invocations: Sequence[str]) -> bool:
-        """Whether all these ids may be written as they are."""
-        # In every format an id is a run of one alphabet. So all of them fit if they do in a row, in a third of the time.
+        """Whether all these ids can be written unchanged."""
+        # In every format an id is a run of one alphabet. So all ids are valid if their concatenation is: a third of the time.
         spelling = self.ids.spelling
         is_short = max(map(len, invocations), default=0) <= spelling.longest
         return is_short and (not invocations or spelling.pattern.fullmatch("".join(invocations)) is not None)
 
     def hold(self, more: Iterable[Message]) -> bool:
-        """Whether all that was written is right if more is said: no name is kept there that has an alias."""
+        """Whether the earlier output stays valid with more messages: no name that it uses has an alias."""
         return not self.given or self._said.kept_of(more).isdisjoint(self.given.values())
 
     def invocation(self, message: Message) -> str:
@@ -157,7 +157,7 @@ class Aliases:
 
 
 class _Said:
-    """The names in what is said; looked for when the first of them is refused."""
+    """The names in the messages; collected when the first name is refused."""
 
     __slots__ = ("_dialect", "_found", "_messages")
 
@@ -176,13 +176,13 @@ class _Said:
             self._found = kept | self.kept_of(more), names | set(_names(more))
 
     def names(self) -> tuple[set[str], set[str]]:
-        """Return the names that are kept as they are, and all names."""
+        """Return the names that are kept unchanged, and all names."""
         if self._found is None:
             self._found = self.kept_of(self._messages), set(_names(self._messages))
         return self._found
 
     def kept_of(self, messages: Iterable[Message]) -> set[str]:
-        """Return the names of those messages that came from the format itself, with no alias in them."""
+        """Return the names of the messages that came from the format itself, without aliases."""
         return set(_names(filter(self._has_own_names, messages)))
 
     def _has_own_names(self, message: Message) -> bool:
@@ -191,7 +191,7 @@ class _Said:
 
 
 class _Spelled(dict[str, str]):
-    """What to write for each text that was asked for; whether it is accepted is found out once."""
+    """A cache of the text to write for each id or name; each is checked once."""
 
     __slots__ = ("_given", "_said", "spelling")
 
@@ -207,19 +207,19 @@ class _Spelled(dict[str, str]):
         return written
 
     def alias(self, text: str, seed: str) -> str:
-        """Return another name for a text, the same for the same seed."""
+        """Return an alias for a text, the same for the same seed."""
         start = _PLAIN.sub("_", text)[: min(self.spelling.longest, _LONGEST) - _PRINT - 1]
         if not start[:1].isalpha():
             start = f"x{start[1:]}"
         alias = f"{start}_{sha256(seed.encode()).hexdigest()[:_PRINT]}"
-        if alias in self._said.names()[1]:  # somebody has this very name
+        if alias in self._said.names()[1]:  # a real name is equal to the alias
             return self.alias(text, f"{seed} again")
         self._given[alias] = text
         return alias
 
 
 def _names(messages: Iterable[Message]) -> Iterator[str]:
-    """Yield the names that are written of messages."""
+    """Yield the names in messages that are written."""
     for message in messages:
         yield message.policy
         if not isinstance(message.payload, PartsPayload):

@@ -1,4 +1,4 @@
-"""What was said: the contract of a ledger, its stores, and what can be done with what is in it."""
+"""The ledger: its contract, its stores, and the values that they take and return."""
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger

@@ -1,19 +1,19 @@
-"""Admission: which messages a thread takes in, decided in one place for every store, without touching one.
+"""Admission: decides which messages a thread accepts, in one place for all stores. It reads and writes no store itself.
 
-A store looks up the thread's state and its open calls, asks `admit`, and writes down what it says, all in one transaction.
-The questions are asked in this order, and the first refusal is the answer; nothing has been written then.
+A store looks up the state of the thread and its open calls, calls `admit`, and writes the rows that it returns, all in one
+transaction. `admit` checks in this order and raises at the first failure, before anything is written:
 
-1. Is this the owner? An append must give the epoch of the thread; `post` need not.
-2. Is it there already? The same id with the same bytes is not written again, and the answer is the record that is there.
-   So a caller that does not know whether an append arrived sends it again. If nothing is left, nothing more is asked or done.
-3. Is the thread as long as the caller believes?
-4. Does each message keep the rules: an id of its own, a result after its call, one result a call, of the same option?
-   Nothing from outside calls or answers an invocation that is open in the thread, whatever else it is allowed.
-5. Of what comes from outside, which calls are still open? Each gets an error result: they are never executed (see `_outside`).
+1. Owner: an append must pass the epoch of the thread; a `post` need not.
+2. Repetition: a message with a known id and the same bytes is not written again; its stored record is returned. So a caller
+   that does not know whether an append succeeded can repeat it. If all messages are repeated, the later checks are skipped.
+3. Version: the thread has as many messages as the caller expects.
+4. Rules: each message has its own id; a result follows its call; a call has one result, of the same option. A message from
+   outside must not call or answer an invocation that is open in the thread, even with `allow_foreign`.
+5. Calls from outside that are still open: each gets an error result, because they are never executed (see `_outside`).
 
-The calls that are open are kept with the thread (see `_pairing`), so no question needs a look at its length; and with every
-row stands the place of the first call since nothing was open, so that a fork there knows how far to look back to pair the
-calls in between again.
+The open calls are stored with the thread (see `_pairing`), so a check takes the same time however long the thread is. Each row
+stores the place of the first call since no call was open (`open_from`): a fork at that row reads back to there to find the
+open calls.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from antiphon.ledger._request import AppendEntry, AppendRequest
 from antiphon.messages import Message, dumps
 from antiphon.messages.keys import kind_of
 
-# The codes under which `antiphon.checks` finds the same in a history that is there already.
+# `antiphon.checks` reports the same faults of an existing history under these codes.
 RESULT_BEFORE_CALL = "AP103"
 SECOND_RESULT = "AP104"
 DUPLICATE_ID = "AP108"
 
 _MONEY = Context(prec=50, traps=[])
-"""Sums of cost: more digits than money has, and no surprise where a cost is absurd."""
+"""The context of sums of cost: more digits than any amount of money has, and no exception if a cost is absurd."""
 _MOST_TOKENS = 2**63 - 1
 
 
 class Spent(NamedTuple):
-    """What messages have cost: tokens in and out, and money."""
+    """The usage of messages: input and output tokens, and cost."""
 
     input_tokens: int
     output_tokens: int
@@ -53,17 +53,17 @@ NOTHING_SPENT = Spent(0, 0, "0")
 
 
 class State(NamedTuple):
-    """What is known of a thread without reading it."""
+    """The state of a thread that is stored beside its messages."""
 
     thread_id: str
     seq: int
     hash: bytes
     epoch: int
-    """That of the owner; 0 if there never was one; negative if the last one released the thread."""
+    """The epoch of the owner; 0 if there never was an owner; negative if the last owner has released the thread."""
     run: int
-    """The place of the last message that is no call."""
+    """The place of the last message that is not a call."""
     open_from: int | None
-    """The place of the first call since nothing was open; None if nothing is."""
+    """The place of the first call since no call was open; None if no call is open."""
     status: str | None
     pattern: str | None
     created_at: int
@@ -74,13 +74,13 @@ class State(NamedTuple):
     forked_from: str | None
     forked_at: int | None
     is_redacted: bool | None = None
-    """Whether secrets are taken out of what is appended, as since the thread began; None if that was not noted then."""
+    """Whether appended messages are redacted, decided when the thread was created; None for threads of older formats."""
     owner: int | None = None
     """The key of the host that owns it (see `_ownership`)."""
     kind: str | None = None
-    """What kind of host can run it."""
+    """The kind of host that can run it."""
     due_at: int | None = None
-    """When it has something to do."""
+    """When it has work to do."""
     posted: int = 0
     """The place of the last posted message that no owner has reported as seen."""
     unfit: str | None = None
@@ -92,26 +92,26 @@ class AdmittedRow(NamedTuple):
 
     record: Record
     message: Message
-    """Without a thread, if it was given so."""
+    """As the caller passed it: it may have no thread."""
     hash: bytes
     open_from: int | None
-    """That of the state after it."""
+    """The `open_from` of the state after it."""
 
 
 class Admission(NamedTuple):
-    """What is to be written, and what is to be answered."""
+    """The decision on an append: the rows to write, and the records to return."""
 
     state: State
     pairing: Pairing
-    """Which calls are open then."""
+    """The open calls after the append."""
     rows: Sequence[AdmittedRow]
     records: tuple[Record, ...]
     is_new: bool
-    """Whether there is anything to write; if not, snapshot and status were written the first time."""
+    """Whether there is anything to write. If not, the append is repeated: its snapshot and status are stored already."""
 
 
 class Lookup(Protocol):
-    """What the admission may ask about a thread, the part included that it shares with its origin."""
+    """The questions that the admission asks about a thread, including the messages that it shares with its origin."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         """Return the records with this message id: none or one, or several in an imported history."""
@@ -135,6 +135,8 @@ def admit(state: State, open_calls: OpenCalls, request: AppendRequest, lookup: L
         AppendConflictError: the thread has another length than expected.
         AppendRefusedError: a message breaks a rule, and the history is not admitted as foreign.
     """
+    # The epoch first, even for an append that is empty or repeated: a success would tell a fenced owner that it still owns the
+    # thread.
     epoch = request.epoch or 0
     if not request.is_post and (epoch != state.epoch or epoch < 0):
         raise FencedError(state.thread_id, request.epoch, abs(state.epoch))
@@ -184,6 +186,7 @@ class _Admitting:
         there = self._lookup.with_id(message.id)
         if (there or message.id in self._written) and (known := self._same(message, body, there)):
             return known
+        # Only before the first new message: a repeated append succeeds, although it has itself changed the version.
         if not self.rows:
             self.check_version()
         if self._request.is_outside:
@@ -199,7 +202,11 @@ class _Admitting:
         return record
 
     def _same(self, message: Message, body: bytes, there: Sequence[Record]) -> Record | None:
-        """Return the record of a message that is there already; if its id is that of another, it is refused."""
+        """Return the record of a message that is stored already.
+
+        Raises:
+            AppendRefusedError: another message has its id.
+        """
         found: list[Record] = [*there, *self._written.get(message.id, ())]
         for record in found:
             if record.body == body:
@@ -208,18 +215,18 @@ class _Admitting:
         return None
 
     def _there(self, row: AppendEntry) -> Record | None:
-        """Return the record of a row from outside that the thread has already, as it came."""
+        """Return the record of a row from outside that the thread has already, with the same bytes."""
         return next((record for record in self._lookup.with_id(row.message.id) if record.body == row.body), None)
 
     def close_calls(self, records: Sequence[Record]) -> list[Record]:
-        """Close the calls from outside that are still open, and return the results; those from an earlier time too.
+        """Close the calls from outside that are still open, and return all such results, including stored ones.
 
-        A call that was there before and is open is the thread's own: it stays open.
+        A call that was open before this append is the thread's own: it stays open.
 
         Raises:
-            AppendRefusedError: one cannot be closed, because its result stands before it.
+            AppendRefusedError: a call cannot be closed, because its result precedes it.
         """
-        self._is_lenient = True  # which of two calls with the same invocation gets which result does not matter
+        self._is_lenient = True  # two calls may have the same invocation: either may get either result
         calls = [each for each in zip(self._request.entries, records, strict=True) if each[0].message.kind == "option_call"]
         open_calls = [(_closing(entry, self._state.thread_id), record.seq in self.pairing.opened) for entry, record in calls]
         found = [self.admit(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
@@ -231,7 +238,7 @@ class _Admitting:
         return [record for record in found if record is not None]
 
     def _refuse_open(self, message: Message) -> None:
-        """Refuse what would call or answer, from outside, an invocation that was open before this append."""
+        """Refuse a message from outside that calls or answers an invocation which was open before this append."""
         payload = message.payload
         if payload.kind != "parts" and self._open_before.of((message.lane == "effect", payload.invocation_id)):
             reason = f"invocation {payload.invocation_id!r} is an open call of this thread; nothing from outside may answer it"
@@ -263,7 +270,7 @@ class _Admitting:
             raise AppendRefusedError(reason, self._state.thread_id, code, message.id)
 
     def new_state(self) -> State:
-        """Return the state of the thread with all admitted messages."""
+        """Return the state of the thread after all admitted messages."""
         request, pairing = self._request, self.pairing
         (name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean,
          owner, kind, due_at, posted, unfit) = self._state  # fmt: skip
@@ -311,7 +318,7 @@ def _closing(call: AppendEntry, thread_id: str) -> AppendEntry:
 
 
 def spent(before: Spent, messages: Iterable[Message]) -> Spent:
-    """Return what was spent, that of further messages included."""
+    """Return the sum of earlier usage and the usage of further messages."""
     usages = [usage for message in messages if (usage := message.usage) is not None]
     if not usages:
         return before

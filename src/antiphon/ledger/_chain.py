@@ -1,8 +1,8 @@
 """Records and their hash chain: a message as the ledger holds it, with its place, its link and its time.
 
-Each link is the SHA-256 of the link before it, the time of recording and the message's bytes; before the first stands the
-hash of the thread's own name. So one changed bit, a row taken out and two rows swapped all break the chain at a place that can
-be named; a head that is kept elsewhere also shows a tail that was cut off. A branch goes on from its parent's link.
+Each link is the SHA-256 of the previous link, the time of recording and the message's bytes. The link before the first is the
+hash of the thread's id. So a changed bit, a missing row and swapped rows all break the chain at a known place. A head that is
+kept elsewhere also reveals that the end of a thread was removed. A branch continues the chain of its origin.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def from_micros(micros: int) -> datetime:
 
 
 class Record:
-    """A message as stored. Two records are equal when place, bytes, link and time are."""
+    """A message as stored. Two records are equal if their place, bytes, link and time are equal."""
 
     __slots__ = ("_message", "body", "hash", "recorded_at", "seq")
 
@@ -53,12 +53,12 @@ class Record:
         self.hash = hash
         """SHA-256, in hex, of the link before, the time and the body."""
         self.recorded_at = recorded_at
-        """When the ledger took it in."""
+        """When the ledger stored it."""
         self._message = message
 
     @property
     def message(self) -> Message:
-        """The message; read from the bytes when first looked at, without limits: it was checked when it was appended.
+        """The message. It is decoded at the first access, without limits: they were checked when it was appended.
 
         Raises:
             NewerVersionError: a later version of antiphon wrote it.

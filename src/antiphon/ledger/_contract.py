@@ -1,32 +1,33 @@
-"""Ledger: what every store of messages promises, in prose and as a protocol. `antiphon.testing.check_ledger` proves it.
+"""Ledger: the promises of every message store, in prose and as a protocol. `antiphon.testing.check_ledger` checks a store.
 
-**Durable.** When `append` returns, the messages are there for good: after a crash at any instruction, and, in a store on disk,
-after a power cut. If it raises, or the process dies, they are there as a whole or not at all, and appending them again
-gives exactly one copy: the same id with the same bytes is not written again, with others it is refused.
+**Durable.** When `append` returns, the messages are stored for good: they survive a crash at any instruction and, in a store
+on disk, a power cut. If it raises, or the process dies, either all of the messages are stored or none. Appending them again
+leaves exactly one copy: a message with a known id and the same bytes is not written again; with other bytes it is refused.
 
-**In order.** The messages of a thread have `seq` 1, 2, 3, … without a gap. All readers see the same order, none sees a
-message before the one that precedes it, and what was acknowledged before an append began stands before it.
+**In order.** The messages of a thread have `seq` 1, 2, 3, … without a gap. All readers see the same order, and no reader sees
+a message before its predecessor. A message that was acknowledged before an append began precedes the messages of that append.
 
-**Together.** The messages of one append, its snapshot and the thread's status are committed together; so are a posted message
-and the mark that its thread is due.
+**Atomic.** One transaction commits the messages of an append, its snapshot and the thread's status. One transaction commits
+a posted message and the mark that its thread is due.
 
-**One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
-transaction, so a host that has lost the thread cannot write, however late it notices. That holds for every append, also
-for one that changes nothing, because it is empty or there already. All others use `post`.
+**One owner.** `claim` returns an epoch. From then on, every append must pass the latest epoch. The store compares it in the
+transaction that writes, so a host that has lost the thread cannot write, however late it notices. This holds for every append,
+including one that is empty or already stored. A caller that is not the owner uses `post`.
 
-**Hosts.** A process that runs threads is a host, and lives while it beats within its lease. A thread of a host that lives is
-given to nobody else. A lease says who may claim a thread, never who may append: only the epoch does. So a host that slept past
-its lease goes on with the threads that nobody has claimed since, and is fenced in all others. Clocks that jump end no lease.
+**Hosts.** A process that runs threads is a host. It is alive while it renews its lease with `beat`. No other host can claim
+the thread of a host that is alive. A lease decides who may claim a thread; only the epoch decides who may append. So a host
+that slept past its lease continues the threads that nobody has claimed since, and is fenced in the others. A clock that jumps
+ends no lease.
 
-**Due.** `post` marks its thread as due in its own transaction, and the mark stays until an owner reports that it has seen the
-message. So a message that was posted and not taken up is found by `take` after any crash. `ledger/_ownership.py` has the
-exact rules.
+**Due.** `post` marks its thread as due in the same transaction. The mark stays until an owner reports the message as seen. So
+`take` finds a posted message that no owner has handled, after any crash. `ledger/_ownership.py` has the exact rules.
 
-**Without secrets.** What looks like a secret is taken out before anything is stored, unless the ledger was told otherwise, and
-what was stored is what comes back. A thread goes on as it began, redacted or not. Names are refused and not rewritten.
+**Without secrets.** The ledger removes secrets before it stores a message, unless it was opened with `redaction="off"`.
+Callers get the stored form back. A thread stays redacted or unredacted from its first message on. A name that looks like a
+secret is refused, not rewritten.
 
-**Unaltered.** What was stored comes back byte for byte, with a chain of hashes over it. What was altered in the store is
-found when it is read, named, and never handed out.
+**Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
+an altered message and never returns it.
 
 Reading an unknown thread returns no messages. A ledger belongs to the event loop it was opened in.
 """
@@ -64,15 +65,15 @@ StateT = TypeVar("StateT")
 
 
 class Ledger(Protocol):
-    """What was said, in threads, for good."""
+    """A durable store of messages, in threads."""
 
     # ------------------------------------------------------------ writing
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
-        """Return what is taken out of messages before they are stored in a thread; None if nothing is.
+        """Return the rules by which messages of a thread are redacted before they are stored; None if they are not redacted.
 
-        It stays the same as long as the thread is there and the ledger is open. So a caller that cannot wait for an append
-        knows what will be stored: `redaction.message(message)`.
+        The rules of a thread do not change while the ledger is open. So a caller that does not wait for an append knows the
+        message that will be stored: `redaction.message(message)`.
         """
         ...
 
@@ -89,15 +90,15 @@ class Ledger(Protocol):
         allow_foreign: bool = False,
         outside: bool = False,
     ) -> tuple[Record, ...]:
-        """Write messages to the end of a thread, and return them as stored once that is durable.
+        """Append messages to a thread, and return their records once they are durable.
 
-        A message without a thread gets this one. `expected_version` is how many messages the caller believes are there.
-        `allow_foreign` admits histories that do not keep the rules for calls, results and ids. Cancelling the caller does
-        not withdraw it.
+        A message without a thread gets this one. `expected_version` is the number of messages that the caller expects in the
+        thread. `allow_foreign` admits histories that break the rules for calls, results and ids. Cancelling the caller does
+        not withdraw the append.
 
-        `outside` says that the messages come from a file or from another program: they are stored as talk. Rows of the other
-        lanes become foreign history, which nothing acts on, after the talk; calls that are still open get an error result.
-        What is returned are then all records that this stores.
+        `outside` says that the messages come from a file or from another program. They are stored as talk. Rows of the other
+        lanes are stored after the talk as foreign history, which nothing acts on. Calls that are still open get an error
+        result. The append then returns all records that it has stored.
 
         Raises:
             AppendConflictError: the thread has another length than expected.
@@ -105,22 +106,23 @@ class Ledger(Protocol):
             FencedError: the thread was claimed, and `epoch` is not its owner's; or its owner has released it.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: a name, a status or a pattern looks like a secret, and the thread is redacted.
-            ValueError: a message is of another thread, or a name is none.
+            ValueError: a message belongs to another thread, or a name is not valid.
         """
         ...
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        """Append one addressed message, as anyone may, whether the thread is claimed or not, and mark the thread as due.
+        """Append one addressed message, and mark the thread as due. The caller need not own the thread.
 
-        A thread without a kind gets that of the first receiver's address.
+        A thread without a kind gets the kind of the first receiver's address.
 
-        `by` is the name of an author outside: the message is stored under that name, as talk (see `append`).
+        `by` is the name of an outside author: the message is stored under that name, as talk (see `append`).
 
         Raises:
             AppendRefusedError: it breaks a rule.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: the name of the thread looks like a secret, and the thread is redacted.
-            ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.
+            ValueError: the message has no receiver, is in the effect lane, or belongs to another thread; or `by` is a reserved
+                name.
         """
         ...
 
@@ -129,20 +131,20 @@ class Ledger(Protocol):
     async def beat(self, host: Host) -> datetime:
         """Register a host, or renew its lease; return when the lease ends, by the port's clock.
 
-        A host that slept past its lease may beat again: it keeps the threads that nobody has claimed since. A process that
-        has the name of a host that does not live is another host: it does not get its threads.
+        A host that slept past its lease may beat again: it keeps the threads that nobody has claimed since. A new process with
+        the name of a dead host is another host: it does not own the dead host's threads.
 
         Raises:
-            HostNameTakenError: another process of that name lives.
+            HostNameTakenError: another living process has that name.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: a name in it looks like a secret.
         """
         ...
 
     async def leave(self, host: Host) -> None:
-        """End a host: its threads are free at once. It must not start anything afterwards; a later `beat` begins anew.
+        """Unregister a host: other hosts may take its threads at once. A later `beat` registers it again.
 
-        To leave twice, or without a beat, is no error.
+        The host must not start any work after the call. Leaving twice, or without a beat, is not an error.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
@@ -150,23 +152,23 @@ class Ledger(Protocol):
         ...
 
     async def hosts(self) -> tuple[HostStatus, ...]:
-        """Return all hosts by name: those that live, and those that do not and still own threads."""
+        """Return all hosts, sorted by name: those that are alive, and those that are dead and still own threads."""
         ...
 
     async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
-        """Become the owner of a thread: return a new epoch, which every append from now on must bring.
+        """Become the owner of a thread, and return its new epoch, which every later append must pass.
 
-        The epoch is always a new one, also for a host that owns the thread already: what it had begun under the old one is
-        fenced. `kind` says what kind of host can run the thread: a kind of actor, or `run/<name>`. A host that claims a
-        thread takes back that its build is unfit for it. Without `by`, the thread is taken from its owner, and has no host.
+        The epoch is new even if the host owns the thread already: appends under the old epoch are then fenced. `kind` is the
+        kind of host that can run the thread: a kind of actor, or `run/<name>`. A claim removes the mark that the host's build
+        is unfit for the thread. Without `by`, the claim takes the thread from its owner, and no host owns it.
 
         Raises:
-            OwnedError: another host that lives has it.
+            OwnedError: another living host owns it.
             UnknownHostError: the host has never beaten, or has left.
             HostExpiredError: its lease is over.
             LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: the kind looks like a secret, or there is no such thread and its name does.
-            ValueError: a name is none.
+            SecretNameError: the kind looks like a secret, or the thread is new and its name does.
+            ValueError: a name is not valid.
         """
         ...
 
@@ -180,28 +182,28 @@ class Ledger(Protocol):
         unfit: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Give a thread up: nobody owns it, and the next append needs a claim.
+        """Give up a thread: it has no owner then, and the next append needs a claim.
 
-        `seen` is the place of the last message that the owner has taken up; a message that was posted after it leaves the
+        `seen` is the place of the last message that the owner has handled; a message that was posted after it leaves the
         thread due. `wake_at` is when the thread is due again. `unfit` is a build that cannot continue the thread, and `reason`
         says why: the thread is due at once, but `take` never gives it to a host of that build.
 
         Raises:
-            FencedError: `epoch` is not that of the owner; nothing was changed.
+            FencedError: `epoch` is not the owner's; nothing was changed.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: the build looks like a secret.
             UnknownThreadError: there is no such thread.
-            ValueError: `unfit` and `reason` are not given together, or the build is no name.
+            ValueError: only one of `unfit` and `reason` is given, or the build is not a valid name.
         """
         ...
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
-        """Claim threads that have something to do and no living owner, the longest due first; never two hosts the same.
+        """Claim threads that have work to do and no living owner, the longest due first. No two hosts get the same thread.
 
-        A thread has something to do if it was posted to and no owner has reported that as seen, if the `wake_at` of its
-        release has come, or if its owner died and left open calls. `kinds` are those that the host can run, by default
-        `by.kinds`; None among them is for threads without a kind. Threads that the host's build is unfit for are left out.
-        A call that finds nothing writes nothing, so it may be repeated every second.
+        A thread has work to do if it has a posted message that no owner has reported as seen, if the `wake_at` of its release
+        has passed, or if its owner died and left open calls. `kinds` are the kinds that the host can run, by default
+        `by.kinds`; None among them stands for threads without a kind. Threads that the host's build is unfit for are left
+        out. A call that finds nothing writes nothing, so a host may repeat it every second.
 
         Raises:
             UnknownHostError: the host has never beaten, or has left.
@@ -212,11 +214,11 @@ class Ledger(Protocol):
         ...
 
     async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
-        """Return the host's threads that were posted to, each with the place of the last posted message.
+        """Return the host's threads that have posted messages, each with the place of the last one.
 
-        A thread is named again with every call until the host reports that it has taken up the message: `seen` maps threads
-        to the place of the last message that was taken up, durably. Threads in it that the host does not own are ignored.
-        Without `seen` nothing is written, so it may be called many times a second.
+        Every call returns a thread again until the host reports the message as seen: `seen` maps threads to the place of the
+        last message that the host has durably handled. Threads in it that the host does not own are ignored. Without `seen`
+        nothing is written, so a host may call this many times a second.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
@@ -226,44 +228,45 @@ class Ledger(Protocol):
     async def fork(
         self, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
     ) -> ThreadSummary:
-        """Begin a branch: a thread of its own that shares the messages up to and including `at` (or the last of a step).
+        """Create a branch: a new thread that shares the messages up to and including `at` (or the last message of a step).
 
-        What is shared is not copied. Calls that are open there get a result of type `forked` in the branch, so that
-        they are not run a second time. Without `at` and `at_step` it branches off at the end; without `into` it gets a new id.
+        Shared messages are not copied. Calls that are open at that place get a result of type `forked` in the branch, so that
+        they do not run a second time. Without `at` and `at_step`, the branch starts at the end of the thread; without `into`,
+        it gets a new id.
 
         Raises:
             SecretNameError: `into` looks like a secret.
             UnknownThreadError: there is no such thread.
-            ValueError: the place is not in the thread, or there is a thread called `into`.
+            ValueError: the place is not in the thread, or a thread called `into` exists.
         """
         ...
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
-        """Write rows that were read from a ledger back, with their times and hashes, into threads that do not exist.
+        """Write rows that were read from a ledger, with their times and hashes, into threads that do not exist yet.
 
-        `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
-        of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
-        or none. They have no owner. One with open requests is due, of the kind of the actor that the first was for. Status,
-        pattern and snapshots are not in the rows, so they are not restored.
+        Keep `heads` apart from the rows (see `heads`): the rows of a thread are accepted only if their chain ends exactly at
+        its head. A branch needs its origin, in the ledger or among the journals. Either all threads are restored or
+        none. A restored thread has no owner. A thread with open requests is due; its kind is the kind of the actor that the
+        first request addresses. Status, pattern and snapshots are not in the rows, so they are not restored.
 
         Raises:
-            RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.
+            RestoreRefusedError: a thread has no head, does not match it, or exists already; or its origin does not exist.
             LedgerUnavailableError: the store is locked, full or failing.
-            ValueError: a thread's id is none.
+            ValueError: a thread's id is not a valid name.
         """
         ...
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        """Remove a thread for good, and return the names of what was removed. Copies in backups stay.
+        """Delete a thread for good, and return the ids of the deleted threads. Copies in backups stay.
 
         Raises:
             UnknownThreadError: there is no such thread.
-            ValueError: branches share its messages, and they are not to be removed too.
+            ValueError: branches share its messages, and `with_branches` is False.
         """
         ...
 
     async def expire(self, before: datetime) -> tuple[str, ...]:
-        """Remove the threads that nothing was said in since a time; those that a younger branch needs stay."""
+        """Delete the threads whose last change is before a time, except those that a younger branch needs."""
         ...
 
     # ------------------------------------------------------------ reading
@@ -272,21 +275,21 @@ class Ledger(Protocol):
         """Read a thread from `after` to `before`, neither included; `reverse` begins at the end.
 
         Raises:
-            LedgerCorruptError: a message is not as it was written; those before it were given out.
-            UnknownThreadError: it was deleted while it was read, and what is left cannot be given out.
+            LedgerCorruptError: a stored message was altered; the messages before it have been returned.
+            UnknownThreadError: the thread was deleted during the read.
         """
         ...
 
     async def head(self, thread_id: str) -> Head:
-        """Return where a thread ends; `seq` is 0 for an empty thread."""
+        """Return the head of a thread; `seq` is 0 for an empty thread."""
         ...
 
     async def heads(self) -> tuple[Head, ...]:
-        """Return where every thread ends, to be kept somewhere else and given to `verify` later."""
+        """Return the heads of all threads. Keep them elsewhere, and pass them to `verify` later."""
         ...
 
     async def thread(self, thread_id: str) -> ThreadSummary | None:
-        """Return what a thread amounts to; None if there is no such thread."""
+        """Return the summary of a thread; None if there is no such thread."""
         ...
 
     async def threads(
@@ -296,19 +299,19 @@ class Ledger(Protocol):
         page: str | None = None,
         limit: int = 100,
     ) -> ThreadPage:
-        """Return threads, newest first unless told otherwise; `page` is where another page said the next one begins."""
+        """Return a page of threads, newest first by default; `page` is the `next` of the page before."""
         ...
 
     def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
-        """Follow all threads, or one, in the order of commits: first what is there, then what comes, until you stop.
+        """Follow all threads, or one, in the order of commits: first the stored records, then new ones, until you stop.
 
-        Each record comes with a cursor. Going on from the last cursor, nothing is missed and nothing comes twice. Without
-        one it begins at the beginning; `horizon()` is the cursor of the present.
+        Each record comes with a cursor. A tail that starts at the last cursor misses no record and repeats none. Without a
+        cursor it starts at the first record; `horizon()` returns the cursor of the last commit.
         """
         ...
 
     async def horizon(self) -> str:
-        """Return the cursor after which `tail` has only what is still to come."""
+        """Return the cursor of the last commit: a `tail` from there returns only later records."""
         ...
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
@@ -326,20 +329,20 @@ class Ledger(Protocol):
     async def open_calls_of(
         self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
     ) -> CallPage:
-        """Return the calls of one option without a result, of all threads and lanes, oldest first unless told otherwise.
+        """Return the calls of one option that have no result, of all threads and lanes, oldest first by default.
 
-        No other thread is read: to list approvals or parked effects takes the same time however many threads there are.
+        It uses an index, so listing approvals or parked effects takes the same time however many threads there are.
 
         Raises:
-            LedgerCorruptError: a call is not as it was written.
-            ValueError: the order, the page or the limit is none.
+            LedgerCorruptError: a stored call was altered.
+            ValueError: the order, the page or the limit is not valid.
         """
         ...
 
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
-        """Find messages that have all the words, the best first.
+        """Find messages that contain all the words, the best match first.
 
-        "Words in quotes" must follow each other; `begin*` is any word that begins so.
+        "Words in quotes" must follow each other; `begin*` matches every word with that beginning.
         """
         ...
 
@@ -352,19 +355,19 @@ class Ledger(Protocol):
     async def replay(
         self, thread_id: str, fold: Fold[StateT] | None = None, *, upto: int | None = None
     ) -> Conversation | StateT:
-        """Return the thread as a conversation, or what a fold makes of it, from its latest snapshot if there is one."""
+        """Return the thread as a conversation, or the value of a fold, computed from its latest snapshot if there is one."""
         ...
 
     async def transitions(self, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
-        """Return the thread collapsed into decisions: the observation, the actions chosen, their results.
+        """Return the thread as decisions: the observation, the chosen actions, their results.
 
-        Each has the reward that was recorded for it (see `record_reward`), or the one that `reward` says, which is given
-        the transition with the recorded one.
+        Each has the reward that was recorded for it (see `record_reward`). If `reward` is given, it is called with each
+        transition and returns the reward to use.
         """
         ...
 
     async def diff(self, left: str, right: str) -> Diff:
-        """Compare two threads: how much is the same at the beginning, and what each goes on with."""
+        """Compare two threads: return their common beginning, and the rest of each."""
         ...
 
     # ------------------------------------------------------------ care
@@ -376,10 +379,10 @@ class Ledger(Protocol):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
-        """Check all threads, or one: every hash, every place, everything that was derived from messages, media, and the store.
+        """Check all threads, or one: every hash, every place, all derived data, the media, and the store itself.
 
-        With heads from before, also that each thread still has what it had then. `progress` is told how many messages have
-        been looked at, and of how many.
+        With earlier heads, also check that each thread still has the messages it had then. `progress` is called with the
+        number of messages checked so far, and their total.
 
         Raises:
             UnknownThreadError: there is no such thread.
@@ -387,10 +390,10 @@ class Ledger(Protocol):
         ...
 
     async def backup(self, path: str | Path) -> None:
-        """Write a copy that is consistent to a new file while the ledger goes on.
+        """Write a consistent copy to a new file. The ledger can be used meanwhile.
 
         Raises:
-            FileExistsError: there is a file already.
+            FileExistsError: the file exists already.
             ValueError: the ledger has no file to copy.
         """
         ...

@@ -1,8 +1,8 @@
-"""Hosts: the processes that run threads, their leases, and the clocks that leases are measured by.
+"""Hosts: the processes that run threads, their leases, and the clocks that measure the leases.
 
-A host lives while its lease lasts. The end of a lease is compared with a clock that nobody sets: a wall clock that jumps by an
-hour would end every lease at once, or none for an hour. That clock means nothing to a person or to another machine, so what is
-shown is a time of day (`until`), computed from how many seconds are left.
+A host is alive until its lease ends. Leases are measured by a clock that cannot be set: a wall clock that jumps by an hour
+would end every lease at once, or none for an hour. The reading of such a clock means nothing to a person or to another
+machine. So the end of a lease is shown as a time of day (`until`), computed from the seconds that are left.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from antiphon.messages import current_port, is_name
 
 _LONGEST_LEASE = 24 * 3600.0
-"""Seconds: threads of a host that died are not taken over for so long."""
+"""Seconds: no host takes over the threads of a dead host before its lease has ended."""
 _SLACK = 1.0
-"""Seconds: sums of floats are not exact, and a clock that began anew is off by more."""
+"""Seconds: larger than the rounding error of floats, smaller than the jump of a clock that was reset."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -30,9 +30,9 @@ def _new_instance() -> str:
 
 
 def process_name() -> str:
-    """Return a name of this process that no other process of the machine has, or had: see `LeaseClock.has_ended`.
+    """Return a name for this process that no other process of the machine has or had: see `LeaseClock.has_ended`.
 
-    An event loop that simulates several processes says which one is running.
+    An event loop that simulates several processes provides the name of the running one.
     """
     try:
         simulated: str | None = getattr(asyncio.get_running_loop(), "process_name", None)
@@ -46,7 +46,7 @@ def process_name() -> str:
 
 
 def _boot() -> str:
-    """Return which start of the machine this is; empty if it does not say."""
+    """Return the id of the machine's current boot; empty if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -54,7 +54,7 @@ def _boot() -> str:
 
 
 def _pid_namespace() -> str:
-    """Return where process ids are counted: a container counts for itself. Empty if the machine does not say."""
+    """Return the namespace of process ids, which a container has of its own; empty if the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -62,35 +62,35 @@ def _pid_namespace() -> str:
 
 
 _DEAD_STATES = "ZX"
-"""A process that has ended and whose parent has not asked how."""
+"""The states of a process that has ended: zombie, until its parent waits for it, and dead."""
 
 
 def _process_state(pid: int) -> tuple[str, str] | None:
-    """Return the state of a process, and when it was started, in ticks of the machine; None if the machine does not say."""
+    """Return the state of a process, and its start time in clock ticks; None if the system does not tell."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    state, *fields = stat.rpartition(")")[2].split()  # the name before may have spaces and brackets
+    state, *fields = stat.rpartition(")")[2].split()  # the program's name before it may contain spaces and brackets
     return state, fields[18]
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A process that runs threads, as it tells the ledger. Make one value when the process starts, and use it for every call.
+    """A process that runs threads, as it registers with the ledger. Make one when the process starts; use it in every call.
 
     Raises:
-        ValueError: a name is none, or the lease is not a number of seconds above 0 and up to a day.
+        ValueError: a name is not valid, or the lease is not a number of seconds above 0 and up to a day.
     """
 
     name: str
-    """Unique among the hosts that live, such as the machine's name and the process id."""
+    """Unique among the living hosts, such as the machine's name with the process id."""
     build: str
     """The version of the program: hosts of one build can continue the same threads."""
     kinds: tuple[str, ...] = ()
     """The kinds of threads that it can run: kinds of actors, and `run/<name>` for a durable run."""
     lease: float = 10.0
-    """Seconds that it lives after a beat. Beat about every third of that."""
+    """Seconds from a beat to the end of the lease. Beat about three times in that time."""
     instance: str = field(default_factory=_new_instance)
     """Tells two processes of one name apart."""
 
@@ -98,7 +98,7 @@ class Host:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):
             if not is_name(name):
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
-        given: tuple[Any, Any] = self.kinds, self.lease  # whatever a program without a type checker gives
+        given: tuple[Any, Any] = self.kinds, self.lease  # a program without a type checker may pass anything
         kinds, lease = given
         if type(kinds) is not tuple or not all(map(is_name, self.kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
@@ -115,13 +115,13 @@ class HostStatus:
 
     host: Host
     is_alive: bool
-    """Whether its lease lasts, and it has not left."""
+    """Whether its lease has not ended, and it has not left."""
     since: datetime
     """Its first beat."""
     until: datetime
     """When its lease ends, or ended."""
     threads: int
-    """How many threads it owns. Those of a host that does not live are free to be taken."""
+    """The number of threads that it owns. Other hosts may take those of a dead host."""
 
 
 Why: TypeAlias = Literal["posted", "due", "abandoned"]
@@ -129,22 +129,22 @@ Why: TypeAlias = Literal["posted", "due", "abandoned"]
 
 @dataclass(frozen=True, slots=True)
 class TakenThread:
-    """A thread that a host was given, and why."""
+    """A thread that a host has taken, and why."""
 
     thread_id: str
     epoch: int
     kind: str | None
-    """What kind of host can run it; None if that is not known."""
+    """The kind of host that can run it; None if unknown."""
     why: Why
-    """`posted`: it has posted messages that no owner has reported as seen. `due`: the time of its release has come, or a build
-    that could not continue it gave it up. `abandoned`: its owner died and left open calls."""
+    """`posted`: it has posted messages that no owner has reported as seen. `due`: the `wake_at` of its release has passed, or
+    a build that cannot continue it has released it. `abandoned`: its owner died and left open calls."""
     due_at: datetime
-    """Since when it had something to do."""
+    """Since when it has had work to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """A thread of a host that was posted to."""
+    """A thread of a host that has posted messages."""
 
     thread_id: str
     seq: int
@@ -158,18 +158,18 @@ class Unfit:
     build: str
     reason: str
     at: datetime
-    """When it gave the thread up."""
+    """When it released the thread."""
 
 
 # ---------------------------------------------------------------- clocks
 
 
 class LeaseClock(Protocol):
-    """What leases are measured by: seconds that only grow, and the name of the time that they are counted in."""
+    """Measures leases: a monotonic clock, and the id of the boot in which it counts."""
 
     @property
     def boot(self) -> str:
-        """Two readings can be compared only if this is the same; a lease of another boot is over."""
+        """The id of the boot. Two readings can be compared only if it is the same; a lease of another boot has ended."""
         ...
 
     def now(self) -> float:
@@ -177,12 +177,12 @@ class LeaseClock(Protocol):
         ...
 
     def has_ended(self, instance: str) -> bool:
-        """Whether the process of a host is known to have ended. Its lease is then over at once; if in doubt, it lasts."""
+        """Whether the process of a host has certainly ended, so that its lease ends at once. If unknown, return False."""
         ...
 
 
 class LoopClock:
-    """The clock of the running event loop: for hosts that share one process. In a simulation that is virtual time."""
+    """The clock of the running event loop, for hosts that share one process. In a simulation it is virtual time."""
 
     boot = ""
 
@@ -195,11 +195,11 @@ class LoopClock:
 
 
 class BootClock:
-    """Seconds since the machine was started, those of its sleep included, shared by all its processes.
+    """Seconds since the machine was started, including sleep. All processes of the machine share this clock.
 
-    Where the system has no such clock (`CLOCK_BOOTTIME` is Linux's), the monotonic clock is used, which other systems also
-    count from the start of the machine. Where it does not say which start that was (`boot_id`), all are taken for one: a lease
-    from before a restart is over (see `lasts`), until the clock has come as far again.
+    It reads `CLOCK_BOOTTIME` on Linux. On other systems it reads the monotonic clock, which they also count from the start of
+    the machine. If the system has no id of its boots (`boot_id`), a lease from before a restart is recognised by its
+    end, which lies too far in the future (see `lasts`), until the clock comes near that end.
     """
 
     def __init__(self) -> None:
@@ -213,10 +213,10 @@ class BootClock:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)  # noqa: TID251 (nobody sets it)
 
     def has_ended(self, instance: str) -> bool:
-        """Whether the process of a host has ended; known only of a process that this one can see."""
+        """Whether the process of a host has ended; False for a process that this one cannot see."""
         boot, namespace, pid, started_at = (*instance.split("/"), "", "", "", "")[:4]
         if not boot or boot != self.boot or not namespace or namespace != _pid_namespace() or not pid.isdecimal():
-            return False  # another machine or container counts its processes for itself; a program may choose any name
+            return False  # process ids of other machines and containers mean nothing here; a program may choose any instance
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
@@ -224,9 +224,10 @@ class BootClock:
         except (OSError, OverflowError):
             pass  # it belongs to another user
         found = _process_state(int(pid))
-        return found is not None and (found[0] in _DEAD_STATES or found[1] != started_at)  # else the id was given out again
+        # Another start time means that the system has reused the process id for another process.
+        return found is not None and (found[0] in _DEAD_STATES or found[1] != started_at)
 
 
 def lasts(now: float, ends: float, lease: float) -> bool:
-    """Whether a lease has begun and not ended. One that begins later than now was given before the clock began anew."""
+    """Whether a lease has begun and not ended. A lease that begins in the future was given before the clock was reset."""
     return now < ends <= now + lease + _SLACK

@@ -1,7 +1,7 @@
-"""Lists and search, as far as all stores share them: summaries, pages, cursors, and the words of a message.
+"""The parts of lists and search that all stores share: summaries, pages, cursors, and the words of a message.
 
-An index takes words out by being told them again. So a change of what `words_of` returns needs a migration that drops the
-index.
+To remove a message from the index of words, the store passes its words again. So a change of what `words_of` returns needs a
+migration that drops the index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.ledger._values import CallOrder, Head, ThreadOrder, ThreadSummary
 # ---------------------------------------------------------------- summaries, pages, cursors
 
 SYSTEM_PATTERN = "system"
-"""The pattern of threads that the machinery itself talks in."""
+"""The pattern of the runtime's own threads."""
 
 _CURSOR = re.compile("[0-9]{1,18}", re.ASCII)
 _PAGE = re.compile("(-?[0-9]{1,18})\\.([0-9]{1,18})", re.ASCII)
@@ -57,7 +57,7 @@ def summary_of(state: State, open_calls: int, owner: str | None = None) -> Threa
 
 
 def head_of(state: State) -> Head:
-    """Return where a thread ends."""
+    """Return the head of a thread."""
     return Head(state.thread_id, state.seq, state.hash.hex(), abs(state.epoch))
 
 
@@ -84,23 +84,23 @@ def is_newest_first(order: CallOrder) -> bool:
 
 
 def page_of(value: int, key: int) -> str:
-    """Return where a page ends, for the next one to begin there."""
+    """Return the text that names the end of a page, where the next one begins."""
     return f"{value}.{key}"
 
 
 def page_start(page: str) -> tuple[int, int]:
-    """Return what `page_of` was given.
+    """Return the arguments of `page_of`.
 
     Raises:
-        ValueError: it is not what a page said.
+        ValueError: the text is not a page.
     """
     if not (match := _PAGE.fullmatch(page)):
-        raise ValueError(f"a page is what the `next` of another page said, not {page!r}")
+        raise ValueError(f"expected the `next` of another page, got {page!r}")
     return int(match[1]), int(match[2])
 
 
 def cursor_position(cursor: str | None) -> int:
-    """Return the place in the order of commits that a cursor stands for; without one, the beginning.
+    """Return the place of a cursor in the order of commits; without a cursor, the beginning.
 
     Raises:
         ValueError: it is not a cursor.
@@ -108,33 +108,33 @@ def cursor_position(cursor: str | None) -> int:
     if cursor is None:
         return 0
     if not _CURSOR.fullmatch(cursor):
-        raise ValueError(f"a cursor is what tail or horizon gave, not {cursor!r}")
+        raise ValueError(f"expected a cursor of tail or horizon, got {cursor!r}")
     return int(cursor)
 
 
 # ---------------------------------------------------------------- words
 
 _MOST_TERMS = 32
-"""Terms of a search that are looked at; a person types fewer."""
+"""The number of terms of a search that are used; the rest are ignored."""
 _SHOWN = ("text", "data", "value", "arguments", "result", "option_name", "error_message", "title", "quote", "prompt_hint")
-"""The fields of a payload that say something; the others name, prove or point."""
+"""The fields of a payload that hold content; the others hold names, signatures and references."""
 _NESTED = ("parts", "citations")
 _TYPED = re.compile(r'"([^"]*)"?|(\S+)')
 _WORD = re.compile(r"[^\W_]+")
 
 
 class Term(NamedTuple):
-    """Words that must follow each other."""
+    """A term of a search: words that must follow each other."""
 
     typed: str
     words: tuple[str, ...]
-    """The same, without case and accents."""
+    """The words of `typed`, without case and accents."""
     is_beginning: bool
-    """Whether the last word may go on."""
+    """Whether the last word is a prefix."""
 
 
 def terms_of(typed: str) -> tuple[Term, ...]:
-    """Return the terms of a search text: every word, and words in quotes as a phrase."""
+    """Return the terms of a search: each word is one, and so are words in quotes together."""
     terms: list[Term] = []
     for quoted, plain in _TYPED.findall(typed):
         typed_term = quoted or plain
@@ -151,7 +151,7 @@ def fold_words(text: str) -> list[str]:
 
 
 def words_of(body: bytes) -> str:
-    """Return what a stored message says, line by line; nothing, if it cannot be read."""
+    """Return the text of a stored message, line by line; an empty text if it cannot be decoded."""
     try:
         form = orjson.loads(body)
         return "\n".join(_said(form["payload"]))

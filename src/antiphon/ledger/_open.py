@@ -1,4 +1,4 @@
-"""`open_ledger`: from a URL to a ledger, and from a ledger back to the command line that opens the same."""
+"""`open_ledger` opens a ledger by its URL; `command_line` returns the command that opens the same ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARIABLE = "ANTIPHON_LEDGER"
 
 
 class _Unopened(AbstractAsyncContextManager[Ledger, None]):
-    """What `open_ledger` returns: enter it to get the ledger. Used as a ledger itself, it says so."""
+    """The context manager that `open_ledger` returns. If it is used without `async with`, the error names the fix."""
 
     def __init__(self, url: str, opening: AbstractAsyncContextManager[Ledger, bool | None]) -> None:
         self.hint = f"write `async with open_ledger({url!r}) as ledger:`"
@@ -46,19 +46,19 @@ class _Unopened(AbstractAsyncContextManager[Ledger, None]):
 
 
 def check_opened(ledger: object) -> None:
-    """Refuse something that is no ledger, such as an `open_ledger(…)` that was not entered.
+    """Refuse a value that is not an open ledger, such as an `open_ledger(…)` that was not entered.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not an open ledger.
     """
     if isinstance(ledger, _Unopened):
         raise TypeError(f"this ledger is not open; {ledger.hint}")
     if not hasattr(ledger, "by_invocation"):
-        raise TypeError(f"a ledger is given as an opened ledger or as a URL such as {_SQLITE}ledger.db, not as {ledger!r}")
+        raise TypeError(f"expected an open ledger, or a URL such as {_SQLITE}ledger.db, got {ledger!r}")
 
 
 def command_line(ledger: Ledger, *words: str, options: str = "") -> str:
-    """Return the command line of an `antiphon` command on a ledger, to be shown to a person; `options` as they are."""
+    """Return the command line of an `antiphon` command on a ledger, to show to a person; `options` are not quoted."""
     url: str | None = getattr(ledger, "url", None)
     place = "" if url is None or url == os.environ.get(_VARIABLE) else f"--ledger {quote(url)}"
     return " ".join(filter(None, (*map(quote, ("antiphon", *words)), options, place)))
@@ -69,18 +69,18 @@ def open_ledger(
 ) -> AbstractAsyncContextManager[Ledger, None]:
     """Open a ledger for an `async with` block.
 
-    `memory:` lives as long as the block. `sqlite:///ledger.db` is a file in the current folder, `sqlite:////var/ledger.db`
-    one at an absolute path; it is made if it is not there, unless `create` is False. The usual shapes of secrets are
-    taken out before anything is stored; `redaction` has other rules for that, or is "off". `busy_timeout` is how many seconds
-    to wait for other processes that write.
+    `memory:` is a new ledger that ends with the block. `sqlite:///ledger.db` is a file in the current folder,
+    `sqlite:////var/ledger.db` a file at an absolute path. A file that does not exist is created, unless `create` is False.
+    Well-known shapes of secrets are removed before a message is stored; `redaction` sets other rules, or is "off".
+    `busy_timeout` is the number of seconds to wait for another process that writes.
 
     Raises:
         LedgerCorruptError: the schema of the file was altered.
-        LedgerFormatError: the file is something else, or of a later version.
+        LedgerFormatError: the file is not a ledger, or a later version wrote it.
         LedgerUnavailableError: it cannot be opened.
-        ModuleNotFoundError: what the store needs is not installed.
-        TypeError: the redaction is none.
-        ValueError: the URL is none that is known.
+        ModuleNotFoundError: a package that the store needs is not installed.
+        TypeError: `redaction` has the wrong type.
+        ValueError: the URL is not one of the forms above.
     """
     return _Unopened(url, _opened(url, create, redaction, busy_timeout))
 

@@ -1,15 +1,15 @@
-"""What comes from outside is talk: how a message from a file, a person or another program is stored.
+"""Messages from outside: how a message from a file, a person or another program is stored as talk.
 
-Approvals, gates, budgets, flows and recovery act on rows of the control and the effect lane, and on calls that are open. So
-nothing from outside may become one of these, whatever it says of itself:
+Approvals, gates, budgets, flows and recovery act on rows of the control and the effect lane, and on open calls. So a message
+from outside must never become such a row, whatever lane it claims:
 
-- A row of another lane is stored as *foreign history*: a message of the talk lane whose only part holds the row as data. It
-  has an id of its own, made from the row, so that the same row is stored once and takes no id that the runtime needs.
-- A message of the talk lane stays as it is, without the metadata that only the runtime writes; the mark of untrusted
-  content stays.
-- A call that is still open when everything from outside is there gets an error result in the same append (see `_admission`).
+- A row of another lane is stored as *foreign history*: a message of the talk lane whose only part holds the row as data. Its
+  id is derived from the row, so the same row is stored once and cannot take an id that the runtime needs.
+- A message of the talk lane is stored unchanged, except that metadata which only the runtime may write is removed. The mark of
+  untrusted content stays.
+- A call from outside that is still open at the end of the append gets an error result in that append (see `_admission`).
 
-Foreign history that comes from outside again is talk already, so it stays as it is.
+Foreign history is talk, so it is stored unchanged if it comes from outside again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ NOT_EXECUTED = "not_executed"
 _OWN = "antiphon"
 """The metadata that only the runtime writes: marks, principals, letters."""
 _UNTRUSTED = "untrusted"
-"""The mark of content that strangers wrote. It only ever takes rights away, so it is kept."""
+"""The mark of untrusted content. It only restricts, so it is kept."""
 _REASON = "The call came from outside and was open. Calls from outside are never executed."
 
 
 def from_outside(message: Message) -> Message:
-    """Return a message from outside as it is stored: talk as it is, a row of another lane as foreign history."""
+    """Return a message from outside as it is stored: talk as talk, a row of another lane as foreign history."""
     if message.lane != "talk":
         return _foreign(message)
     own = message.metadata.get(_OWN)
@@ -104,7 +104,7 @@ def _foreign(row: Message) -> Message:
                 created_at=row.created_at,
             )
         except ValidationError:
-            continue  # it is larger or nested deeper than a message may be
+            continue  # the value is larger, or nested deeper, than a message allows
     raise AssertionError("unreachable: the last form is small")  # pragma: no cover
 
 

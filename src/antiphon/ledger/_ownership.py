@@ -1,23 +1,24 @@
-"""Who owns a thread and when it is due: every change of that, as pure functions over a thread's state, for all stores.
+"""The owner of a thread and the time at which it is due: all changes to them, as pure functions over its state.
 
-**Owner.** A thread belongs to a host, to a caller that claimed it without one, or to nobody. Every change of owner changes the
-epoch. A negative epoch says that its owner released the thread: no append can bring it, so the next append needs a claim.
+**Owner.** A host owns a thread, or a caller that has claimed it without a host, or nobody. Every change of owner changes the
+epoch. A negative epoch says that the owner has released the thread. No append can pass a negative epoch, so the next append
+needs a claim.
 
-**Kind.** What host can run a thread. `claim` sets it; where no claim has, the first posted message does: it is the kind of
-the first receiver's address (`agent` of `agent/7`). A thread that was never posted to and claimed without a kind has none.
+**Kind.** The kind of host that can run a thread. A claim sets it. If no claim has, the first posted message sets it to the
+kind of its first receiver's address (`agent` of `agent/7`). Otherwise a thread has no kind. A kind never changes.
 
-**Due.** `due_at` is when the thread has something to do, and `posted` the place of the last posted message that no owner has
-reported as seen (0: none).
+**Due.** `due_at` is the time at which the thread has work to do. `posted` is the place of the last posted message that no
+owner has reported as seen (0: none).
 
-- `post` sets `posted`, and `due_at` to the time of the post, unless it is earlier already.
-- `seen` clears both, if it covers the last posted message. Nothing else does: an owner that dies between a look and what it
-  does about it leaves the thread due.
-- `release` keeps `due_at` if there are posted messages; else it sets it to `wake_at`, or clears it. A build that cannot go on
-  leaves the thread due at once.
-- A claim leaves both as they are. While the owner lives they change nothing for others.
+- `post` sets `posted`. It sets `due_at` to the time of the post, unless `due_at` is earlier.
+- `seen` clears both, if it covers the last posted message. Nothing else clears `posted`: if an owner dies between reading
+  a message and handling it, the thread stays due.
+- `release` keeps `due_at` while there are posted messages; `wake_at` can make it earlier. Without posted messages it sets
+  `due_at` to `wake_at`, or clears it. A release with an unfit build makes the thread due at once.
+- A claim changes neither. While the owner is alive, no other host takes the thread, due or not.
 
-A thread may be taken if nobody owns it and `due_at` has come; or if its owner is a host that does not live, and there are
-open calls, or `due_at` has come.
+A host may take a thread without an owner when `due_at` has passed. It may take a thread of a dead host when there are open
+calls, or `due_at` has passed.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from antiphon.ledger._request import check_name
 from antiphon.messages import current_port
 
 _LONGEST_REASON = 2000
-"""Characters of a reason that are kept: enough for a message, not for a traceback of megabytes."""
+"""Characters of a reason that are stored: enough for a message, too few for a traceback of megabytes."""
 
 
 class Release(NamedTuple):
-    """How a thread is given up."""
+    """The arguments of a release."""
 
     epoch: int
     now: int
@@ -53,7 +54,7 @@ class Release(NamedTuple):
 
 
 def check_owner(state: State, epoch: int) -> None:
-    """Refuse an epoch that is not the owner's.
+    """Check that an epoch is the owner's.
 
     Raises:
         FencedError: it is not.
@@ -63,21 +64,22 @@ def check_owner(state: State, epoch: int) -> None:
 
 
 def claimed(state: State, owner: int | None, kind: str | None = None, *, build: str | None = None) -> State:
-    """Return the state of a thread with a new owner; `build` is no longer unfit for it."""
+    """Return the state of a thread with a new owner, without the mark that `build` is unfit for it."""
     unfit = state.unfit
     if unfit is not None and build is not None:
         unfit = _written({name: rest for name, rest in _read(state).items() if name != build})
-    kind = state.kind or kind  # the first one stays: later claims may come with a message to another actor
+    kind = state.kind or kind  # the first kind stays: a later claim may be for a message to another actor
     return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=kind, unfit=unfit)
 
 
 def released(state: State, release: Release) -> State:
-    """Return the state of a thread that its owner gives up.
+    """Return the state of a thread after its owner has released it.
 
     Raises:
         FencedError: the epoch is not the owner's.
     """
     check_owner(state, release.epoch)
+    # `seen` first: it clears `posted`, and only messages that are still posted keep the thread due.
     state = state if release.seen is None else seen(state, release.seen)
     due_at = _earliest(state.due_at if state.posted else None, release.wake_at)
     if release.unfit is not None:
@@ -93,7 +95,7 @@ def _read(state: State) -> _Unfit:
     """Return the builds that cannot continue a thread, each with the reason and the time.
 
     Raises:
-        LedgerCorruptError: that is not as it was written.
+        LedgerCorruptError: the stored value was altered.
     """
     try:
         found: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
@@ -110,13 +112,13 @@ def unfit_of(state: State) -> tuple[Unfit, ...]:
     """Return the builds that cannot continue a thread, by name.
 
     Raises:
-        LedgerCorruptError: that is not as it was written.
+        LedgerCorruptError: the stored value was altered.
     """
     return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in sorted(_read(state).items()))
 
 
 def seen(state: State, upto: int) -> State:
-    """Return the state of a thread whose owner has taken up all posted messages up to a place."""
+    """Return the state of a thread whose owner has handled all posted messages up to a place."""
     return state if upto < state.posted else state._replace(posted=0, due_at=None)
 
 
@@ -125,9 +127,9 @@ def _earliest(*times: int | None) -> int | None:
 
 
 def due_since(state: State, has_open_calls: bool, now: int, abandoned_at: int | None) -> int | None:
-    """Return since when a thread without a living owner has something to do; None if it has nothing to do yet.
+    """Return since when a thread without a living owner has work to do; None if it has none yet.
 
-    `abandoned_at` is when the lease of its owner ended; None if it has no owner.
+    `abandoned_at` is when the lease of its dead owner ended; None if it has no owner.
     """
     due = state.due_at if state.due_at is not None and state.due_at <= now else None
     return _earliest(due, abandoned_at if has_open_calls else None)
@@ -141,7 +143,7 @@ def why_due(state: State, now: int) -> Why:
 
 
 def kept_reason(reason: str) -> str:
-    """Return a reason, cut where it is too long."""
+    """Return a reason, cut to the longest length that is stored."""
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
 
 
@@ -155,15 +157,15 @@ def make_release(
     unfit: str | None,
     reason: str | None,
 ) -> Release:
-    """Return how a thread is given up, as a store takes it.
+    """Check the arguments of a release, and return them as a store takes them.
 
     Raises:
         SecretNameError: the build looks like a secret.
-        ValueError: the thread's id or the build is no name, a time has no zone, or only one of `unfit` and `reason` is given.
+        ValueError: a name is not valid, a time has no time zone, or only one of `unfit` and `reason` is given.
     """
     check_name(thread_id, "a thread's id")
     if (unfit is None) != (reason is None):
-        raise ValueError("give unfit and reason together: the build that cannot go on, and why")
+        raise ValueError("give unfit and reason together: the build that cannot continue the thread, and why")
     if unfit is not None:
         check_name(unfit, "a build")
         redaction.check_name(unfit, "the build of a host")
@@ -174,12 +176,12 @@ def make_release(
 
 def _micros(time: datetime) -> int:
     if time.tzinfo is None:
-        raise ValueError(f"a time has a zone, such as UTC; {time.isoformat()} has none")
+        raise ValueError(f"{time.isoformat()} has no time zone; add one, such as UTC")
     return to_micros(time)
 
 
 def check_host(host: Host, redaction: LedgerRedaction) -> None:
-    """Refuse a host whose names must not be stored.
+    """Refuse a host with a name that looks like a secret.
 
     Raises:
         SecretNameError: a name looks like a secret.
@@ -191,11 +193,11 @@ def check_host(host: Host, redaction: LedgerRedaction) -> None:
 
 
 def check_kind(kind: str | None, redaction: LedgerRedaction) -> None:
-    """Refuse a kind that is no name, or that must not be stored.
+    """Refuse a kind that is not a valid name, or looks like a secret.
 
     Raises:
         SecretNameError: it looks like a secret.
-        ValueError: it is no name.
+        ValueError: it is not a valid name.
     """
     if kind is not None:
         check_name(kind, "a kind of thread")
@@ -203,5 +205,5 @@ def check_kind(kind: str | None, redaction: LedgerRedaction) -> None:
 
 
 def kinds_wanted(by: Host, kinds: Iterable[str | None] | None) -> tuple[str | None, ...]:
-    """Return the kinds that a host asks for, each once."""
+    """Return the kinds that a host can run, each once."""
     return tuple(dict.fromkeys(by.kinds if kinds is None else kinds))

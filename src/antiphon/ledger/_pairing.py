@@ -1,7 +1,7 @@
 """Pairing: which calls of a thread are open, and which of them a result answers.
 
-Which open call a result answers is decided as in `Conversation`: the oldest of the latest utterance. Open calls are found by
-their invocation, so that a message is paired in the same time however many calls are open beside its own.
+If several open calls have the invocation of a result, it answers the oldest call of the latest utterance, as in
+`Conversation`. Open calls are indexed by invocation, so pairing a message takes the same time however many calls are open.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 from antiphon.messages import Message, OptionResultPayload
 
-# The codes under which `antiphon.checks` finds the same in a history that is there already.
+# `antiphon.checks` reports the same faults of an existing history under these codes.
 ORPHAN = "AP102"
 OTHER_OPTION = "AP110"
 
 Invocation: TypeAlias = tuple[bool, str]
-"""Whether it is of the journal, whose invocations are apart from the others', and its id."""
+"""Whether it is in the effect lane, whose invocations are separate from those of the other lanes; and its id."""
 
 
 class OpenCall(NamedTuple):
@@ -24,11 +24,11 @@ class OpenCall(NamedTuple):
 
     seq: int
     is_effect: bool
-    """The journal's invocations are apart from the others'."""
+    """Invocations of the effect lane are separate from those of the other lanes."""
     invocation_id: str
     option_name: str
     turn: str | int
-    """Its turn; without one, the place of the last message before it that is no call."""
+    """Its turn; without one, the place of the last message before it that is not a call."""
 
 
 class OpenCalls:
@@ -52,11 +52,11 @@ class OpenCalls:
         return iter(sorted(call for calls in self._by_invocation.values() for call in calls))
 
     def of(self, invocation: Invocation) -> tuple[OpenCall, ...]:
-        """Return those of an invocation, in order: none or one, or several in an imported history."""
+        """Return the open calls of an invocation, in order: none or one, or several in an imported history."""
         return self._by_invocation.get(invocation, ())
 
     def change(self, changed: Mapping[Invocation, tuple[OpenCall, ...]]) -> None:
-        """Put what is open of some invocations in the place of what was."""
+        """Replace the open calls of some invocations."""
         for invocation, calls in changed.items():
             self._count += len(calls) - len(self._by_invocation.pop(invocation, ()))
             if calls:
@@ -64,22 +64,22 @@ class OpenCalls:
 
 
 class Pairing:
-    """Which calls are open, message by message, beginning with those that are given, which stay as they are."""
+    """Tracks the open calls, message by message. It starts with the given open calls, and does not change that value."""
 
     __slots__ = ("_before", "answered", "changed", "closed", "open_from", "opened", "run")
 
     def __init__(self, run: int = 0, before: OpenCalls | None = None, open_from: int | None = None) -> None:
         self.run = run
-        """The place of the last message that is no call."""
+        """The place of the last message that is not a call."""
         self.open_from = open_from
-        """The place of the first call since nothing was open; None if nothing is."""
+        """The place of the first call since no call was open; None if no call is open."""
         self._before = OpenCalls() if before is None else before
         self.changed: dict[Invocation, tuple[OpenCall, ...]] = {}
-        """What is open of the invocations that messages were about."""
+        """The open calls of each invocation that a message has called or answered."""
         self.opened: dict[int, OpenCall] = {}
-        """Those that were not open before and are now, by their place."""
+        """The calls that the messages have opened and not closed, by their place."""
         self.closed: list[int] = []
-        """The places of those that were open before and are not now."""
+        """The places of the given calls that the messages have closed."""
         self.answered: OpenCall | None = None
         """The call that the last message answered."""
 
@@ -96,7 +96,7 @@ class Pairing:
         return len(self._before) + len(self.opened) - len(self.closed)
 
     def add(self, seq: int, message: Message) -> str | None:
-        """Take the next message into account, and return the code of what is wrong with it, if anything."""
+        """Add the next message, and return the code of its fault, if it has one."""
         payload = message.payload
         self.answered = None
         if payload.kind == "parts":

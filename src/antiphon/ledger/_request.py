@@ -1,7 +1,7 @@
-"""What an append asks for, made ready before it reaches a store: checked, stamped, redacted, and written down once.
+"""Append requests: the arguments of an append, checked, redacted and serialised before they reach a store.
 
-Whether a thread is redacted is known only where it is looked up. So an append from which something was taken out also has the
-form without that, and `for_thread` chooses. Nearly always nothing was taken out, and both are the same.
+Only the store knows whether a thread is redacted, after it has looked the thread up. So a request from which secrets were
+removed also holds its unredacted form, and `for_thread` chooses between them. Nearly always the two forms are the same.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ NO_REDACTION = LedgerRedaction()
 
 
 class AppendEntry(NamedTuple):
-    """A message on its way in, and the bytes that will be stored."""
+    """A message to append, and the bytes that will be stored."""
 
     message: Message
-    """Without a thread, if it was given so; nothing here looks at that field."""
+    """As the caller passed it: it may have no thread."""
     body: bytes
     is_stamped: bool
-    """Whether the bytes have a thread that the message has not."""
+    """Whether the bytes name a thread and the message does not."""
     row: AppendEntry | None = None
-    """Of foreign history, the row as it came: where the thread has it already, nothing is stored."""
+    """For foreign history, the row as it came from outside. If the thread has that row, nothing is stored."""
 
 
 class AppendRequest(NamedTuple):
-    """One append, ready to be decided on."""
+    """The arguments of one append, ready for the admission."""
 
     thread_id: str
     entries: tuple[AppendEntry, ...]
@@ -56,16 +56,16 @@ class AppendRequest(NamedTuple):
     is_post: bool = False
     is_outside: bool = False
     foreign: tuple[AppendEntry, ...] = ()
-    """Foreign history, which stands after the talk: between calls and results it would part them."""
+    """Foreign history, which is stored after the talk: in between, it would separate calls from their results."""
     redaction: LedgerRedaction = NO_REDACTION
-    """What is taken out, and of which threads."""
+    """The rules of redaction, and the threads that they apply to."""
     unredacted: AppendRequest | None = None
-    """The same with nothing taken out; None if that makes no difference."""
+    """The same request without redaction; None if there is no difference."""
     refusal: SecretNameError | None = None
-    """Why a thread that is redacted does not take it."""
+    """The error if the thread is redacted."""
 
     def for_thread(self, is_redacted: bool | None) -> AppendRequest:
-        """Return the append for a thread that is redacted, or not, or (None) where that is not known.
+        """Return the request for a thread that is redacted (True), is not (False), or has no record of it (None).
 
         Raises:
             SecretNameError: a name in it looks like a secret, and the thread is redacted.
@@ -78,7 +78,7 @@ class AppendRequest(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes."""
+        """Its approximate size in bytes."""
         return sum([len(entry.body) for entry in (*self.entries, *self.foreign)], 1024)
 
     @property
@@ -101,11 +101,12 @@ def make_request(
     is_post: bool = False,
     outside: bool = False,
 ) -> AppendRequest:
-    """Return an append as a store takes it.
+    """Check the arguments of an append, and return them as a store takes them.
 
     Raises:
-        ValueError: a name is none, a message is of another thread, or `post` was given what only an owner may append.
-        TypeError: something else than a message was given.
+        ValueError: a name is not valid, a message belongs to another thread, or a posted message is one that only the owner
+            may append.
+        TypeError: a value is not a message.
     """
     check_name(thread_id, "a thread's id")
     if status is not None:
@@ -135,9 +136,9 @@ def make_request(
 
 
 def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEntry]) -> AppendRequest:
-    """Return an append with what must not be stored taken out; with a name that must not be, one that is refused.
+    """Return the request without secrets; if a name in it looks like one, a request that a redacted thread refuses.
 
-    What comes from outside is redacted as it was given, before it becomes talk: foreign history holds rows as data.
+    Messages from outside are redacted before they become talk, because foreign history holds rows as data.
     """
     if rules.is_clean(_joined(request, given)):
         return request
@@ -154,7 +155,7 @@ def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEn
 
 
 def _joined(request: AppendRequest, given: Sequence[AppendEntry]) -> str:
-    """Return everything that an append would store, as one text: one search is quicker than many."""
+    """Return everything that a request would store, as one text: one search is quicker than many."""
     fold, state = request.snapshot or ("", b"")
     bodies = [entry.body for entry in given]
     names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
@@ -174,25 +175,25 @@ def _clean(entry: AppendEntry, rules: Redaction) -> AppendEntry:
 
 
 def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:
-    """Return the append of a posted message; `by` is the name of its author outside.
+    """Return the request of a `post`; `by` is the name of an outside author.
 
     Raises:
-        ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.
-        TypeError: something else than a message was given.
+        ValueError: the message has no receiver, is in the effect lane, or belongs to another thread; or `by` is reserved.
+        TypeError: the value is not a message.
     """
     if by in RESERVED_POLICIES:
-        raise ValueError(f"{by!r} is a name of the machine; nobody outside has it")
+        raise ValueError(f"{by!r} is reserved for the runtime; give the author another name")
     if by is not None:
-        check_name(by, "the name of somebody outside")
+        check_name(by, "the name of an author")
         message = _checked(message).model_copy(update={"policy": by})
     return make_request(thread_id, (message,), redaction=redaction, is_post=True, outside=by is not None)
 
 
 def check_limit(limit: int) -> None:
-    """Refuse what cannot be a number of things.
+    """Refuse a negative limit.
 
     Raises:
-        ValueError: it is less than nothing.
+        ValueError: it is negative.
     """
     if limit < 0:
         raise ValueError(f"a limit is 0 or more, not {limit}")
@@ -200,10 +201,10 @@ def check_limit(limit: int) -> None:
 
 @lru_cache(maxsize=4096)
 def check_name(name: str, what: str) -> None:
-    """Refuse what cannot be a name.
+    """Refuse a text that is not a valid name.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not valid.
     """
     if not is_name(name):
         raise ValueError(f"{what} is a name of 1 to 512 visible characters, not {name!r}")
@@ -216,12 +217,12 @@ def _entry(thread_id: str, message: Message, is_post: bool) -> AppendEntry:
     if message.thread_id is None:
         return AppendEntry(message, _stamped(message, thread_id), is_stamped=True)
     if message.thread_id != thread_id:
-        raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}; append it there, or fork")
+        raise ValueError(f"message {message.id!r} belongs to thread {message.thread_id!r}; append it there, or fork")
     return AppendEntry(message, dumps(message), is_stamped=False)
 
 
 def _from_outside(thread_id: str, entries: Iterable[AppendEntry]) -> tuple[list[AppendEntry], list[AppendEntry]]:
-    """Return what comes from outside as it is stored: the talk, and the foreign history."""
+    """Return messages from outside as they are stored: the talk, and the foreign history."""
     talk: list[AppendEntry] = []
     foreign: list[AppendEntry] = []
     for entry in entries:
@@ -243,15 +244,15 @@ def _checked(message: Message) -> Message:
 
 def _refuse_unposted(message: Message) -> None:
     if not message.to:
-        raise ValueError(f"message {message.id!r} is addressed to nobody; post takes addressed messages, append the owner's")
+        raise ValueError(f"message {message.id!r} has no receiver; set `to`, or use append as the owner of the thread")
     if message.lane == "effect":
-        raise ValueError(f"message {message.id!r} is of the journal, which only the thread's owner writes; use append")
+        raise ValueError(f"message {message.id!r} is in the effect lane, which only the thread's owner writes; use append")
 
 
 def _stamped(message: Message, thread_id: str) -> bytes:
-    """Return a message's bytes with the thread in them, at its place among the fields.
+    """Return a message's bytes with the thread added, in the order of the house format.
 
-    The same as writing a copy that has the thread, without making and checking one, which takes six times as long.
+    The result is the same as for a copy of the message with the thread; making and checking a copy takes six times as long.
     """
     form = stored_form(message)
     before = {name: value for name, value in form.items() if name in _BEFORE_THREAD}

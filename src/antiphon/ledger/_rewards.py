@@ -1,8 +1,7 @@
-"""Rewards: how good a message was, recorded later, by its id, as a row of the control lane.
+"""Rewards: how good a message was, recorded later as a row of the control lane that names the message.
 
-A reward is for those who learn from a thread, so its actors do not read it: it is no talk, and no policy or model
-observes it. Anyone may record one, without owning the thread. Rows are only added; of several rewards for a message the last
-one counts, and the others stay to be read.
+Rewards are training data. They are not talk, so no actor, policy or model of the thread observes them. Any caller may record
+one; it need not own the thread. If a message has several rewards, the last one counts; the others stay in the ledger.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class Reward:
     message_id: str
     value: float
     by: str
-    """Who says so."""
+    """The author of the reward."""
     note: str | None = None
-    """Why."""
+    """The reason for the value."""
 
 
 async def record_reward(
@@ -47,14 +46,14 @@ async def record_reward(
     """Record how good a message of a thread was; the last one recorded for a message counts.
 
     Raises:
-        ValueError: the value is not finite, the thread has no such message of talk, or nobody can be called `by`.
+        ValueError: the value is not finite, the thread has no such message in the talk lane, or `by` is a reserved name.
         LedgerUnavailableError: the store is locked, full or failing.
     """
     value = float(value)
     if not isfinite(value):
         raise ValueError(f"a reward is a finite number, not {value!r}")
     if by in RESERVED_POLICIES:
-        raise ValueError(f"{by!r} is a name of the runtime; say who gives the reward")
+        raise ValueError(f"{by!r} is reserved for the runtime; give the author's name")
     if not await _is_said(ledger, thread_id, message_id):
         raise ValueError(f"thread {thread_id!r} has no message {message_id!r} of the talk lane")
     said: dict[str, Any] = {"value": value, **({} if note is None else {"note": note})}
@@ -71,7 +70,7 @@ async def record_reward(
 
 
 async def rewards_of(ledger: Ledger, thread_id: str) -> dict[str, Reward]:
-    """Return the rewards of a thread by message id, the last one of each."""
+    """Return the last reward of each message of a thread, by message id."""
     found = [reward_in(record.message) async for record in ledger.read(thread_id)]
     return {each.message_id: each for each in found if each is not None}
 

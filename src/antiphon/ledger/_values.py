@@ -1,4 +1,4 @@
-"""What goes into a ledger beside messages and comes out of it beside records: heads, summaries, snapshots, hits, damages."""
+"""The values that a ledger takes and returns besides messages and records: heads, summaries, snapshots, hits, damages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a thread ends. Kept somewhere else, it proves later that nothing up to here was changed or cut off."""
+    """The end of a thread. A head that is kept elsewhere proves later that no message up to it was changed or removed."""
 
     thread_id: str
     seq: int
-    """How many messages it has: the version that `expected_version` speaks of."""
+    """The number of its messages: the version that `expected_version` is compared with."""
     hash: str
     """The last link of its chain."""
     epoch: int = field(default=0, compare=False)
@@ -30,72 +30,72 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSummary:
-    """What a thread amounts to, kept beside its head, so that a list of threads reads no message."""
+    """The summary of a thread. The ledger stores it with the thread, so listing threads reads no messages."""
 
     thread_id: str
     status: str | None
-    """As its owner's appends say."""
+    """The last status that an append has set."""
     pattern: str | None
-    """As its owner's appends say; `system` for the threads of the machinery itself."""
+    """The last pattern that an append has set; `system` for the runtime's own threads."""
     messages: int
-    """All of them; those that a branch shares with its origin too."""
+    """The number of messages, including those that a branch shares with its origin."""
     open_calls: int
     """Calls without a result, in all lanes."""
     created_at: datetime
     updated_at: datetime
     input_tokens: int
-    """Of the usage that was recorded in this thread itself; what a branch shares was paid for by its origin."""
+    """The sum of the usage recorded in this thread. Messages that a branch shares count for its origin only."""
     output_tokens: int
     cost: Decimal
     forked_from: str | None
     forked_at: int | None
     owner: str | None = None
-    """The name of the host that owns it, whether it lives or not; None if no host does."""
+    """The name of the host that owns it, alive or not; None if no host owns it."""
     kind: str | None = None
-    """What kind of host can run it; None if that is not known."""
+    """The kind of host that can run it; None if unknown."""
     due_at: datetime | None = None
-    """When it has something to do, if nobody owns it."""
+    """When a host may take it; while a living host owns it, none may."""
     unfit: tuple[Unfit, ...] = ()
     """The builds that cannot continue it, and why."""
 
 
 ThreadOrder: TypeAlias = Literal["-updated_at", "updated_at", "-created_at", "created_at"]
-"""Newest first is `-`."""
+"""`-` means newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadFilter:
-    """Which threads; what is None is not asked."""
+    """Conditions on threads. A field that is None sets no condition."""
 
     status: str | None = None
     pattern: str | None = None
     system: bool | None = None
-    """Whether threads of pattern `system`, or only the others."""
+    """True: only threads of pattern `system`. False: only the others."""
     forked_from: str | None = None
     updated_after: datetime | None = None
     updated_before: datetime | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     open_calls: bool | None = None
-    """Whether threads with open calls, or only those without."""
+    """True: only threads with open calls. False: only those without."""
     owner: str | None = None
     """The name of a host."""
     kind: str | None = None
     unfit: bool | None = None
-    """Whether threads that a build cannot continue, or only the others."""
+    """True: only threads that a build cannot continue. False: only the others."""
     min_tokens: int | None = None
-    """Input and output tokens together, at least."""
+    """The least sum of input and output tokens."""
     min_cost: Decimal | None = None
-    """The cost, at least."""
+    """The least cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadPage:
-    """Some threads, and where the next ones begin."""
+    """A page of threads, and where the next page begins."""
 
     threads: tuple[ThreadSummary, ...]
     next: str | None
-    """Give it as `page` to go on; None at the end."""
+    """Pass it as `page` to get the next page; None at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Tailed:
 
     record: Record
     cursor: str
-    """Everything up to and including this record has been seen: give it to `tail` to go on after it."""
+    """Pass it to `tail` to continue after this record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadJournal:
-    """The rows of a thread as they were read, to be restored elsewhere; of a branch, those that are its own."""
+    """The rows of a thread as they were read, for `restore`. Of a branch, only its own rows, not those that it shares."""
 
     thread_id: str
     records: tuple[Record, ...]
@@ -118,22 +118,22 @@ class ThreadJournal:
 
 
 CallOrder: TypeAlias = Literal["recorded_at", "-recorded_at"]
-"""Newest first is `-`."""
+"""`-` means newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPage:
-    """Some open calls of all threads, and where the next ones begin."""
+    """A page of the open calls of all threads, and where the next page begins."""
 
     calls: tuple[Record, ...]
-    """Each in the thread that its message names."""
+    """The message of each record names its thread."""
     next: str | None
-    """Give it as `page` to go on; None at the end."""
+    """Pass it as `page` to get the next page; None at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a fold, to be kept with an append: what it is after the append's last message."""
+    """The state of a fold after the last message of an append, to be stored with that append."""
 
     fold: str
     state: Json
@@ -141,10 +141,10 @@ class Snapshot:
 
 @dataclass(frozen=True)  # no slots: with them, `Fold[int](…)` fails below Python 3.12
 class Fold(Generic[StateT]):
-    """A way to make one value out of a thread, message by message, that can go on from a snapshot."""
+    """Reduces a thread to one value, message by message. It can start from a snapshot."""
 
     name: str
-    """Change it when states change their meaning: snapshots of another name are not used."""
+    """Change it when the meaning of the state changes: `replay` ignores snapshots of another name."""
     initial: StateT
     step: Callable[[StateT, Message], StateT]
     """Must be pure: no clock, no network, no random source."""
@@ -158,13 +158,14 @@ class Fold(Generic[StateT]):
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How two threads differ: alike up to a point, then each its own way."""
+    """The difference of two threads: how many messages they begin with in common, and the rest of each."""
 
     common: int
-    """How many messages at the beginning are the same, but for the thread that they are in."""
+    """The number of messages at the beginning that are equal, apart from the thread that they are in."""
     left: tuple[Record, ...]
-    """What the first thread goes on with."""
+    """The rest of the first thread."""
     right: tuple[Record, ...]
+    """The rest of the second thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +179,24 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it was written."""
+    """Stored data that differs from what was written."""
 
     thread_id: str | None
     seq: int | None
-    """The first message of the thread that is wrong; None where it is about more than a message."""
+    """The place of the first wrong message; None if the damage is not in one message."""
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` looked at and found."""
+    """The result of `verify`: how much it checked, and the damages."""
 
     threads: int
     messages: int
     damages: tuple[Damage, ...]
-    """At most one a thread: what comes after the first damage in a chain proves nothing."""
+    """At most one per thread: behind the first damage, a chain proves nothing."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is as it was written."""
+        """Whether no damage was found."""
         return not self.damages

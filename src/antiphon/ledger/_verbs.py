@@ -1,4 +1,4 @@
-"""What all stores share: the verbs that only read (replay, transitions, diff), the start of a branch, and a commit signal."""
+"""The parts that all stores share: replay, transitions and diff, the preparation of a branch, and a commit signal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ StateT = TypeVar("StateT")
 
 
 class _Store(Protocol):
-    """What the verbs ask of a ledger."""
+    """The methods of a store that `Verbs` uses."""
 
     @property
     def redaction(self) -> LedgerRedaction: ...
@@ -45,7 +45,7 @@ class _Store(Protocol):
 
 
 class Verbs:
-    """To be inherited by stores; it needs of them what `_Store` says."""
+    """The base class of stores; it needs the methods of `_Store`."""
 
     @overload
     async def replay(self: _Store, thread_id: str, *, upto: int | None = None) -> Conversation: ...
@@ -67,7 +67,7 @@ class Verbs:
     async def transitions(self: _Store, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
         messages = [record.message async for record in self.read(thread_id)]
         recorded = {each.message_id: each.value for message in messages if (each := reward_in(message)) is not None}
-        said = Conversation(message for message in messages if reward_in(message) is None)  # a reward is no observation
+        said = Conversation(message for message in messages if reward_in(message) is None)  # no policy observes a reward
         found = said.transitions(reward=recorded)
         return found if reward is None else tuple(replace(each, reward=reward(each)) for each in found)
 
@@ -109,7 +109,7 @@ async def _place(store: _Store, head: Head, at: int | None, at_step: int | None)
 
 
 async def _end_of_step(store: _Store, thread_id: str, step: int) -> int:
-    """Return the last message of a step. Where messages do not name their steps, each answer begins one, as of an agent."""
+    """Return the place of the last message of a step. If no message has a step number, each answer begins a step."""
     has_steps = False
     async for record in store.read(thread_id, reverse=True):
         if record.message.step_num == step:
@@ -122,7 +122,7 @@ async def _end_of_step(store: _Store, thread_id: str, step: int) -> int:
 
 
 async def _ends_of_answers(store: _Store, thread_id: str) -> list[int]:
-    """Return the last message that belongs to each answer: the answer, the results of its calls, the outcomes of effects."""
+    """Return the place of the last message of each answer, including the results of its calls and effects."""
     ends: list[int] = []
     exchange, is_open = None, False
     async for record in store.read(thread_id):
@@ -139,7 +139,7 @@ async def _ends_of_answers(store: _Store, thread_id: str) -> list[int]:
 
 
 async def _open_at(store: _Store, thread_id: str, seq: int) -> tuple[Pairing, list[Message]]:
-    """Return the calls of all lanes that were open after a message, looking back to where nothing was."""
+    """Return the calls of all lanes that are open after a message. It reads back to where no call was open."""
     first = await store.open_from(thread_id, seq)
     if first is None:
         return Pairing(), []
@@ -152,7 +152,7 @@ async def _open_at(store: _Store, thread_id: str, seq: int) -> tuple[Pairing, li
 
 
 def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
-    """Return the result that a call gets in a branch."""
+    """Return the result in a branch of a call that was open where the branch starts."""
     reason = f"The branch began while this call was open. Its outcome, if it has one, is in thread {thread_id!r}."
     result = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY).error("forked", reason)
     return result.model_copy(update={"thread_id": branch_id})
@@ -163,12 +163,15 @@ def _says_the_same(left: Message, right: Message) -> bool:
 
 
 class CommitSignal:
-    """Wakes those who wait for the next commit. A reader takes the count first, so it misses no commit in between."""
+    """Wakes the readers that wait for the next commit.
+
+    A reader takes the count, then reads, then waits with that count. So it misses no commit between its read and its wait.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they came: the order of a set of futures differs from run to run."""
+        """A dict keeps the order of arrival; a set of futures has another order in each run."""
 
     @property
     def is_awaited(self) -> bool:
@@ -184,7 +187,7 @@ class CommitSignal:
         self._waiting.clear()
 
     async def wait(self, count: int) -> None:
-        """Wait until there were more commits than `count`."""
+        """Wait until there have been more commits than `count`."""
         if self.count > count:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,15 +1,14 @@
 """Verify a thread's rows, and restore rows that a head from elsewhere proves.
 
-**Verification.** Everything that was written is computed again from the messages and compared.
+**Verification.** All derived data is computed again from the messages and compared with the stored data.
 
 **Restoring.** A chain of hashes has no key: anyone who can write a file can write a whole chain. A head that was kept
-elsewhere proves the rows, because it is the hash of everything before it. So rows are taken only if their chain
-ends exactly at a head that is given beside them, into a thread that does not exist, and everything is checked before anything
-is written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
-refused.
+elsewhere proves the rows, because it is the hash of everything before it. So rows are restored only if their chain ends
+exactly at a given head, and only into a thread that does not exist. All rows are checked before any is written. Rows after the
+head are not proven. Rows that are missing before it may be effects, which would run again. Both are refused.
 
-What is not in the chain is not taken from the file: the thread has no owner, status or pattern until the next append. It is
-redacted from then on if the ledger redacts and its rows have nothing that would be taken out.
+Status, pattern and owner are not part of the chain, so they are not restored. The thread is redacted from then on if the
+ledger redacts and the rows contain nothing that redaction would remove.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from antiphon.messages.keys import kind_of
 
 
 class StoredRow(NamedTuple):
-    """A row as it is found."""
+    """A row as stored."""
 
     seq: int
     recorded_at: int
@@ -39,11 +38,11 @@ class StoredRow(NamedTuple):
     open_from: int | None
     body: bytes
     complaint: Callable[[Message], str | None] = lambda message: None
-    """What the store itself finds wrong with it, given the message."""
+    """Returns a fault that only the store can see, given the decoded message."""
 
 
 class Examination:
-    """Looks at the rows of a thread, in order, from where they are its own."""
+    """Checks the rows of a thread, in order, beginning after those that it shares with its origin."""
 
     def __init__(self, thread_id: str, shared: int, previous: bytes, pairing: Pairing) -> None:
         self._thread_id = thread_id
@@ -55,7 +54,7 @@ class Examination:
         self.looked_at = 0
 
     def rows(self, rows: Iterable[StoredRow], wanted: frozenset[int] = frozenset()) -> Damage | None:
-        """Look at rows, up to the first that is wrong. The links at the places wanted are remembered."""
+        """Check rows up to the first damaged one. Remember the links at the `wanted` places."""
         for row in rows:
             self.looked_at += 1
             if complaint := next(self._complaints(row), None):
@@ -85,10 +84,10 @@ class Examination:
         self._spent = spent(self._spent, (message,))
         self._pairing.add(row.seq, message)
         if self._pairing.open_from != row.open_from:
-            yield "what is noted about open calls is wrong"
+            yield "its place of the first open call is wrong"
 
     def end(self, state: State, open_calls: Iterable[OpenCall], heads: Mapping[str, Head]) -> Damage | None:
-        """Compare where the rows end with where the thread says it ends, and with where it once ended."""
+        """Compare the end of the rows with the stored state of the thread, and with an earlier head."""
         for complaint in self._last_complaints(state, list(open_calls), heads.get(self._thread_id)):
             return Damage(self._thread_id, self._seq + 1, complaint)
         return None
@@ -101,9 +100,9 @@ class Examination:
         if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
             yield "the list of open calls is wrong"
         if state.run != self._pairing.run:
-            yield "the place of the last message that is no call is wrong"
+            yield "the place of the last message that is not a call is wrong"
         if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
-            yield "the tokens or the cost are not the sum of what its messages say"
+            yield "the tokens or the cost are not the sum over its messages"
         if head is not None and head.seq > self._seq:
             yield f"it had {head.seq} messages once, and has {self._seq}"
         if head is not None and self._links.get(head.seq, head.hash) != head.hash:
@@ -111,7 +110,7 @@ class Examination:
 
 
 def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[Damage]:
-    """Return the threads that were there once and are not."""
+    """Return a damage for each thread that has a head and does not exist."""
     gone = heads.keys() - set(threads)
     return [Damage(name, 1, f"it had {heads[name].seq} messages once, and is gone") for name in sorted(gone)]
 
@@ -122,7 +121,7 @@ _HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep
 
 
 class Base(NamedTuple):
-    """What stands before the first row of a journal: nothing, or what a branch shares with its origin."""
+    """The part of a thread before the first row of its journal: empty, or the messages that a branch shares."""
 
     seq: int
     hash: bytes
@@ -130,20 +129,20 @@ class Base(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What is to be written."""
+    """A checked journal, ready to be written."""
 
     state: State
     rows: list[AdmittedRow]
     pairing: Pairing
-    """Which calls are open at the end."""
+    """The open calls at its end."""
 
 
 def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tuple[ThreadJournal, Head]]:
     """Return each journal with its head; origins before their branches.
 
     Raises:
-        RestoreRefusedError: there is no head for one of them, or it is there twice.
-        ValueError: a thread's id is none.
+        RestoreRefusedError: a journal has no head, or is given twice.
+        ValueError: a thread's id is not a valid name.
     """
     known: Mapping[str, Head] = {head.thread_id: head for head in heads}
     found: dict[str, tuple[ThreadJournal, Head]] = {}
@@ -153,7 +152,7 @@ def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tup
         if name not in known:
             raise RestoreRefusedError(f"no head is given that proves its rows; {_HOW}", name)
         if (journal.forked_from is None) != (journal.forked_at is None):
-            raise RestoreRefusedError("it says only half of where it branched off", name)
+            raise RestoreRefusedError("it has only one of forked_from and forked_at", name)
         if name in found:
             raise RestoreRefusedError("it is in the journal twice", name)
         found[name] = (journal, known[name])
@@ -161,7 +160,7 @@ def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tup
 
 
 def _origins_first(found: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tuple[ThreadJournal, Head]]:
-    """Return journals so that each comes after the one that it is a branch of."""
+    """Return the journals in an order in which each branch comes after its origin."""
     order: dict[str, tuple[ThreadJournal, Head]] = {}
     for first in found:
         name, line = first, dict[str, None]()
@@ -173,21 +172,21 @@ def _origins_first(found: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tupl
 
 
 def existing(thread_id: str) -> RestoreRefusedError:
-    """Return the error for a thread that is there already."""
+    """Return the error for a thread that exists already."""
     return RestoreRefusedError("there is such a thread already; delete it, or restore into another ledger", thread_id)
 
 
 def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
-    """Return the error for a branch whose origin is not there."""
-    reason = f"it is a branch of {journal.forked_from!r} after row {journal.forked_at}, which is not there; restore that too"
+    """Return the error for a branch whose origin does not exist."""
+    reason = f"it is a branch of {journal.forked_from!r} after row {journal.forked_at}, which does not exist; restore it too"
     return RestoreRefusedError(reason, journal.thread_id)
 
 
 def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction) -> Restored:
-    """Check the rows of a journal against a head, and return them as they are written.
+    """Check the rows of a journal against a head, and return them ready to be written.
 
     Raises:
-        RestoreRefusedError: a row is not the next one of the chain, or the chain does not end at the head.
+        RestoreRefusedError: a row does not continue the chain, or the chain does not end at the head.
     """
     name = journal.thread_id
     pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)
@@ -212,13 +211,13 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
     asked = [
         row.message.to[0] for row in rows if row.record.seq in open_at and row.message.lane == "control" and row.message.to
     ]
-    if asked:  # nobody owns it, and a host must find what is left to do
+    if asked:  # the thread has no owner: mark it as due, so that a host finds the open requests
         state = state._replace(kind=kind_of(asked[0]), due_at=state.updated_at)
     return Restored(state, rows, pairing)
 
 
 def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:
-    """Whether rows are as a redacted thread has them. Others go on unredacted: the same id must not get other bytes."""
+    """Whether redaction would change no row. Otherwise the thread stays unredacted: a repeated id must have the same bytes."""
     rules = redaction.rules
     return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
 

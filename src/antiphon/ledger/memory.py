@@ -1,6 +1,6 @@
-"""MemoryLedger: the contract in plain Python, and nothing else. It is the reference for the others, and quick in tests.
+"""MemoryLedger: the contract in plain Python. It is the reference for the other stores, and fast in tests.
 
-Nothing here awaits between looking and writing, so every change is atomic. What is said is gone when the process ends.
+No method awaits between reading and writing, so every change is atomic. The messages are lost when the process ends.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ __all__ = ["MemoryLedger"]
 
 @dataclass(slots=True)
 class _Thread:
-    """A thread: its own messages, and the one whose beginning it shares."""
+    """A thread: its own messages, and the origin whose first `base_seq` messages it shares."""
 
     key: int
     state: State
@@ -96,13 +96,13 @@ class _Thread:
     snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
 
     def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
-        """Yield where each message is, up to one: the thread that it is of, and its index there."""
+        """Yield the place of each message up to `seq`: the thread that holds it, and its index there."""
         for thread, last in reversed(list(self.line(seq))):
             for index in range(max(0, min(last - thread.base_seq, len(thread.records)))):
                 yield thread, index
 
     def line(self, seq: int) -> Iterator[tuple[_Thread, int]]:
-        """Yield this thread and those that it rests on, each with the last message up to a place that may be of it."""
+        """Yield this thread and its origins, each with the last place up to `seq` that it may hold."""
         thread: _Thread | None = self
         while thread is not None:
             yield thread, seq
@@ -113,13 +113,13 @@ class _Thread:
         return (thread.records[index] for thread, index in self.upto(self.state.seq))
 
     def at(self, seq: int) -> tuple[_Thread, int]:
-        """Return where a message is."""
+        """Return the thread that holds a message, and its index there."""
         thread = self
         while thread.base is not None and seq <= thread.base_seq:
             thread = thread.base
         return thread, seq - thread.base_seq - 1
 
-    # What the admission asks.
+    # The questions of the admission (`Lookup`).
 
     def with_id(self, id: str) -> list[Record]:
         line = reversed(list(self.line(self.state.seq)))
@@ -136,13 +136,13 @@ class _Thread:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """A host, and how long it lives."""
+    """A host and its lease."""
 
     host: Host
     since: datetime
     beaten_at: datetime
     ends: float
-    """By the clock for leases."""
+    """By the lease clock."""
     left_at: datetime | None = None
 
     def is_alive(self, clock: LeaseClock) -> bool:
@@ -150,7 +150,7 @@ class _Lease:
         return lives and not clock.has_ended(self.host.instance)
 
     def until(self, now: datetime, clock: LeaseClock) -> datetime:
-        """Return when it ends, or ended, as a time of day."""
+        """Return the time of day at which the lease ends or ended."""
         left = self.ends - clock.now()
         return now + timedelta(seconds=left) if self.is_alive(clock) else self.ended_at
 
@@ -179,7 +179,7 @@ class MemoryLedger(Verbs):
     @classmethod
     @asynccontextmanager
     async def open(cls, *, redaction: Redacting = None) -> AsyncGenerator[MemoryLedger, None]:
-        """Open an empty ledger, which redacts the usual shapes of secrets unless it is told otherwise."""
+        """Open an empty ledger; `redaction` is by default `STANDARD_REDACTION`."""
         yield cls(redaction=redaction)
 
     # ------------------------------------------------------------ writing
@@ -220,7 +220,7 @@ class MemoryLedger(Verbs):
         request = request.for_thread(thread.state.is_redacted)
         admission = admit(thread.state, thread.open_calls, request, thread)
         if admission.is_new and not request.is_empty:
-            self._threads[request.thread_id] = thread
+            self._threads[request.thread_id] = thread  # only now: a refused append creates no thread
             self._write(thread, admission, request)
         return admission.records
 
@@ -282,19 +282,19 @@ class MemoryLedger(Verbs):
         return tuple(sorted(found, key=lambda each: (each.host.name, each.since)))
 
     def _key_of(self, host: Host) -> int | None:
-        """Return the key of a host that was registered and has not left, whether its lease is over or not."""
+        """Return the key of a host that has registered and not left, even if its lease has ended."""
         for key, lease in self._hosts.items():
             if (lease.host.name, lease.host.instance) == (host.name, host.instance) and lease.left_at is None:
                 return key
         return None
 
     def _forget_hosts(self) -> None:
-        """Forget hosts that do not live and own nothing."""
+        """Forget dead hosts that own no thread."""
         owners = {thread.state.owner for thread in self._threads.values()}
         self._hosts = {key: lease for key, lease in self._hosts.items() if key in owners or lease.is_alive(self._clock)}
 
     def _living(self, host: Host, now: datetime) -> int:
-        """Return the key of a host that lives.
+        """Return the key of a living host.
 
         Raises:
             UnknownHostError: it has never beaten, or has left.
@@ -314,7 +314,7 @@ class MemoryLedger(Verbs):
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
         now = current_port().now()
-        owner = None if by is None else self._living(by, now)
+        owner = None if by is None else self._living(by, now)  # before the thread is created: a refused claim creates none
         thread = self._threads.get(thread_id)
         if thread is None:
             self.redaction.check_name(thread_id, "the name of a thread")
@@ -358,7 +358,7 @@ class MemoryLedger(Verbs):
         return tuple(taken)
 
     def _due_since(self, thread: _Thread, now: datetime) -> int | None:
-        """Return since when a thread has something to do that nobody alive does; None if that is not so."""
+        """Return since when a thread is due and has no living owner; None if it is not due or has one."""
         lease = self._owner_of(thread.state)
         if lease is not None and lease.is_alive(self._clock):
             return None
@@ -388,6 +388,7 @@ class MemoryLedger(Verbs):
         return self._summary(branch)
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        # All threads or none: they become visible only at the end, and a refusal takes their rows out of the log again.
         before, made = (len(self._log), self._position), dict[str, _Thread]()
         try:
             for journal, head in proven(journals, heads):
@@ -413,7 +414,7 @@ class MemoryLedger(Verbs):
         return thread
 
     def _base_of(self, journal: ThreadJournal, made: Mapping[str, _Thread]) -> _Thread | None:
-        """Return the thread that a journal is a branch of; None if it is none."""
+        """Return the origin of a journal; None if it is not a branch."""
         if journal.thread_id in self._threads:
             raise existing(journal.thread_id)
         if journal.forked_from is None:
@@ -432,7 +433,7 @@ class MemoryLedger(Verbs):
         return tuple(names)
 
     def _family(self, thread: _Thread) -> list[_Thread]:
-        """Return a thread and all branches that rest on it."""
+        """Return a thread, its branches, and their branches."""
         found = [thread]
         for each in found:
             found.extend(other for other in self._threads.values() if other.base is each)
@@ -498,7 +499,7 @@ class MemoryLedger(Verbs):
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
         while True:
-            seen = self._commits.count
+            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
             for found, record in self._since(position, thread_id):
                 position = found
                 yield Tailed(record, str(position))
@@ -554,12 +555,12 @@ class MemoryLedger(Verbs):
     # ------------------------------------------------------------ what the verbs ask
 
     async def open_from(self, thread_id: str, seq: int) -> int | None:
-        """Return the place of the first call since nothing was open, after a message."""
+        """Return the place of the first call since no call was open, as of a message."""
         thread, index = self._known(thread_id).at(seq)
         return thread.open_from[index] if index >= 0 else None
 
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-        """Return the place and the state of a fold's snapshot that is not after a message."""
+        """Return the place and the state of a fold's latest snapshot up to a message."""
         thread, last = self._threads.get(thread_id), upto
         while thread is not None:
             seq, state = thread.snapshots.get(fold, (last + 1, b""))
@@ -595,7 +596,7 @@ class MemoryLedger(Verbs):
 
 
 def _link_at(thread: _Thread, seq: int) -> bytes:
-    """Return the link of a message; before the first, that of the thread where it all began."""
+    """Return the link of a message; before the first message, the genesis hash of the oldest origin."""
     holder, index = thread.at(seq)
     if index >= 0:
         return bytes.fromhex(holder.records[index].hash)
@@ -603,7 +604,7 @@ def _link_at(thread: _Thread, seq: int) -> bytes:
 
 
 def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
-    """Return the base of a thread that is to be restored: what it shares with its origin."""
+    """Return the base of a thread to restore: the messages that it shares with its origin."""
     pairing = Pairing()
     for holder, index in () if base is None else base.upto(seq):
         pairing.add(holder.records[index].seq, holder.records[index].message)
@@ -644,7 +645,7 @@ def _fits(thread: ThreadSummary, filter: ThreadFilter) -> bool:
 
 
 def _score(terms: Sequence[Term], text: str) -> float:
-    """Return how well a text fits: how often the terms are in it, for its length; 0 if one is not."""
+    """Return how well a text matches: the number of matches in proportion to its length; 0 if a term has no match."""
     words = fold_words(text)
     counts = [len(_places(term, words)) for term in terms]
     return sum(counts) / (len(words) + 10) if all(counts) else 0

@@ -1,7 +1,7 @@
-"""The vocabulary: what every agent, tool and actor says, as frozen typed values.
+"""The vocabulary: the messages of all agents, tools and actors, as frozen typed values.
 
-Three kinds of message and nothing else: `parts` (something said), `option_call` (an option chosen), `option_result` (its
-outcome). Nothing here knows a provider, a network, a clock or a disk.
+There are three kinds of message: `parts` (content), `option_call` (a chosen option), `option_result` (its outcome). No code
+here uses a provider, a network, a clock or a disk.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

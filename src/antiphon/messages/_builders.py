@@ -1,14 +1,14 @@
-"""Builders: the short way to well-formed messages.
+"""Builders: a short way to make well-formed messages.
 
-The default speaker:
+The default speaker of a message:
 
 | made by | policy | role_hint_for_llm |
 |---|---|---|
 | `MessageBuilder`, parts | the builder's, `user` if none is given | `user` or `system` if the policy is called so, else None |
 | `MessageBuilder`, option call | the builder's | `assistant` |
-| `OptionResultBuilder` | the option that ran; `runtime` if you say so | `tool` |
+| `OptionResultBuilder` | the option that ran, or the given `policy` | `tool` |
 
-Neither is ever inherited from the message before: after a tool's result the next speaker is not the tool.
+A builder never takes the speaker from the previous message: after a tool's result, the next speaker is not the tool.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}
 
 
 class MessageBuilder:
-    """Collects one utterance of a policy: text, media and option calls of one step and one turn."""
+    """Builds one utterance of a policy: text, media and option calls of one step and one turn."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MessageBuilder:
     def next_step(
         cls, last: Message | int | None = None, *, policy: str = "user", role_hint_for_llm: RoleHint | None = None
     ) -> Self:
-        """Begin the step after `last` (a message or a step number); after nothing, step 1."""
+        """Begin the step after `last` (a message or a step number); without `last`, step 1."""
         step = _step_of(last)
         number = 1 if step is None else step + 1
         return cls(policy=policy, step_num=number, role_hint_for_llm=role_hint_for_llm, thread_id=_thread_of(last))
@@ -74,7 +74,7 @@ class MessageBuilder:
     def continue_step(
         cls, last: Message | int | None = None, *, policy: str = "user", role_hint_for_llm: RoleHint | None = None
     ) -> Self:
-        """Continue the step of `last` (a message or a step number); without a step, if it has none."""
+        """Continue the step of `last` (a message or a step number); if it has no step, neither has this utterance."""
         step = _step_of(last)
         return cls(policy=policy, step_num=step, role_hint_for_llm=role_hint_for_llm, thread_id=_thread_of(last))
 
@@ -84,7 +84,7 @@ class MessageBuilder:
         return self._add(TextPart(text=text))
 
     def add_image(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
-        """Add an image. The id, if none is given, is made from the content, so the same image has the same id for ever."""
+        """Add an image. Without `id`, the id is derived from the content, so the same image always has the same id."""
         return self._add_media("image", prompt_hint, url, mime, id)
 
     def add_audio(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
@@ -102,14 +102,14 @@ class MessageBuilder:
         id: str | None = None,
         file_name: str | None = None,
     ) -> Self:
-        """Add a document. Formats that name files get the `file_name`; the hint is what a prompt calls it."""
+        """Add a document. `file_name` goes to formats that name files; `prompt_hint` is its label in a prompt."""
         return self._add_media("document", prompt_hint, url, mime, id, file_name=file_name)
 
     def add_data(self, data: Json) -> Self:
         return self._add(DataPart(data=data))
 
     def add_option_call(self, option_name: str, arguments: Mapping[str, Json]) -> Self:
-        """Add a call, with an invocation id of its own. Each call is a message of its own; see `to_messages`."""
+        """Add a call with a new invocation id. Each call becomes a separate message; see `to_messages`."""
         invocation = current_port().new_id()
         payload = OptionCallPayload(invocation_id=invocation, option_name=option_name, arguments=arguments)
         self._calls.append(self._make(payload, "assistant", _id_and_time()))
@@ -129,7 +129,7 @@ class MessageBuilder:
         if not self._parts:
             self._calls_before_parts = len(self._calls)
         if self._begun is None or self._message is not None:
-            self._begun = _id_and_time()  # those of a message are from when it began, so that they sort as it stands
+            self._begun = _id_and_time()  # taken at the first part, so that sorting by id or time keeps the order of messages
         self._parts.append(part)
         self._message = None
         return self
@@ -153,7 +153,7 @@ class MessageBuilder:
         return self._calls[-1]
 
     def to_message(self) -> Message:
-        """Return all parts as one message; the same message until a part is added.
+        """Return all parts as one message. It returns the same message again until a part is added.
 
         Raises:
             ValueError: no part was added.
@@ -166,7 +166,7 @@ class MessageBuilder:
         return self._message
 
     def to_messages(self) -> tuple[Message, ...]:
-        """Return the calls and, where its first part was added, the parts message."""
+        """Return the calls in order, and the parts message at the place of its first part."""
         said = (self.to_message(),) if self._parts else ()
         before = self._calls_before_parts if self._parts else len(self._calls)
         return (*self._calls[:before], *said, *self._calls[before:])
@@ -187,7 +187,7 @@ class MessageBuilder:
 
 
 class OptionResultBuilder:
-    """Makes the result of one option call, and of no other."""
+    """Makes the result of one option call."""
 
     def __init__(self, call: Message, *, policy: str | None = None) -> None:
         if not isinstance(call.payload, OptionCallPayload):

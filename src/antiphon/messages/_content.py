@@ -1,6 +1,6 @@
-"""What a message says: parts (text, media, reasoning, data, what only one dialect can say), and the three payloads.
+"""The content of a message: parts (text, media, reasoning, data, dialect-specific content), and the three payloads.
 
-A payload is something said (a list of parts), an option called, or an option's result.
+A payload is a list of parts, an option call, or the result of an option.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from antiphon.messages.json_values import Json
 # ---------------------------------------------------------------- parts
 
 Text = Annotated[str, Strict(), StringConstraints(max_length=2**31)]
-"""Text kept exactly as it is. (Any constraint makes Pydantic refuse lone surrogates; this one is never reached.)"""
+"""Text that is stored unchanged. (Any constraint makes Pydantic refuse lone surrogates; this one is never reached.)"""
 
 Count = Annotated[int, Strict(), Field(ge=0, le=2**53)]
-"""How many, or how far: exact in every JSON reader."""
+"""A number that every JSON reader reads exactly."""
 
 Metadata: TypeAlias = Mapping[str, Mapping[str, Json]]
-"""`{namespace: {key: value}}`: opaque to the core; a dialect keeps under its own name what only it understands."""
+"""`{namespace: {key: value}}`: opaque to the core. A dialect stores its own data under its own name."""
 
 MetadataField = Annotated[Metadata, JsonField("namespaces"), Field(json_schema_extra=without_default)]
 
@@ -48,7 +48,7 @@ def _check_url(url: str) -> str:
             "A media URL is http, https, data, gs, s3 or urn (for a provider's file id), not {start}",
             {"start": repr(url[:40])},
         )
-    # Written without an escape means no control character, quote or backslash; and it is the quickest look at 32 MiB.
+    # JSON text without an escape has no control character, quote or backslash: the quickest check of 32 MiB.
     hidden = _CONTROL if is_data_url(url) else HIDDEN
     if len(orjson.dumps(url)) != len(url.encode()) + 2 or (not url.isascii() and hidden.search(url)) or "\x7f" in url:
         raise PydanticCustomError(
@@ -86,7 +86,7 @@ class Citation(Model, frozen=True):
 
 
 class TextPart(Model, frozen=True):
-    """Words."""
+    """Text."""
 
     kind: Literal["text"] = "text"
     text: Text
@@ -110,18 +110,18 @@ class MediaPart(Model, frozen=True):
     kind: Literal["media"] = "media"
     modality: Modality
     url: MediaUrl
-    """Kept as written: http, https, data, gs, s3, or a urn for a file that a provider holds."""
+    """Stored unchanged: http, https, data, gs, s3, or a urn for a file that a provider holds."""
     mime: Text | None = None
-    """Best effort; nothing in the core needs it."""
+    """The media type, if known; the core does not use it."""
     prompt_hint: Text | None = None
     """A label for a prompt; the core does not use it. It is not a file name."""
     id: Name | None = None
-    """Names the medium across messages; the builder makes it from the content."""
+    """Identifies the medium across messages; the builder derives it from the content."""
     metadata: MetadataField = EMPTY
 
     @property
     def file_name(self) -> str | None:
-        """The name of the file that it came from: what `metadata` has as `{"file": {"name": …}}`."""
+        """The name of its file, from `metadata`: `{"file": {"name": …}}`."""
         name = self.metadata.get("file", {}).get("name")
         return name if isinstance(name, str) and name else None
 
@@ -147,7 +147,7 @@ class DataPart(Model, frozen=True):
 class ForeignPart(Model, frozen=True):
     """Content that a dialect can read but the core cannot express.
 
-    Kept whole, so that writing it back to the same dialect loses nothing.
+    It is stored complete, so writing it back to the same dialect loses nothing.
     """
 
     kind: Literal["foreign"] = "foreign"
@@ -164,7 +164,7 @@ Part: TypeAlias = Annotated[TextPart | MediaPart | ReasoningPart | DataPart | Fo
 Kind: TypeAlias = Literal["parts", "option_call", "option_result"]
 
 _NAMES = 8192
-"""Bytes of two names at worst, with the keys around them."""
+"""The most bytes that two names and their keys take."""
 
 
 class PartsPayload(Model, frozen=True):

@@ -1,13 +1,13 @@
 """Conversation: an immutable sequence of messages that knows which result answers which call.
 
-Growing is cheap: `append` gives a new conversation that shares the old one's storage, because a conversation is a view of the
-first n messages of a log that only ever grows. Two conversations that grow apart from the same one cost one copy. The
-index is shared too, built when first asked for, and holds positions; a position at or after n is in another's future.
+A conversation is a view of the first n messages of an append-only log. So `append` is cheap: the new conversation shares the
+storage of the old one. If two conversations grow from the same one, the second copies the log. They also share the index,
+which is built at the first lookup and holds positions; a conversation ignores positions from n on.
 
-A result answers an open call of its invocation that stands before it: the oldest of the latest utterance that has one, so
-that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call without a result.
-A result with no such call is an orphan if its invocation was never called, else a repetition that belongs to the last call.
-Faults of a history are kept unchanged; `check` reports them.
+A result answers an earlier open call of its invocation: the oldest open call of the latest utterance that has one. So formats
+that reuse an id ("call_0" in every turn) are paired correctly, even after a call without a result. A result without such a
+call is an orphan if its invocation was never called; otherwise it is a repetition, which belongs to the last call. Faults of a
+history are kept unchanged; `check` reports them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from antiphon.messages._settings import current_limits
 from antiphon.messages.json_values import Json
 
 _HEADER_ROOM = 64
-"""Bytes of a conversation's first line around its header."""
+"""Bytes that a conversation's first line takes besides its header."""
 
 
 class Tool(Model, frozen=True):
@@ -70,7 +70,7 @@ class Header(Model, frozen=True):
 
 
 class Conversation(Sequence[Message]):
-    """Messages in order, with the tools that may be called and namespaced metadata. It never changes: an edit is a fork."""
+    """Messages in order, with the tools that may be called and namespaced metadata. It is immutable: edits return a copy."""
 
     __slots__ = ("_header", "_length", "_log")
 
@@ -198,20 +198,20 @@ class Conversation(Sequence[Message]):
         return self._first_of(invocation_id, "option_result")
 
     def answer_to(self, call: Message) -> Message | None:
-        """Return the result that answers this call, if it is there."""
+        """Return the result that answers this call, if there is one."""
         return self._at(self._log.index().answer_to.get(self._position(call)))
 
     def answer_at(self, position: int) -> Message | None:
-        """Return the result that answers the call at this position, if it is there."""
+        """Return the result that answers the call at this position, if there is one."""
         return self._at(self._log.index().answer_to.get(position))
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Return the positions of each result and of the call it belongs to: `(call, result)`, in the order of the results."""
+        """Return the positions of each result and its call as `(call, result)`, in the order of the results."""
         links = self._log.index().call_of
         return tuple((call, result) for result, call in links.items() if result < self._length)
 
     def call_of(self, result: Message) -> Message | None:
-        """Return the call that this result belongs to, if it is there."""
+        """Return the call that this result belongs to, if there is one."""
         return self._at(self._log.index().call_of.get(self._position(result)))
 
     def _first_of(self, invocation_id: str, kind: Kind) -> Message | None:
@@ -255,7 +255,7 @@ class Conversation(Sequence[Message]):
         )
 
     def orphans(self) -> tuple[Message, ...]:
-        """Return the results of talk and control whose call is not there before them."""
+        """Return the results of talk and control that no call precedes."""
         found = (self._at(position) for position in self._log.index().orphans)
         return tuple(message for message in found if message is not None and message.lane != "effect")
 
@@ -275,7 +275,7 @@ class Conversation(Sequence[Message]):
     ) -> Self:
         """Return the messages that meet all conditions.
 
-        `after` and `before` exclude what they name. With a time, messages that have none are left out.
+        `after` and `before` are exclusive. If one is a time, messages without a time are left out.
 
         Raises:
             ValueError: `after` or `before` is a message that is not in the conversation.
@@ -297,8 +297,8 @@ class Conversation(Sequence[Message]):
     def chain(self, message: Message) -> Self:
         """Return the messages that led to a message and those that follow from it, in order.
 
-        A message follows the one it answers (`in_reply_to`), a result its call, and what was said in the course of an
-        invocation (`parent_id`) the call. The chain is the line up from the message and everything below it.
+        A message follows the message that it answers (`in_reply_to`). A result follows its call. A message that was sent
+        during an invocation (`parent_id`) follows the call. The chain has all ancestors and all descendants of the message.
 
         Raises:
             ValueError: the message is not in the conversation.
@@ -316,7 +316,7 @@ class Conversation(Sequence[Message]):
         return self._with(self._log.messages[position] for position in sorted(line | below))
 
     def _cause(self, position: int) -> int | None:
-        """Return the position of what a message follows."""
+        """Return the position of the message that a message follows."""
         log, message = self._log.index(), self._log.messages[position]
         cause = log.call_of.get(position)
         if cause is None and message.in_reply_to is not None:
@@ -326,21 +326,21 @@ class Conversation(Sequence[Message]):
         return None if cause is None or cause >= self._length else cause
 
     def steps(self) -> dict[int | None, tuple[Message, ...]]:
-        """Return the messages by step, steps in the order they began; under None those of no step."""
+        """Return the messages by step, in the order in which the steps began; those without a step are under None."""
         return group_by_step(self)
 
     def turns(self) -> tuple[tuple[Message, ...], ...]:
-        """Return the messages by utterance: same `turn_id`; without one, same step and policy; without either, one alone."""
+        """Return the messages by utterance: with the same `turn_id`, else the same step and policy, else each on its own."""
         return group_by_turn(self)
 
     def transitions(self, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
-        """Collapse the conversation into decisions: what was observed, which options were called, with which results.
+        """Collapse the conversation into decisions: the observation, the called options, and their results.
 
-        One transition per step with a call in it, in order; calls of no step are grouped by turn. The journal's
-        messages are not looked at. Made for training data and for asking why an agent did something.
+        There is one transition per step with a call, in order; calls without a step are grouped by turn. Messages of the
+        effect lane are ignored. Transitions serve as training data, and explain why an agent did something.
 
-        `reward` says how good each was: a function of the transition, or rewards by message id. Of these, a transition gets
-        the sum over its messages (calls, results, what was said with them) and over those that follow before the next.
+        `reward` is a function of the transition, or a mapping from message ids to rewards. With a mapping, a transition gets
+        the sum over its own messages (calls, results, text of the same turn) and over the messages up to the next transition.
 
         Raises:
             ValueError: a reward is not a finite number.
@@ -357,11 +357,11 @@ class Conversation(Sequence[Message]):
         keep: Callable[[Message], bool] = is_system,
         count_tokens: Callable[[Message], int] = estimate_tokens,
     ) -> Self:
-        """Return the latest messages that fit, and before them what `keep` says (by default policy `system`).
+        """Return the latest messages that fit, preceded by the messages that `keep` selects (by default policy `system`).
 
-        Give one of `count` (messages), `size` (bytes of their payloads) or `tokens`. The window is never more than that,
-        unless what is kept already is. It begins where no call is cut from its result and no utterance in two, and
-        never with an orphan; so it may be smaller than asked for. What is kept brings its other half along.
+        Give one of `count` (messages), `size` (bytes of their payloads) or `tokens`. The window never exceeds the limit,
+        unless the kept messages alone do. It separates no call from its result, splits no utterance, and does not begin with
+        an orphan; so it may be smaller than the limit. With a kept call or result, the other of the two is kept too.
 
         Raises:
             ValueError: not exactly one limit is given.
@@ -413,11 +413,11 @@ class Transition:
     """One decision: the observation, the actions chosen, their results."""
 
     step_num: int | None
-    """The step; None where the calls had none and were grouped by turn."""
+    """The step; None if the calls had no step and were grouped by turn."""
     turn_id: str | None
     """The turn of the first call."""
     observation: Conversation
-    """Everything said before the first call."""
+    """All messages before the first call."""
     actions: tuple[Message, ...]
     """The option calls, in order."""
     results: tuple[Message, ...]
@@ -426,7 +426,7 @@ class Transition:
     """The reward; None if unknown."""
 
     def __post_init__(self) -> None:
-        """Refuse a reward that cannot be learnt from, or written as JSON."""
+        """Refuse a reward that is not finite: JSON cannot express it."""
         if self.reward is not None and not isfinite(self.reward):
             raise ValueError(f"a reward is a finite number, not {self.reward!r}")
 
@@ -437,7 +437,7 @@ class Transition:
 
 
 RewardFunction: TypeAlias = Callable[[Transition], float | None]
-"""Returns the reward of a decision; None: unknown."""
+"""Returns the reward of a decision; None if unknown."""
 
 
 def collapse(conversation: Conversation, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
@@ -472,7 +472,7 @@ def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) ->
 
 
 def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
-    """Return the reward of each transition: the sum over its messages, and those after it that are of no other.
+    """Return the reward of each transition: the sum over its messages, and later ones that belong to no other transition.
 
     A message belongs to a transition if it is a call, a result, or in the same turn as a call. Later messages, such as the
     final answer, belong to the latest transition. Messages before the first transition belong to none.
@@ -488,6 +488,6 @@ def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards
     for message in conversation:
         place = places.get(message.id, turns.get(message.turn_id, latest))
         if place is not None and message.id in left:
-            given[place].append(left.pop(message.id))  # an id that stands twice counts once
+            given[place].append(left.pop(message.id))  # a repeated id counts once
         latest = place if message.kind == "option_call" else latest
     return [fsum(values) if values else None for values in given]

@@ -1,17 +1,17 @@
-"""The house format: how messages and conversations are written down for good.
+"""The house format: the stored form of messages and conversations.
 
-A message is one JSON object on one line: the format's version first, then the fields in the model's order with defaults left
-out, keys of user data in their own order, integers of any size exact. A conversation is a line that says so (with its tools
-and metadata) and then a line a message, so a file of it is JSON Lines and grows by appending.
+A message is one JSON object on one line: first the version of the format, then the fields in the order of the model, without
+defaults. Keys of user data keep their order, and integers of any size are exact. A conversation is a first line with its tools
+and metadata, then one line per message. So its file is JSON Lines and grows by appending.
 
-The bytes are the truth that is hashed, stored and compared, so they are a function of the content: write, read and write
-again is byte-identical. What a version has written, every later one reads: `_UPCASTS` has a step for each version left behind.
+The bytes are hashed, stored and compared, so they are a function of the content: writing, reading and writing again gives the
+same bytes. Every version reads the bytes of all earlier ones: `_UPCASTS` has a step for each earlier version.
 
-`loads` checks everything the constructors check. Text in the form that `dumps` writes goes a quick way: that it parses and is
-written again the same proves that it is JSON without a duplicate key, and its depth and size are seen by a look at the whole,
-so `_lean` takes those questions out of Pydantic's schema and asks the others in their shortest form. Any doubt leads to the
-careful way, with the full schema, which alone refuses and explains. The quick way may doubt what the careful one takes, and
-never takes what the careful one refuses; the tests hold the two against each other.
+`loads` checks everything that the constructors check. It has a fast path for text as `dumps` writes it. If the parsed value is
+written as the same text again, the text is JSON without a duplicate key; depth and size are checked on the text as a whole. So
+`_lean` removes these checks from Pydantic's schema, and the fast path makes only the others. In any doubt, the slow path
+decides, with the full schema; only the slow path refuses and explains. The fast path may pass valid text on to the slow path.
+It never accepts text that the slow path refuses; tests compare the two.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from antiphon.messages.json_values import JsonError, fits, parse
 
 _HEADER = b'"conversation":'
 _WIDEST = 64
-"""Keys in an object of ours at most, so that a strange one is not looked at key by key."""
+"""The most keys of a message, payload or part. An object with more is refused without a look at each key."""
 _BIG = 64 * 1024
-"""Bytes from which on a text is looked at for such objects."""
+"""Bytes from which on a text is searched for objects with too many keys."""
 _LARGE = {"option_call": "arguments", "option_result": "result", "parts": ""}
-"""The field of each kind that is kept as text."""
+"""The field of each kind that is stored as text."""
 _HOUSE_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?Z$"
 
 _UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From a version to a function that turns its form (of a message, or of a conversation's first line) into the next one's."""
+"""For each earlier version, a function that turns its form (of a message, or of a conversation's first line) into the next."""
 
 StoredT = TypeVar("StoredT", Message, Conversation)
 
@@ -70,12 +70,12 @@ def loads(data: bytes, expect: None = None, *, limits: Limits | None = None) -> 
 @overload
 def loads(data: bytes, expect: type[StoredT], *, limits: Limits | None = None) -> StoredT: ...
 def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None = None) -> Message | Conversation:
-    """Read what `dumps` wrote: a message, or a conversation if the first line says so.
+    """Read the bytes that `dumps` has written: a message or a conversation.
 
-    Say `Message` or `Conversation` to expect one of them. `limits` replaces those in use.
+    With `expect`, refuse anything but a `Message` or a `Conversation`. `limits` replaces the current limits.
 
     Raises:
-        DecodeError: the bytes are not the house format, are over a limit, or hold something else than expected.
+        DecodeError: the bytes are not in the house format, are over a limit, or hold another type than expected.
         NewerVersionError: a later version of antiphon wrote them.
     """
     text, limits = bytes(data), limits or current_limits()
@@ -86,7 +86,7 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
 
 
 def _quickly(text: bytes, limits: Limits) -> Message | None:
-    """Read a message as `dumps` writes it; None for anything else."""
+    """Read a message by the fast path; None if the slow path must decide."""
     if len(text) > limits.message_bytes or not text.startswith(HOUSE_MARK):
         return None
     try:
@@ -100,7 +100,7 @@ def _quickly(text: bytes, limits: Limits) -> Message | None:
 
 
 def _is_written_so(form: dict[str, Any], text: bytes) -> bool:
-    """Whether a parsed text is written the same again; the large value in it becomes the text we keep."""
+    """Whether the parsed form is written as the same text again. It also replaces the large value by its stored text."""
     payload, _ = form["payload"], form["id"]
     name = _LARGE[payload["kind"]]
     value = payload.get(name)
@@ -141,7 +141,7 @@ def _conversation(line: _Line, rest: list[bytes]) -> Conversation:
 
 
 class _Line:
-    """One line: its text, what it says in the present version, and where it stands."""
+    """One line: its text, its form in the current version, and its place."""
 
     def __init__(self, text: bytes, place: str) -> None:
         self.text = text
@@ -156,7 +156,7 @@ class _Line:
         self.form = _upcast(cast("dict[str, Any]", form), place)
 
     def _refuse_large(self) -> None:
-        """Refuse what is surely too large before it is parsed."""
+        """Refuse a line that is certainly too large, before it is parsed."""
         text, limits = self.text, current_limits()
         if len(text) <= min(limits.message_bytes, 2 * limits.nodes):
             return
@@ -195,7 +195,7 @@ def _as_object(value: object) -> dict[str, Any]:
 
 
 def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a form in the present version."""
+    """Return a form in the current version."""
     version = form.pop(HOUSE_KEY, None)
     if version == HOUSE_VERSION and type(version) is int:
         return form
@@ -214,10 +214,10 @@ def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
 
 @cache
 def _lean() -> Callable[[dict[str, Any]], Message]:
-    """Return what validates a form of `Message` without the questions that a look at the whole text has answered."""
+    """Return a validator of `Message` without the checks that the fast path makes on the whole text."""
     Message.model_rebuild()
     schema = _without_answered(Message.__pydantic_core_schema__)
-    # Otherwise Pydantic takes the validators that nested models have already, and not what this schema says.
+    # Otherwise Pydantic uses the validators that nested models have already, and ignores this schema.
     return cast("Callable[[dict[str, Any]], Message]", SchemaValidator(schema, None, _use_prebuilt=False).validate_python)
 
 
@@ -246,7 +246,7 @@ def _without_answered(schema: Any) -> Any:
 
 
 def _only_successes(schema: Any) -> Any:
-    """Return the schema of a result that is no error, so that nothing has to be compared in Python."""
+    """Return the schema of a result that is not an error: it needs no check in Python."""
     none = core_schema.with_default_schema(core_schema.none_schema(), default=None)
     false = core_schema.with_default_schema(core_schema.literal_schema([False]), default=False)
     fields = dict(schema["schema"]["fields"])
@@ -264,21 +264,21 @@ def _error(reason: str, place: str = "", path: Iterable[str | int] = ()) -> Deco
 
 
 def _shown(key: str) -> str:
-    """Return a key from outside as it may be printed: what is long or strange is quoted and cut."""
+    """Return a key from outside for an error message: a long or unusual one is quoted and cut."""
     if len(key) <= _WIDEST and key.isprintable():
         return key
     return ascii(key[:_WIDEST]) + ("…" if len(key) > _WIDEST else "")
 
 
 def _explained(exc: ValidationError, place: str, prefix: tuple[str, ...] = ()) -> DecodeError:
-    """Turn Pydantic's error into ours: the first complaint, and the path to it in the data."""
+    """Turn Pydantic's error into ours: its first fault, and the path to it in the data."""
     errors = exc.errors(include_url=False, include_context=False, include_input=False)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return _error(errors[0]["msg"] + more, place, (*prefix, *_steps_in_data(errors[0]["loc"])))
 
 
 def _steps_in_data(loc: Iterable[str | int]) -> list[str | int]:
-    """Leave out of a Pydantic location the tags that it adds where a union is: they are no steps in the data."""
+    """Remove from a Pydantic location the tags that it adds for unions: they are not in the data."""
     steps: list[str | int] = []
     tagged = False
     for step in loc:

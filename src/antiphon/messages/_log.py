@@ -1,6 +1,6 @@
-"""Sequences of messages: the log that only grows and its index, turns and steps, and where a window may begin.
+"""Sequences of messages: the append-only log and its index, turns and steps, and where a window may begin.
 
-A window begins as early as fits, and never in the middle of something: an utterance, or a call and its result.
+A window begins as early as the limit allows, but never inside an utterance, or between a call and its result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.messages._model import house_bytes
 
 
 class MessageLog:
-    """Messages that only grow, and their index up to where someone has asked."""
+    """An append-only log of messages, and its index, which is built when it is needed."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self.messages = list(messages)
@@ -26,7 +26,7 @@ class MessageLog:
         self.first: dict[str, int] = {}
         """The first message with an id."""
         self.invocations: dict[tuple[bool, str], list[int]] = {}
-        """All calls and results of an invocation; the journal's apart from the others'."""
+        """All calls and results of an invocation; those of the effect lane are separate from the others."""
         self.call_of: dict[int, int] = {}
         """The call that a result belongs to."""
         self.answer_to: dict[int, int] = {}
@@ -37,7 +37,7 @@ class MessageLog:
         self._last: dict[tuple[bool, str], int] = {}
 
     def grown(self, length: int, more: Iterable[Message]) -> MessageLog:
-        """Return a log of the first `length` messages and `more`: this one, if it has not grown past that."""
+        """Return a log of the first `length` messages and `more`: this log, unless it has more than `length` messages."""
         with self.lock:
             if len(self.messages) == length:
                 self.messages.extend(more)
@@ -55,7 +55,7 @@ class MessageLog:
                     turn = self._run if message.turn_id is None else message.turn_id
                     self._index_call((message.lane == "effect", payload.invocation_id), position, turn)
                     continue
-                self._run = position  # calls without a turn belong together while nothing stands between them
+                self._run = position  # calls without a turn belong together until another message comes between them
                 if payload.kind == "option_result":
                     self._index_result((message.lane == "effect", payload.invocation_id), position)
             self.indexed = len(self.messages)
@@ -101,7 +101,7 @@ def group_by_turn(messages: Iterable[Message]) -> tuple[tuple[Message, ...], ...
 
 
 def turn_key(position: int, message: Message) -> Hashable:
-    """Return what messages of one utterance have in common."""
+    """Return a key that all messages of one utterance share."""
     if message.turn_id is not None:
         return message.turn_id
     if message.step_num is None or message.kind == "option_result":
@@ -122,7 +122,7 @@ def is_system(message: Message) -> bool:
 
 
 def payload_size(message: Message) -> int:
-    """Return the bytes of what a message says, in its house form."""
+    """Return the size of a message's payload in the house format, in bytes."""
     return len(house_bytes(message.payload))
 
 
@@ -142,7 +142,7 @@ def window_positions(
     cost: Callable[[Message], int],
     keep: Callable[[Message], bool],
 ) -> list[int]:
-    """Return the positions of a window: the kept ones, then the longest closed end of the conversation that fits."""
+    """Return the positions of a window: the kept messages, then the longest end of the conversation that fits."""
     turns = _turns(messages)
     kept = _kept(messages, call_of, turns, keep)
     spent = sum(cost(messages[position]) for position in kept)
@@ -153,7 +153,7 @@ def window_positions(
             spent += cost(message)
         if spent > most:
             break
-        # What must be inside too: the call of a result, the beginning of an utterance.
+        # These must be in the window too: the call of a result, the beginning of an utterance.
         needed = min(needed, call_of.get(position, position), turns[position][0])
         if needed >= position and position not in orphans and position not in kept:
             begin = position
@@ -172,7 +172,7 @@ def _turns(messages: Sequence[Message]) -> list[list[int]]:
 def _kept(
     messages: Sequence[Message], call_of: Mapping[int, int], turns: list[list[int]], keep: Callable[[Message], bool]
 ) -> set[int]:
-    """Return what is to be kept, with all that belongs to it: its utterance, and the other half of each pair."""
+    """Return the kept messages with their whole utterances, and with the call or result that belongs to each."""
     results: dict[int, list[int]] = {}
     for result, call in call_of.items():
         results.setdefault(call, []).append(result)

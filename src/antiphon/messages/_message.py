@@ -1,4 +1,4 @@
-"""Message: the atom that everything in antiphon is made of."""
+"""Message: the value that all agents, tools and actors exchange."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNTIME_POLICY = "runtime"
 """The policy of the executor's own messages: an error result for a call that never reached its option."""
 
 RESERVED_POLICIES = frozenset({RUNTIME_POLICY, "executor"})
-"""Names that no policy of a user may take."""
+"""Names that a user's policy must not have."""
 
 RoleHint: TypeAlias = Literal["user", "assistant", "tool", "system"]
 Lane: TypeAlias = Literal["talk", "control", "effect"]
@@ -58,7 +58,7 @@ def read_time(value: object) -> datetime:
 
 
 def _plain_time(time: datetime) -> datetime:
-    """Return a time of a subclass (other libraries have them) as what it is."""
+    """Return a time of a subclass (other libraries have them) as a plain `datetime`."""
     return datetime.combine(datetime.date(time), datetime.time(time), UTC)
 
 
@@ -101,12 +101,12 @@ class Usage(Model, frozen=True):
 
 
 class Message(Model, frozen=True):
-    """One thing said, asked or answered: frozen, with equality by content and the hash by `id`."""
+    """A message: frozen, equal by content, hashed by `id`."""
 
     id: Name = Field(default_factory=new_id)
     """Made by the sender, unique in its thread; ours are UUIDv7."""
     policy: Name
-    """Who made it: the caller of an option_call, the option that ran for an option_result."""
+    """The author: for an option_call its caller, for an option_result the option that ran."""
     payload: Payload
     role_hint_for_llm: RoleHint | None = None
     """A hint for dialects; nothing in the core reads it."""
@@ -121,13 +121,13 @@ class Message(Model, frozen=True):
     lane: Lane = "talk"
     """`talk`: messages and calls of agents; `control`: the protocol of actors; `effect`: the journal."""
     correlation_id: Name | None = None
-    """The exchange it is part of."""
+    """The exchange it belongs to."""
     in_reply_to: Name | None = None
     """The id of the message it answers."""
     parent_id: Name | None = None
     """The invocation during which it was sent."""
     created_at: Time | None = None
-    """Aware, in UTC; None where the source had no time."""
+    """Aware, in UTC; None if the source had no time."""
     usage: Usage | None = None
     """On the first message of a turn: the tokens and cost of the model answer."""
     metadata: MetadataField = EMPTY
@@ -138,7 +138,7 @@ class Message(Model, frozen=True):
 
     @property
     def kind(self) -> Kind:
-        """Which of the three it is."""
+        """The kind of its payload."""
         return self.payload.kind
 
     @property
@@ -172,8 +172,8 @@ class Message(Model, frozen=True):
 def stored_form(message: Message) -> dict[str, Any]:
     """Return the house form with the version before it, two levels deep.
 
-    What the base class does, spelled out: every message is written at least once, and this is half the time. The four fields
-    after the payload are mostly there, so that they are put in and, in the other case, taken out.
+    It does the same as the base class in half the time, which pays because every message is written at least once. The four
+    fields after the payload are usually set: they are always added, and removed if they are not.
     """
     (own_id, policy, payload, hint, step, turn, thread, to, lane, correlation, reply, parent, created, usage, metadata) = (
         message.__dict__.values()
@@ -210,7 +210,7 @@ def stored_form(message: Message) -> dict[str, Any]:
 
 
 def is_surely_small(message: Message) -> bool:
-    """Whether a message is far below the default limits by a rough look, which reads no text."""
+    """Whether a message is far below the default limits by an estimate that reads no text."""
     fields = message.__dict__
     return (
         current_limits() is DEFAULT_LIMITS
@@ -222,16 +222,16 @@ def is_surely_small(message: Message) -> bool:
 
 
 def check_size(message: Message) -> None:
-    """Measure a message as it is stored.
+    """Check the size of a message in its stored form.
 
     Raises:
-        PydanticCustomError: it, or the `data:` URLs in it, are over the limit.
+        PydanticCustomError: the message, or its `data:` URLs, are over the limit.
     """
     limits = current_limits()
     inline = sum(len(part.url.encode()) for part in message.parts if isinstance(part, MediaPart) and is_data_url(part.url))
     text = house_bytes(message)
     size = len(HOUSE_MARK) - 1 + len(text) - inline
-    if size > limits.message_bytes:  # opaque bytes in metadata, such as a provider's proof of 2 MB, are media too
+    if size > limits.message_bytes:  # `data:` URLs in metadata count as media too: a provider's signature may have 2 MB
         notes = [house_bytes({"metadata": written(part.__dict__["metadata"])}) for part in message.parts]
         noted = sum(len(url) for note in notes for url in DATA_URLS.findall(note))
         inline, size = inline + noted, size - noted
@@ -250,12 +250,12 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 def most_values(limits: Limits) -> int:
-    """Return how many values a whole message may have: it may hold more than one large one."""
+    """Return how many values a whole message may have: it may hold more than one large value."""
     return 2 * limits.nodes
 
 
 def count_values(text: bytes, limits: Limits) -> int:
-    """Return about how many values a JSON text has, exactly if they may be too many; a look before it is parsed."""
+    """Estimate how many values a JSON text has before it is parsed; exact if there may be too many."""
     if len(text) <= 2 * limits.nodes:
         return 0
     roughly = text.count(b",") + text.count(b"[") + text.count(b"{")

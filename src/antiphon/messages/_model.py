@@ -1,10 +1,10 @@
-"""The base of every value in the core: a frozen Pydantic model whose JSON is private and whose content is its house form.
+"""The base of every value in the core: a frozen Pydantic model with private JSON, compared by its house form.
 
-A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `json_values.own` keeps. Reading the attribute
-goes through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`: validation and `model_dump` do not
-notice; what would hand out the inside (`dict(model)`, an unchecked `model_copy`) is closed here.
+A field annotated `JsonField(...)` stores its value in the instance's `__dict__`, in the form that `json_values.own` returns.
+Reading the attribute goes through a descriptor that returns a frozen view. Validation and `model_dump` use `__dict__`, so they
+are not affected. Ways that would expose the stored value (`dict(model)`, an unchecked `model_copy`) are overridden here.
 
-Two models are equal when their content is: same class, same house form, order of keys in user data aside.
+Two models are equal if they have the same class and the same house form; the order of keys in user data does not matter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from antiphon.messages.json_values import (
 )
 
 EMPTY = cast("Any", b"{}")
-"""The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
+"""The default of a JSON object field, in its stored form: text, which needs no copy per instance."""
 
 _NAMESPACE_DEPTH = 16
-"""How much deeper metadata may be than a value: room for its namespaces, and for what a dialect keeps around a value."""
+"""How much deeper than other values metadata may be nested: its namespaces, and the data that a dialect wraps around it."""
 
 _NOTHING = JsonObject({})
 HOUSE_VERSION = 1
@@ -47,20 +47,20 @@ HOUSE_MARK = f'{{"{HOUSE_KEY}":{HOUSE_VERSION},'.encode()
 _OPTIONS = orjson.OPT_UTC_Z
 
 WORST = 6
-"""Bytes of a character at worst: a control character is written as six."""
+"""The most bytes that a character takes in JSON: a control character takes six."""
 MUCH = 128 * 1024
-"""Bytes, at worst, up to which a message needs no measuring: far below the default limits, envelope included."""
+"""A message whose estimate is at most this many bytes need not be measured: that is far below the default limits."""
 
 
 class JsonField:
-    """Marks a field as JSON. `object`: an object; `namespaces`: an object of objects, the keys of which are names."""
+    """Marks a field as JSON. `object`: an object; `namespaces`: an object of objects, with names as its keys."""
 
     def __init__(self, shape: Literal["any", "object", "namespaces"]) -> None:
         self.shape = shape
         self._room = _NAMESPACE_DEPTH if shape == "namespaces" else 0
 
     def take(self, value: object) -> Any:
-        """Return a value in the form that is kept."""
+        """Check a value, and return it in its stored form."""
         try:
             kept = own(value, self._room)
         except JsonError as exc:
@@ -100,38 +100,38 @@ def _check_namespaces(metadata: dict[str, Any]) -> None:
 
 
 def _at(path: Path, error: PydanticCustomError, value: object) -> ValidationError:
-    """Return an error that Pydantic adds to the place it is raised at."""
+    """Return an error whose path Pydantic appends to the path of the field."""
     return ValidationError.from_exception_data("json", [InitErrorDetails(type=error, loc=path, input=value)])
 
 
 def without_default(schema: dict[str, Any]) -> None:
-    """Leave a default out of a JSON schema that is ours to keep."""
+    """Remove the default from a JSON schema: the stored form of a default is internal."""
     schema.pop("default", None)
 
 
 def plain_of(model: BaseModel, name: str) -> Any:
-    """Return the value of a JSON field parsed, without a copy: to be read, never changed, and not to be given out."""
+    """Return the parsed value of a JSON field, without a copy. The caller must not change it or pass it on."""
     kept = model.__dict__[name]
     if type(kept) is bytes:
         if kept is EMPTY:
-            return {}  # the field keeps what says that it is empty
+            return {}  # a new dict: the field keeps `EMPTY`, which marks it as empty
         kept = cast("dict[str, Any]", model.__dict__)[name] = orjson.loads(kept)
     return kept
 
 
 def json_bytes_of(model: BaseModel, name: str) -> bytes:
-    """Return the compact JSON text of a JSON field; what is text still is not parsed for it."""
+    """Return the compact JSON text of a JSON field. A value that is stored as text is not parsed for that."""
     kept = model.__dict__[name]
     return kept if type(kept) is bytes else write(kept)
 
 
 def json_text_of(model: BaseModel, name: str) -> str:
-    """Return the compact JSON text of a JSON field as `str`; what is text still is not parsed for it."""
+    """Return the compact JSON text of a JSON field as `str`. A value that is stored as text is not parsed for that."""
     return json_bytes_of(model, name).decode()
 
 
 class _View:
-    """Reads a JSON field: parses it the first time, gives out a frozen view."""
+    """The descriptor of a JSON field: parses it at the first access, and returns a frozen view."""
 
     __slots__ = ("_name",)
 
@@ -151,7 +151,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A frozen value with content equality and a house form."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
-    """What the house form leaves out."""
+    """The defaults, which the house form leaves out."""
 
     @classmethod
     @override
@@ -180,7 +180,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
         return form
 
     def __weight__(self) -> int:
-        """Return how many bytes a part or a payload takes at worst, by a rough look that reads no text."""
+        """Return an upper bound of the bytes that a part or a payload takes, by an estimate that reads no text."""
         weight = 1024  # names, keys and punctuation
         value: Any
         for value in self.__dict__.values():
@@ -191,7 +191,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
             elif type(value) is tuple:
                 weight += sum([each.__weight__() for each in cast("tuple[Model, ...]", value)])
             elif type(value) is dict or type(value) is list:
-                weight += MUCH  # to measure what is parsed already is to write it
+                weight += MUCH  # a parsed value can only be measured by writing it
         return weight
 
     @override
@@ -230,16 +230,16 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
 
     @override
     def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Return another value with some fields changed, checked like any other.
+        """Return a copy with some fields changed; the copy is validated.
 
         Raises:
-            ValidationError: an updated field is not allowed.
+            ValidationError: an updated field is not valid.
         """
         return type(self)(**{**dict(self), **(update or {})})
 
     @override
     def copy(self, **changes: Any) -> Self:
-        """Return another value, by `model_copy`."""
+        """Return a copy, by `model_copy`."""
         return self.model_copy(update=changes.get("update"))
 
     @override
@@ -254,7 +254,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
     @classmethod
     @override
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
-        """Construct with every check: there is no unchecked way in."""
+        """Construct with every check, unlike Pydantic's method of this name."""
         return cls(**values)
 
 
@@ -264,7 +264,7 @@ def _revive(cls: type[Model], data: bytes) -> Model:
 
 
 def written(value: object) -> Any:
-    """Return a kept value as orjson is to write it: JSON text that was never parsed goes out as it is."""
+    """Return a stored value for orjson to write: JSON text that was never parsed is written unchanged."""
     return orjson.Fragment(value) if type(value) is bytes else value
 
 

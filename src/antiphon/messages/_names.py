@@ -1,9 +1,9 @@
-"""Names: what identifies something (a policy, an option, an id, an address) rather than says something.
+"""Names: texts that identify something: a policy, an option, an id, an address.
 
-A name is compared, logged, shown on an approval screen and used as a key, so it must have one spelling and hide nothing:
-Unicode NFC, no control characters, no space but the plain one inside, and none of the invisible or direction-changing ones
-that make two names look alike. The ranges are written out, so that every Python version gives the same answer (but for the
-normal form of characters that are newer than its Unicode).
+A name is compared, logged, shown on an approval screen and used as a key. So it must have one spelling and hide nothing: it is
+in Unicode NFC and has no control characters, no space except the plain one inside, and no invisible or direction-changing
+characters, which make two names look alike. The ranges are written out, so that every Python version gives the same answer
+(except for the normal form of characters that are newer than its Unicode).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic_core import core_schema
 
 NAME_LENGTH = 512
-"""Characters in a name at most; some providers' ids carry a signature and are longer than one would think."""
+"""The most characters of a name. It is this long because the ids of some providers contain a signature."""
 
 ASCII_NAME = "^[!-~]([ -~]*[!-~])?$"
-"""Names that are decided inside Pydantic."""
+"""Names that Pydantic accepts without a call to Python."""
 
 HIDDEN = re.compile(
     "["
@@ -36,8 +36,8 @@ HIDDEN = re.compile(
 
 
 def is_name(value: object) -> bool:
-    """Whether a value may be used as a name."""
-    if type(value) is str and value.isascii():  # printable ASCII is visible but for the space, and always NFC
+    """Whether a value is a valid name."""
+    if type(value) is str and value.isascii():  # printable ASCII except the space is visible, and always NFC
         return 0 < len(value) <= NAME_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " "
     return (
         isinstance(value, str)
@@ -56,7 +56,7 @@ def _check(value: object) -> object:
 
 
 class _NameSchema:
-    """Printable ASCII is accepted inside Pydantic, without a call to Python; anything else is asked of `is_name`."""
+    """Pydantic accepts printable ASCII without a call to Python; `is_name` decides about everything else."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
         ascii_name = core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH, pattern=ASCII_NAME)

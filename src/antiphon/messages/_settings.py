@@ -1,6 +1,6 @@
-"""What a program may replace for a `with` block: the port, where ids and time come from, and the limits of one message.
+"""Settings that a program may replace for a `with` block: the port, the source of ids and time; and the limits of a message.
 
-Nothing else in antiphon asks a clock or a random source: the linter bans it outside this file. So a test or a replay is exact.
+No other file of antiphon reads a clock or a random source: the linter forbids it. So tests and replays are deterministic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Port(Protocol):
-    """Where new ids and the time come from."""
+    """The source of new ids and of the time."""
 
     def new_id(self) -> str:
         """Return an id that no other message has."""
@@ -50,14 +50,14 @@ current_port = _port.get
 
 
 def new_id() -> str:
-    """Return a fresh id from the port in use.
+    """Return a new id from the current port.
 
     Raises:
-        ValueError: the port gave something that is no name.
+        ValueError: the port returned a value that is not a valid name.
     """
     made = _port.get().new_id()
     if not is_name(made):
-        raise ValueError(f"the port's new_id() must give a name, not {made!r}")
+        raise ValueError(f"the port's new_id() must return a name, not {made!r}")
     return made
 
 
@@ -79,20 +79,20 @@ _MOST_DEPTH = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is refused as too much, at construction and by `loads`."""
+    """The limits of a message, checked at construction and by `loads`."""
 
     message_bytes: int = MIB
-    """The house form of one message, in bytes, without the `data:` URLs of its media, and those in the metadata of parts."""
+    """The most bytes of a message in the house format, without `data:` URLs of its media and in the metadata of its parts."""
 
     data_url_bytes: int = 32 * MIB
-    """All `data:` URLs of one message together, in bytes."""
+    """The most bytes of all `data:` URLs of a message together."""
 
     depth: int = 64
-    """How many containers may be nested in one JSON value; `{}` has depth 1. Metadata may be 16 deeper.
-    At most 200, a little before parsers give up."""
+    """How deep containers may be nested in a JSON value; `{}` has depth 1. Metadata may be 16 levels deeper.
+    The highest setting is 200, a little below the limit of parsers."""
 
     nodes: int = 100_000
-    """How many values one JSON value may be made of: about ten times the input in memory, at the size above."""
+    """The most values in a JSON value. Parsed, they take up to about ten times the memory of the text."""
 
     def __post_init__(self) -> None:
         if min(self.message_bytes, self.data_url_bytes, self.nodes) < 0:
@@ -103,7 +103,7 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 NO_LIMITS = Limits(message_bytes=2**62, data_url_bytes=2**62, depth=_MOST_DEPTH, nodes=2**62)
-"""For stored messages: they were checked when they were made, perhaps under other limits."""
+"""For stored messages: they were checked when they were created, perhaps with other limits."""
 
 _limits: ContextVar[Limits] = ContextVar("antiphon_limits", default=DEFAULT_LIMITS)
 

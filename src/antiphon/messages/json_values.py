@@ -1,15 +1,15 @@
-"""JSON values: taken in once with every check, kept private, given out as frozen views.
+"""JSON values: checked once, stored privately, returned as frozen views.
 
-An argument, a result, a data part and metadata may hold JSON and nothing else. Three forms of one value exist:
+Arguments, results, data parts and metadata hold JSON only. A value has three forms:
 
-- what a caller gives: any Python value that is plainly JSON (`own` takes a copy, so that later changes do not reach us);
-- what we keep: either `bytes` (JSON text that was not read yet) or the parsed value. No JSON value is `bytes`, so the
-  two cannot be confused. Text is kept as long as possible because writing it again is a copy, not work;
-- what we give out: a scalar as itself, an object or array as `JsonObject` or `JsonArray`, which cannot be changed.
+- the caller's: any Python value that is plain JSON. `own` copies it, so later changes of the caller do not affect ours;
+- the stored one: either `bytes` (JSON text that was not parsed yet) or the parsed value. No JSON value is `bytes`, so the two
+  cannot be confused. Text is not parsed before it is needed, because writing it again is only a copy;
+- the returned one: a scalar, or for an object or array a `JsonObject` or `JsonArray`, which cannot be changed.
 
-The quick way through `own` and `parse` is orjson, which is exact for everything but five things: it writes NaN and infinity
-as `null`, refuses integers beyond 64 bits, reads them as floats, takes the last of duplicate keys, and nests deeper than we
-allow. Each of the five is noticed cheaply, and then the slow way (plain Python, with a path for the error) decides.
+The fast path of `own` and `parse` is orjson. It differs from exact JSON in five cases: it writes NaN and infinity as `null`,
+refuses to write integers beyond 64 bits, reads them as floats, takes the last of duplicate keys, and nests deeper than we
+allow. Each case is detected cheaply, and then the slow path decides: plain Python, which knows the path of an error.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
     """Any JSON value, as Python types it."""
 else:
-    Json = Any  # Pydantic looks at this one, and `JsonField` decides what is allowed
+    Json = Any  # Pydantic uses this one; `JsonField` decides which values are valid
 
 _INT_DIGITS = 4300
-"""Digits of the longest integer: Python's own guard against quadratic conversion, as a fixed number."""
+"""The most digits of an integer: the default of Python's own guard against quadratic conversion."""
 _INT_BOUND = 10**_INT_DIGITS
 
 _CONTAINERS = (dict, list, tuple)
 _NEVER_NULL = frozenset({str, int, bool})
-"""What orjson never writes as `null`; of a subclass one would have to ask more."""
+"""The types that orjson never writes as `null`; their subclasses are not included, because they need more checks."""
 
 _INDENTED = 16_384
-"""Bytes of text up to which its depth is seen by indenting it; beyond, that would take too much memory."""
+"""The depth of a text of up to this many bytes is found by indenting it; for a longer text that takes too much memory."""
 
 _TOO_DEEP = "nested too deep to be read"
 
@@ -74,7 +74,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class JsonError(ValueError):
-    """A value or text that is not JSON as we allow it: why, and where. Callers turn it into a public error."""
+    """A value or text is not valid JSON for us. It has the reason and the path. Callers turn it into a public error."""
 
     def __init__(self, reason: str, path: Path = ()) -> None:
         super().__init__(reason, path)
@@ -82,11 +82,11 @@ class JsonError(ValueError):
         self.path = path
 
 
-# ---------------------------------------------------------------- what we give out
+# ---------------------------------------------------------------- returned values
 
 
 class JsonObject(Mapping[str, "Json"]):
-    """A JSON object that cannot be changed. Equal to a `dict` of the same content; `thaw` gives such a copy."""
+    """A JSON object that cannot be changed. It is equal to a `dict` of the same content; `thaw` returns a copy as a `dict`."""
 
     __slots__ = ("__value",)
 
@@ -136,7 +136,7 @@ class JsonObject(Mapping[str, "Json"]):
 
 
 class JsonArray(Sequence["Json"]):
-    """A JSON array that cannot be changed. Equal to a `list` of the same content; `thaw` gives such a copy."""
+    """A JSON array that cannot be changed. It is equal to a `list` of the same content; `thaw` returns a copy as a `list`."""
 
     __slots__ = ("__value",)
 
@@ -186,7 +186,7 @@ def _view(text: bytes) -> Json:
 
 
 def freeze(value: object) -> Any:
-    """Return a parsed value as it is given out."""
+    """Return a frozen view of a parsed value."""
     if type(value) is dict:
         return JsonObject(cast("dict[str, Any]", value))
     if type(value) is list:
@@ -195,14 +195,14 @@ def freeze(value: object) -> Any:
 
 
 def plain(value: object) -> Any:
-    """Return what a view shows, without copying; anything else as it is. The result must not be changed."""
+    """Return the value behind a view, without a copy; any other value unchanged. The caller must not change the result."""
     if type(value) is JsonObject or type(value) is JsonArray:
         return value._plain()  # pyright: ignore[reportPrivateUsage]
     return value
 
 
 def thaw(value: Json) -> Any:
-    """Return a copy of a JSON value made of plain dicts and lists, which are yours to change.
+    """Return a copy of a JSON value as plain dicts and lists, which the caller may change.
 
     Raises:
         ValueError: it is not JSON.
@@ -214,12 +214,12 @@ def thaw(value: Json) -> Any:
 
 
 def unpacked(kept: object) -> Any:
-    """Return a kept value parsed."""
+    """Return a stored value, parsed."""
     return orjson.loads(kept) if type(kept) is bytes else kept
 
 
 def same(parsed: Any, other: Any) -> bool:
-    """Whether a parsed value and anything else are the same JSON content."""
+    """Whether a parsed value and any other value have the same JSON content."""
     try:
         return canonical(parsed) == canonical(unpacked(own(other, limits=NO_LIMITS)))
     except JsonError:
@@ -230,10 +230,10 @@ def same(parsed: Any, other: Any) -> bool:
 
 
 def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
-    """Check a caller's value and return it in the form we keep. `room` is how much deeper than the limit it may be.
+    """Check a caller's value, and return it in its stored form. `room` is how much deeper than the limit it may be nested.
 
     Raises:
-        JsonError: it is not JSON, or more than the limits allow; the path says where.
+        JsonError: it is not JSON, or exceeds a limit; the error has the path.
     """
     if type(value) is str:
         return value if value.isascii() else _clean_text(value, ())
@@ -251,10 +251,10 @@ def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
 
 
 def _may_hide_nan(value: object, nulls: int) -> bool:
-    """Whether NaN or infinity, which orjson writes as `null`, may be in a value whose text has so many; True asks for more.
+    """Whether NaN or infinity, which orjson writes as `null`, may be in a value whose text has `nulls` times "null".
 
-    Level by level, because the look ends as soon as there is a None for each, and those are mostly near the top. (Words that
-    say "null" only make the look longer.)
+    If it returns True, the caller must check exactly. It searches level by level, and ends as soon as it has found a None for
+    each "null"; most are near the top. ("null" inside a text only makes the search longer.)
     """
     level: list[Any] = [value]
     while level:
@@ -275,19 +275,19 @@ def _may_hide_nan(value: object, nulls: int) -> bool:
 
 
 def fits(text: bytes, value: object, limits: Limits, room: int = 0) -> bool:
-    """Whether a value, whose text this is, is certainly within depth and nodes; False asks for an exact look.
+    """Whether a value with this text is certainly within the limits of depth and nodes. If not, the caller must check exactly.
 
-    A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
-    deepest container allowed.
+    A node takes at least a byte and a comma, a container two brackets. In indented text, a line that is indented by the
+    limit shows a value inside the deepest allowed container.
     """
     return len(text) <= 2 * limits.nodes and is_shallow(text, value, limits.depth + room)
 
 
 def is_shallow(text: bytes, value: object, depth: int) -> bool:
-    """Whether a value, whose text this is, is certainly not nested deeper; False asks for an exact look."""
+    """Whether a value with this text is certainly not nested deeper than `depth`. If not, the caller must check exactly."""
     if len(text) <= 2 * depth:
         return True
-    # Not more brackets open than may be nested. (Removing a byte is quicker than counting it.)
+    # With no more opening brackets than allowed levels, it cannot be deeper. (Removing a byte is quicker than counting it.)
     if len(text) - len(text.replace(b"{", b"").replace(b"[", b"")) <= depth:
         return True
     if len(text) > _INDENTED:
@@ -296,7 +296,7 @@ def is_shallow(text: bytes, value: object, depth: int) -> bool:
 
 
 def _depth(value: object, most: int) -> int:
-    """Return how deep a value is, or `most` if that is not enough, level by level."""
+    """Return the depth of a value, level by level, at most `most`."""
     level: list[Any] = [value]
     for depth in range(most):
         inner = [_inside(each) for each in level if type(each) in _CONTAINERS]
@@ -311,16 +311,16 @@ def _inside(container: Any) -> Iterable[Any]:
 
 
 def copy_checked(value: object, limits: Limits, room: int = 0) -> Any:
-    """Return a plain copy of a caller's value, node by node.
+    """Return a plain copy of a caller's value, checked node by node.
 
     Raises:
-        JsonError: the first thing that is not JSON, or is over a limit.
+        JsonError: a node is not JSON, or is over a limit; the error is about the first one.
     """
     return _Copier(limits, room).copy(value, ())
 
 
 class _Copier:
-    """The slow way in: every node looked at, the path known."""
+    """The slow path of `own`: it checks every node, and knows the path."""
 
     def __init__(self, limits: Limits, room: int) -> None:
         self._limits = limits
@@ -364,7 +364,7 @@ def _clean_key(key: object, path: Path) -> str:
 
 
 def _clean_text(value: str, path: Path) -> str:
-    value = str.__str__(value)  # of a subclass, the text itself
+    value = str.__str__(value)  # turns an instance of a subclass into a plain `str`
     try:
         value.encode()
     except UnicodeEncodeError as exc:
@@ -386,7 +386,7 @@ def _refuse(reason: str, path: Path) -> NoReturn:
 
 
 def parse(text: bytes) -> Any:
-    """Parse JSON text that comes from outside. Depth and size are not looked at: see `fits`.
+    """Parse JSON text from outside. Depth and size are not checked: see `fits`.
 
     Raises:
         JsonError: it is not JSON in UTF-8, or has a duplicate key.
@@ -408,7 +408,7 @@ def parse(text: bytes) -> Any:
 
 
 def _parse_slowly(text: bytes) -> Any:
-    """Parse with the standard library: exact, but kinder than orjson, whose complaints come first."""
+    """Parse with the standard library: exact, but it accepts some text that orjson refuses. So `parse` tries orjson first."""
     hooks: dict[str, Any] = {
         "object_pairs_hook": _unique,
         "parse_int": _exact_int,
@@ -427,7 +427,7 @@ def _parse_slowly(text: bytes) -> Any:
 
 
 class _Twice(dict[str, Any]):
-    """An object in which a key stands twice."""
+    """An object with a duplicate key."""
 
     key = ""
 
@@ -443,7 +443,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_duplicates(value: object, path: Path) -> None:
-    """Find the first object in which a key stands twice, and say where."""
+    """Refuse the first object that has a duplicate key."""
     if isinstance(value, _Twice):
         _refuse(f"the key {value.key!r} stands twice in one object", path)
     if isinstance(value, dict):
@@ -480,7 +480,7 @@ def _explain(text: bytes, exc: orjson.JSONDecodeError) -> str:
 
 
 def write(value: Any, option: int = 0) -> bytes:
-    """Return the house text of a parsed value (orjson's form, with integers of any size exact)."""
+    """Return a parsed value as text in the house format: as orjson writes it, with exact integers of any size."""
     try:
         return orjson.dumps(value, None, option)
     except TypeError:
@@ -488,7 +488,7 @@ def write(value: Any, option: int = 0) -> bytes:
 
 
 def with_big_ints(value: object) -> Any:
-    """Return a parsed value with each integer beyond 64 bits as the text that orjson cannot write itself."""
+    """Return a parsed value in which each integer beyond 64 bits is a fragment of text: orjson cannot write it itself."""
     if type(value) is int and not -(2**63) <= value < 2**64:
         return orjson.Fragment(str(value))
     if type(value) is dict:
@@ -499,5 +499,5 @@ def with_big_ints(value: object) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """Return text that is the same for the same content, whatever the order of keys; `1`, `1.0` and `True` differ."""
+    """Return a text that is equal for equal content, independent of the order of keys; `1`, `1.0` and `True` differ."""
     return write(value, orjson.OPT_SORT_KEYS)

@@ -1,18 +1,18 @@
-"""Cutting: a text or a JSON value that is too large to be written down, shortened to a number of bytes, with a mark.
+"""Cutting: shortens a text or a JSON value that is too large to be stored to a number of bytes, and marks the cut.
 
-How much a tool returns or an exception says is not known beforehand. What is too large is kept as far as it fits:
+The size of a tool's result or of an exception's text is not known beforehand. If it is too large, this part is kept:
 
 - of a text, the beginning;
-- of an object or a short array, everything that is small; what is left is shared by what is large;
-- of a long array, the first items, whole;
-- below the deepest level that is allowed, nothing.
+- of an object or a short array, all small items; the large ones share the rest of the space;
+- of a long array, the first items, uncut;
+- below the deepest allowed level, nothing.
 
-Each place says how much there was: `… [cut after 1,000 of 50,000,000 characters]`. The same value is always cut in the same
-way, and cutting it again changes nothing.
+Each mark says how much there was: `… [cut after 1,000 of 50,000,000 characters]`. Cutting is deterministic, and cutting a cut
+value again changes nothing.
 
-The time is linear. First a copy is made of as many values as a message may have (`_Copy`). Then each value is measured once
-(`_Sizes`), and cut from the top down (`_Cut`). What is no JSON is left as it is: the constructor of a message refuses it, and
-says where.
+The time is linear. First as many values are copied as a message may have (`_Copy`). Then each value is measured once
+(`_Sizes`), and cut from the top down (`_Cut`). A value that is not JSON is left unchanged: the constructor of the message
+refuses it, and names its place.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from antiphon.messages.json_values import JsonArray, JsonObject, plain
 __all__ = ["cut", "cut_text"]
 
 _LEAST: Final = 128
-"""Bytes that a value is given at least: enough for a mark that says how much there was."""
+"""The least bytes for a value: enough for a mark."""
 _FEW: Final = 32
-"""Items of an array that share what there is; of a longer one the first items are kept, whole."""
+"""The most items of an array that share the space; of a longer array the first items are kept, uncut."""
 _KEY: Final = "[cut]"
-"""The key under which an object says that keys were left out."""
+"""The key of the mark in an object from which keys were removed."""
 _DEEP: Final = "[cut: nested too deep]"
 _SHORT: Final = "[cut]"
 _DIGITS_PER_BIT: Final = 0.302
@@ -43,7 +43,7 @@ _CONTAINERS: Final = (dict, list, tuple, JsonObject, JsonArray)
 
 
 def cut_text(text: str, most: int) -> str:
-    """Return a text that takes at most so many bytes as JSON; the end of one that was cut says so."""
+    """Return a text that takes at most `most` bytes as JSON; if it is cut, it ends in a mark."""
     if WORST * len(text) + 2 <= most or (len(text) <= most and _text_size(text) <= most):
         return text
     mark = "… [cut after {:,} of {:,} characters]"
@@ -55,9 +55,9 @@ def cut_text(text: str, most: int) -> str:
 
 
 def cut(value: object, most: int) -> Any:
-    """Return a JSON value that takes at most so many bytes, and no more values and levels than the limits allow.
+    """Return a JSON value that takes at most `most` bytes, and has no more values and levels than the limits allow.
 
-    A value that fits is returned as it is. `most` below 128 is taken as 128.
+    A value that fits is returned unchanged. If `most` is below 128, 128 is used.
     """
     value, most = plain(value), max(most, _LEAST)
     if type(value) is str:
@@ -87,7 +87,7 @@ def _text_size(text: str) -> int:
 
 
 def _beginning(text: str, most: int) -> str:
-    """Return the longest beginning of a text that takes at most so many bytes, without the quotes around it."""
+    """Return the longest beginning of a text that takes at most `most` bytes, not counting the quotes."""
     low, high = 0, min(len(text), most)
     while low < high:
         middle = (low + high + 1) // 2
@@ -102,16 +102,16 @@ def _beginning(text: str, most: int) -> str:
 
 
 class _Copy:
-    """Copies a value, until there are as many values as are allowed."""
+    """Copies a value, up to the number of values that is allowed."""
 
     def __init__(self, left: int) -> None:
         self._left = left
         self.is_whole = True
         self.counts: dict[int, int] = {}
-        """How many items those containers had, by the id of their copies, of which not all were copied."""
+        """For containers that were copied in part, by the id of the copy: how many items the original has."""
 
     def of(self, value: object, depth: int) -> Any:
-        """Return a copy that is at most so deep."""
+        """Return a copy that is at most `depth` levels deep."""
         if type(value) not in _CONTAINERS:
             return value
         if not value:
@@ -131,7 +131,7 @@ class _Copy:
         return found
 
     def _taken(self, count: int) -> Iterator[None]:
-        """Yield once for each item that may be copied. All of a few are, whatever they hold; of many, as there is room."""
+        """Yield once for each item to copy: all items of a small container, and of a large one as many as there is room."""
         if count <= _FEW:
             taken = min(count, self._left)
             self._left -= taken
@@ -158,9 +158,9 @@ def _put(container: _Container, key: Any, child: Any) -> None:
 
 
 class _Sizes:
-    """How many bytes values take as JSON, with the marks that some containers will have; each is measured once.
+    """The sizes of values as JSON, including the marks of containers. Each value is measured once.
 
-    Of a text that surely takes more than `most`, that is enough to know.
+    A text that certainly takes more than `most` bytes is not measured exactly.
     """
 
     def __init__(self, counts: dict[int, int], most: int) -> None:
@@ -191,7 +191,7 @@ def _scalar_size(value: object) -> int:
 
 
 def _key_size(key: object) -> int:
-    """Return what an item takes beside its value: a key, and a comma."""
+    """Return the bytes that an item takes besides its value: its key and a comma."""
     return _text_size(key) + 2 if isinstance(key, str) else 1
 
 
@@ -203,7 +203,7 @@ class _Cut:
         self._sizes = sizes
 
     def of(self, value: object, most: int) -> Any:
-        """Return a value in so many bytes."""
+        """Return a value, cut to `most` bytes."""
         if type(value) is str:
             return cut_text(value, most)
         if type(value) is not dict and type(value) is not list:
@@ -216,7 +216,7 @@ class _Cut:
         return found
 
     def _rooms(self, container: _Container, most: int) -> Iterator[tuple[Any, Any, int]]:
-        """Return the items that are kept, with what each may take."""
+        """Return the items to keep, each with the bytes that it may take."""
         if self._sizes.of(container) <= most:
             return ((key, child, most) for key, child in _children(container))
         if isinstance(container, list) and len(container) > _FEW:
@@ -234,7 +234,7 @@ class _Cut:
             room -= size
 
     def _shared(self, container: _Container, room: int) -> Iterator[tuple[Any, Any, int]]:
-        """Yield as many items as can have what one has at least, and give each its share."""
+        """Yield as many items as can get the least size, each with its share."""
         kept: list[tuple[Any, Any]] = []
         least = room
         for key, child in _children(container):
@@ -249,7 +249,7 @@ class _Cut:
 
     @staticmethod
     def _mark(found: _Container, count: int) -> None:
-        """Say what was left out."""
+        """Add the mark that says how much was removed."""
         kept = len(found)
         if kept == count:
             return
@@ -260,7 +260,7 @@ class _Cut:
 
 
 def _share(sizes: list[int], room: int) -> int:
-    """Return the most that each may have, so that all fit: those that need less leave theirs to the others."""
+    """Return the largest size for each item so that all fit: items that need less leave their rest to the others."""
     share = 0
     for number, size in enumerate(sorted(sizes)):
         share = room // (len(sizes) - number)

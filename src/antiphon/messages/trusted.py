@@ -1,44 +1,44 @@
 """Unchecked access to messages, for antiphon's own packages: constructors without checks, and fields without copies.
 
-A dialect that has just parsed and checked a text, or a runtime that makes a message from its own values, would have every
-check of the constructors made a second time. The constructors here make the same models without one: nothing is looked at and
-nothing copied, so they cost a fifth. Programs use the checked constructors. A caller here promises, for every value given:
+A dialect has just parsed and checked its text, and the runtime makes messages from its own values. For them, the checks of the
+constructors would be made twice. The constructors here make the same models without checks and copies, at a fifth of the cost.
+Programs use the checked constructors. A caller of this module guarantees for every value that it passes:
 
 - *names* (`policy`, `id`, `option_name`, `dialect`, each of `to`, …) are `str` for which `is_name` is true;
-- *text* is `str` itself, no subclass, without a lone surrogate; what came out of a JSON parser is;
-- a *URL* of a medium is one that `MediaPart` takes: this is the one text with rules of its own;
+- *text* is a plain `str`, not a subclass, without a lone surrogate; the text from a JSON parser always is;
+- a *URL* of a medium is one that `MediaPart` accepts; no other text has such rules;
 - *numbers* are `int`, not `bool`, from 0 to 2**53; a *cost* is a finite `Decimal`, not negative;
 - a *time* is a `datetime` whose `tzinfo` is `datetime.UTC` itself;
-- a *choice* (`role_hint_for_llm`, `lane`, `modality`) is one of those allowed;
+- a *choice* (`role_hint_for_llm`, `lane`, `modality`) has an allowed value;
 - *sequences* (`parts`, `to`, `citations`) are tuples;
 - *JSON* is either parsed (plain `dict`, `list`, `str`, `int`, `float`, `bool`, None; no tuple, no view, no NaN, integers of at
-  most 4,300 digits) and from now on ours: the caller keeps no reference through which it could change; or the `bytes` that
-  `json_values.own` and `JsonField.take` give. It is within depth and nodes. `arguments` is an object; `metadata` an object of
-  objects, the keys of which are names;
-- a result has its error fields if, and only if, it is an error;
-- the message as a whole is within `Limits`. Where that is not plain from the size of what was read, ask `check_size`.
+  most 4,300 digits), and the caller keeps no reference through which it could change; or it is the `bytes` that
+  `json_values.own` and `JsonField.take` return. It is within the limits of depth and nodes. `arguments` is an object;
+  `metadata` is an object of objects, with names as its keys;
+- a result has error fields if and only if it is an error;
+- the message as a whole is within `Limits`. If the size of the input does not show that, call `check_size`.
 
-`quick_message`, `quick_call` and `quick_result` check these promises for values that are surely small, and leave every other
-value to the constructor. They make what the constructors make, at a tenth of the cost: a constructor serializes a message to
-measure it, and a message that is surely small need not be measured.
+`quick_message`, `quick_call` and `quick_result` check these conditions for values that are certainly small, and leave every
+other value to the constructor. They make the same messages at a tenth of the cost: a constructor serialises a message to
+measure it, and a message that is certainly small need not be measured.
 
-A broken promise makes a message that `loads` refuses after `dumps` wrote it, so when in doubt use the constructor.
+If a condition is broken, `dumps` writes a message that `loads` refuses. When in doubt, use the constructor.
 
-The way out without copies has its reasons too, by name:
+The functions that read without copies have these uses:
 
-- `EMPTY`, `plain_of`: dialects and checks look at the metadata of every message; most have none, and a frozen view costs more
-  than the look;
-- `json_bytes_of`, `json_text_of`: a dialect writes arguments and results that were never parsed as the text they are;
-- `house_bytes`, `stored_form`: the ledger writes a message once, and hashes what it wrote;
+- `EMPTY`, `plain_of`: dialects and checks read the metadata of every message. Most messages have none, and a frozen view
+  costs more than the read;
+- `json_bytes_of`, `json_text_of`: a dialect writes arguments and results that were never parsed without parsing them;
+- `house_bytes`, `stored_form`: the ledger serialises a message once, and hashes the bytes;
 - `JsonField`: the protocol has JSON fields of the same kind;
 - `MUCH`: the runtime measures a message only if it could be too large.
 
-Every field counts as set, as if all had been given. How it is made: Pydantic's schema of a model takes what its inner schema
-returns (the fields, the extra ones, which are set) and puts that into a new instance. Here the inner one lets through what
-comes. Writing the four slots from Python would be slower.
+Every field counts as set. The implementation: Pydantic's schema of a model takes the result of its inner schema (the fields,
+the extra fields, the names of the fields that are set) and puts it into a new instance. Here the inner schema accepts
+everything. Writing the four slots from Python would be slower.
 """
 
-# ruff: noqa: PLR0917 (give what has a default by keyword; that Python does not insist on it makes a call quicker)
+# ruff: noqa: PLR0917 (pass parameters with defaults by keyword; keyword-only parameters would make a call slower)
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ _ModelT = TypeVar("_ModelT", bound=Model)
 
 
 def _maker(cls: type[_ModelT]) -> tuple[Callable[[Any], _ModelT], set[str]]:
-    """Return what makes an instance from (fields, None, names of the fields that are set), and the names of all fields."""
-    # Otherwise Pydantic takes the validator that the class has already.
+    """Return a function from (fields, None, names of the fields that are set) to an instance, and the names of all fields."""
+    # Otherwise Pydantic uses the validator that the class has already.
     validator = SchemaValidator(core_schema.model_schema(cls, core_schema.any_schema()), None, _use_prebuilt=False)
     return cast("Callable[[Any], _ModelT]", validator.validate_python), set(cls.model_fields)
 
@@ -275,7 +275,7 @@ def message(
     usage: Usage | None = None,
     metadata: object = EMPTY,
 ) -> Message:
-    """Make a message; without an `id`, one from the port."""
+    """Make a message; without `id`, the port makes the id."""
     fields = {
         "id": new_id() if id is None else id,
         "policy": policy,
@@ -313,7 +313,7 @@ def quick_message(
     created_at: datetime | None = None,
     metadata: dict[str, dict[str, Json]] | None = None,
 ) -> Message:
-    """Return a message. `metadata` must be short and of plain values, and belongs to the message from then on.
+    """Return a message. `metadata` must be short and of plain values; the caller must not change it afterwards.
 
     Raises:
         ValueError: a name is malformed, or the message is too large.
@@ -354,7 +354,7 @@ def quick_call(invocation_id: str, option_name: str, arguments: dict[str, Json])
     """Return the payload of a call.
 
     Raises:
-        ValueError: a name is none, or the arguments are not JSON within the limits.
+        ValueError: a name is not valid, or the arguments are not JSON within the limits.
     """
     kept = _kept(arguments)
     if kept is not None and _are_names(invocation_id, option_name):
@@ -363,10 +363,10 @@ def quick_call(invocation_id: str, option_name: str, arguments: dict[str, Json])
 
 
 def quick_result(invocation_id: str, option_name: str, result: Json) -> OptionResultPayload:
-    """Return the payload of a result that is no error.
+    """Return the payload of a result that is not an error.
 
     Raises:
-        ValueError: a name is none, or the result is not JSON within the limits.
+        ValueError: a name is not valid, or the result is not JSON within the limits.
     """
     kept = _kept(result)
     if kept is not None and _are_names(invocation_id, option_name):
@@ -382,7 +382,7 @@ def _are_names(*names: str | None) -> bool:
 
 
 def _kept(value: Json) -> bytes | None:
-    """Return an object in the form in which messages keep it; None if the constructor must validate it."""
+    """Return an object in its stored form; None if the constructor must validate it."""
     if type(value) is not dict:
         return None
     try:

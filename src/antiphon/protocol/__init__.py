@@ -1,6 +1,6 @@
-"""What actors say to each other: envelopes, the catalogue of requests with their replies, validation, and JSON.
+"""The protocol of actors: envelopes, the catalogue of requests with their replies, validation, and JSON.
 
-Nothing here sends anything.
+No code here sends a message.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,13 +1,13 @@
-"""Flows: who may say what to whom, and when, as data; and an automaton that judges messages by it.
+"""Flows: declarations of who may send what to whom, and when; and an automaton that checks messages against a flow.
 
-A flow is a pattern over messages, written with `Step`, `sequence`, `choice`, `repeat` and `maybe`. Its *roles* are
-names for those who take part. A role that is bound is played by an actor of that name or kind; one that is not is
-played by the first actor that speaks in its place, and by no other from then on (inside a `repeat`, each repetition may
-have another). A message without a receiver, as in a chat, is for the role that should hear it.
+A flow is a pattern over messages, written with `Step`, `sequence`, `choice`, `repeat` and `maybe`. Its *roles* are names for
+the participants. A bound role is played by an actor of the given name or kind. An unbound role is played by the first actor
+that takes its part, and by no other from then on (inside a `repeat`, each repetition may have another actor). A message
+without a receiver, as in a chat, counts as sent to the role that the step names.
 
-Messages are projected onto the flow: those of a type that the flow does not know, and the journal, are not looked at.
-What is left must be a path of the automaton. It is run over sets of states, as for any regular expression, so judging
-is linear. A flow builds its automaton once, for all threads that it judges.
+The automaton ignores messages of the effect lane and of types that the flow does not mention. The other messages must be a
+path of the automaton. It tracks sets of states, as a regular expression engine does, so the check takes linear time. A flow
+builds its automaton once, for all threads.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from antiphon.messages.keys import kind_of
 from antiphon.protocol._envelopes import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
-"""In the place of a type: anything said, called or answered, of whatever type."""
+"""Instead of a type: any message of that kind, whatever its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One message: who says what to whom."""
+    """One message: sender, receiver and type."""
 
     sender: str
     receiver: str
@@ -43,21 +43,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other."""
+    """Patterns, one after the other."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of them."""
+    """One of several patterns."""
 
     parts: tuple[Pattern, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Again and again, `least` times or more."""
+    """A pattern, `least` times or more."""
 
     part: Pattern
     least: int = 0
@@ -67,60 +67,60 @@ Pattern: TypeAlias = Step | Sequence | Choice | Repeat
 
 
 def sequence(*parts: Pattern) -> Sequence:
-    """One after the other."""
+    """Return the patterns one after the other."""
     return Sequence(parts)
 
 
 def choice(*parts: Pattern) -> Choice:
-    """One of them."""
+    """Return a choice of one of the patterns."""
     return Choice(parts)
 
 
 def repeat(*parts: Pattern, least: int = 0) -> Repeat:
-    """The sequence of these, again and again."""
+    """Return the sequence of the patterns, `least` times or more."""
     return Repeat(Sequence(parts), least)
 
 
 def maybe(*parts: Pattern) -> Choice:
-    """The sequence of these, or nothing."""
+    """Return the sequence of the patterns, or nothing."""
     return Choice((Sequence(parts), Sequence(())))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a flow says about messages."""
+    """The result of checking messages against a flow."""
 
     state: Literal["complete", "open", "violated"]
-    """At an end of the flow; on its way; or off it."""
+    """`complete`: at an end of the flow; `open`: more messages must follow; `violated`: a message did not fit."""
     position: int | None = None
-    """Of the first message that is not what should come."""
+    """The position of the first message that does not fit."""
     message: Message | None = None
     expected: tuple[str, ...] = ()
-    """What could come next, or should have come instead."""
+    """The steps that may come next, or should have come instead."""
 
     @property
     def conforms(self) -> bool:
-        """Whether all messages were what should come."""
+        """Whether all messages fit."""
         return self.state != "violated"
 
 
 @dataclass(frozen=True)  # without slots: the automaton is kept beside the fields
 class Flow:
-    """A protocol between several who take part."""
+    """A protocol between several participants."""
 
     name: str
     about: str
     """What it is for, in a sentence."""
     pattern: Pattern
     roles: tuple[tuple[str, str], ...] = ()
-    """Roles that are bound, and to what name or kind."""
+    """The bound roles, each with a name or kind of actors."""
 
     def watch(self, **roles: str) -> FlowWatch:
-        """Return what judges messages as they come; `roles` binds roles to names or kinds of actors."""
+        """Return a watch that checks messages one by one; `roles` binds roles to names or kinds of actors."""
         return FlowWatch(self, {**dict(self.roles), **roles})
 
     def check(self, messages: Iterable[Message], **roles: str) -> Verdict:
-        """Judge messages that are there."""
+        """Check a sequence of messages."""
         watch = self.watch(**roles)
         for message in messages:
             if not watch.takes(message):
@@ -142,14 +142,14 @@ class _Automaton(NamedTuple):
     """Numbered states, with steps between them."""
 
     steps: tuple[tuple[Step, int] | None, ...]
-    """By state, the step out of it and where that leads."""
+    """By state, the step out of it and the next state."""
     reach: tuple[tuple[tuple[int, frozenset[str]], ...], ...]
-    """By state, where one is without a further message: states with a step, and the end; and which roles are free there."""
+    """By state, the states that are reached without a message (those with a step, and the end), and the roles freed there."""
     end: int
     types: frozenset[str]
-    """What the steps say."""
+    """The types that the steps mention."""
     kinds: frozenset[str]
-    """The kinds of messages of which any type is looked at."""
+    """The kinds of messages that the steps mention, whatever their type."""
 
 
 class _Builder:
@@ -158,7 +158,7 @@ class _Builder:
     def __init__(self) -> None:
         self._steps: list[tuple[Step, int] | None] = []
         self._ways: list[list[tuple[int, frozenset[str]]]] = []
-        """By state, where one gets without a message, and which roles are free from then on."""
+        """By state, the states that are reached without a message, and the roles freed on the way."""
 
     def automaton(self, pattern: Pattern) -> _Automaton:
         end = self._build(pattern, self._new(), _outside(pattern))
@@ -175,7 +175,7 @@ class _Builder:
         self._ways[start].append((end, freed))
 
     def _build(self, pattern: Pattern, start: int, outside: frozenset[str]) -> int:
-        """Add a pattern that begins in a state, and return the state it ends in. `outside` are the roles of the rest."""
+        """Add a pattern that begins in a state, and return the state in which it ends; `outside` are the roles of the rest."""
         match pattern:
             case Step():
                 end = self._new()
@@ -215,7 +215,7 @@ class _Builder:
         return end
 
     def _reached(self, start: int, end: int) -> Iterator[tuple[int, frozenset[str]]]:
-        """Yield the states that count among those that one is in without a further message."""
+        """Yield the states that are reached without a message and have a step, or are the end."""
         found = {(start, frozenset[str]())}
         todo = list(found)
         while todo:
@@ -230,7 +230,7 @@ class _Builder:
 
 
 def roles_of(pattern: Pattern) -> frozenset[str]:
-    """Return the roles that a pattern speaks of."""
+    """Return the roles of a pattern."""
     return frozenset(role for step in steps_of(pattern) for role in (step.sender, step.receiver))
 
 
@@ -247,7 +247,7 @@ def steps_of(pattern: Pattern) -> Iterator[Step]:
 
 
 def _outside(pattern: Pattern) -> frozenset[str]:
-    """Return the roles that stand outside of any repetition."""
+    """Return the roles that are outside of any repetition."""
     match pattern:
         case Step():
             return frozenset((pattern.sender, pattern.receiver))
@@ -272,7 +272,7 @@ class FlowEvent:
 
 
 class _Reader:
-    """Reads messages one by one, and remembers the calls, whose results say less than they mean."""
+    """Turns messages into events, one by one. It remembers calls, because a result alone does not name its type."""
 
     def __init__(self) -> None:
         self._calls: dict[str, Message] = {}
@@ -299,7 +299,7 @@ class _Reader:
         return FlowEvent(sender, receiver, type_, message.kind, data)
 
     def _asked(self, call: Message | None, option: str) -> str:
-        """Return what was asked for; by a RETRY, what its original asked for."""
+        """Return the type of the request; for a RETRY, that of the original request."""
         if option == "RETRY" and call is not None and isinstance(call.payload, OptionCallPayload):
             original = self._calls.get(str(call.payload.arguments.get("original_message_id")))
             if original is not None and isinstance(original.payload, OptionCallPayload):
@@ -308,7 +308,7 @@ class _Reader:
 
 
 def _receiver(message: Message) -> str:
-    """Return whom a message is for; a call without a receiver is for its option."""
+    """Return the receiver of a message; for a call without a receiver, its option."""
     if message.to:
         return message.to[0]
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
@@ -329,7 +329,7 @@ def _told(message: Message) -> tuple[str, Mapping[str, Json]]:
 
 
 class FlowWatch:
-    """Judges messages by a flow, one by one."""
+    """Checks messages against a flow, one by one."""
 
     def __init__(self, flow: Flow, roles: Mapping[str, str]) -> None:
         self.flow = flow
@@ -338,25 +338,25 @@ class FlowWatch:
         self._automaton = flow._automaton  # pyright: ignore[reportPrivateUsage] (they are two halves)
         self._states = self._from([(0, ())])
         self.concerned = 0
-        """How many messages were of types that the flow knows."""
+        """The number of messages that the flow did not ignore."""
         self._position = -1
         self._violation: Verdict | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """What is to be said so far. A violation stays one."""
+        """The verdict so far. A violation is final."""
         if self._violation is not None:
             return self._violation
         is_complete = any(number == self._automaton.end for number, _ in self._states)
         return Verdict("complete" if is_complete else "open", expected=self._expected())
 
     def see(self, message: Message) -> Verdict:
-        """Take the next message into account, and say what is to be said so far."""
+        """Check the next message, and return the verdict so far."""
         self.takes(message)
         return self.verdict
 
     def takes(self, message: Message) -> bool:
-        """Take the next message into account, and say whether all were what should come: quicker than a verdict each time."""
+        """Check the next message, and return whether all messages so far fit; quicker than a verdict."""
         self._position += 1
         event = self._reader.read(message)
         if event is not None and self._violation is None and self._concerns(event):
@@ -369,7 +369,7 @@ class FlowWatch:
         return self._violation is None
 
     def _from(self, states: Iterable[_State]) -> dict[_State, None]:
-        """Return the states that one is in without a further message."""
+        """Return the states that are reached without a further message."""
         found: dict[_State, None] = {}
         for number, bound in states:
             for reached, freed in self._automaton.reach[number]:
@@ -381,7 +381,7 @@ class FlowWatch:
         return event.type in self._automaton.types or event.kind in self._automaton.kinds
 
     def _follow(self, number: int, bound: _Bindings, event: FlowEvent) -> _State | None:
-        """Return the state that a message leads to from another, if it leads on."""
+        """Return the state after a message; None if the message does not fit the state."""
         way = self._automaton.steps[number]
         if way is None:
             return None

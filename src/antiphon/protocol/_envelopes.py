@@ -1,7 +1,7 @@
-"""The three envelopes (a message, a response to it, and the response that says it failed), and their JSON text.
+"""The three envelopes (a message, a response, and an error response), and their JSON text.
 
-The keys of some JSON tell which of them it is: a `message_id` makes it a response, and the type ERROR an error. So a message
-refuses that key, and a response of type ERROR holds what an error response holds, whatever class it was made as.
+The keys of the JSON decide which envelope it is: with a `message_id` it is a response, and with the type ERROR an error
+response. So a message refuses that key, and a response of type ERROR needs the data of an error response, whatever its class.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _now() -> datetime:
 
 
 class _Envelope(Open, frozen=True):
-    """What every envelope has."""
+    """The fields that all envelopes have."""
 
     id: Text = Field(default_factory=new_id)
     type: Text
@@ -62,9 +62,9 @@ class Message(_Envelope, frozen=True):
         return self
 
     def get_response_type(self, original: Message | None = None) -> str:
-        """Return the type of the response that is due; for one that is not declared, the type with `_RESPONSE` after it.
+        """Return the type of the response to this message; for an undeclared type, the type with `_RESPONSE` after it.
 
-        A RETRY is answered as the message that it retries: give that as `original`, or let its data have `original_message`.
+        A RETRY is answered like the message that it retries: pass that as `original`, or put `original_message` into its data.
         """
         if self.type == _RETRY:
             if original is not None:
@@ -86,7 +86,7 @@ class Message(_Envelope, frozen=True):
         return Response(**self._back(fields), type=response_type, data={} if data is None else data)
 
     def reply_error(self, error_message: str, error_code: str | None = None, **fields: Any) -> ErrorResponse:
-        """Return the response that says this message failed; `data` in `fields` adds details.
+        """Return an error response to this message; `data` in `fields` adds details.
 
         Raises:
             ValidationError: a value is not allowed.
@@ -120,13 +120,13 @@ def _check_text(data: Mapping[str, Json], key: str) -> None:
 
 
 def _refused(reason: str, *place: str) -> ValidationError:
-    """Return an error that Pydantic adds to its own, at this place."""
+    """Return an error that Pydantic reports at this place."""
     error = PydanticCustomError("envelope", "{reason}", {"reason": reason})
     return ValidationError.from_exception_data("envelope", [InitErrorDetails(type=error, loc=place, input=None)])
 
 
 class ErrorResponse(Response, frozen=True):
-    """The answer that says a message failed: why, and by which code."""
+    """The answer to a message that failed, with the error message and code."""
 
     type: Literal["ERROR"] = ERROR
 
@@ -144,9 +144,9 @@ class ErrorResponse(Response, frozen=True):
         message_id: str | None = None,
         **fields: Any,
     ) -> None:
-        """Take the message and the code as arguments, further details as `data`; or all of them as `data`, as it is dumped.
+        """Take the message and the code as arguments and further details as `data`, or all of them as `data`.
 
-        An argument wins over the same key of `data`. A code that is not given is left out.
+        An argument wins over the same key of `data`. Without a code, the key is left out.
 
         Raises:
             ValidationError: a value is not allowed, or there is no error message.
@@ -162,12 +162,12 @@ class ErrorResponse(Response, frozen=True):
 
     @property
     def error_message(self) -> str:
-        """What went wrong."""
+        """The description of the failure."""
         return cast("str", self.data["error_message"])
 
     @property
     def error_code(self) -> str | None:
-        """Which kind of failure: one of `ErrorCode`, or a program's own."""
+        """The code of the failure: one of `ErrorCode`, or a program's own."""
         return cast("str | None", self.data.get("error_code"))
 
 
@@ -175,7 +175,7 @@ class ErrorResponse(Response, frozen=True):
 
 
 def serialize_message(message: Message | Response) -> str:
-    """Write a message or response as JSON: its fields, and nothing that tells its class."""
+    """Write a message or response as JSON: its fields, without its class."""
     return message.model_dump_json()
 
 
@@ -183,7 +183,7 @@ def deserialize_message(json_str: str | bytes) -> Message | Response:
     """Read a message, response or error response: a `message_id` tells a response, the type ERROR an error response.
 
     Raises:
-        DecodeError: the text is not JSON, or no envelope; `where` says which field is wrong.
+        DecodeError: the text is not JSON, or not an envelope; `where` names the wrong field.
     """
     form = _parse(json_str)
     kind = Message if "message_id" not in form else ErrorResponse if form.get("type") == ERROR else Response
@@ -211,7 +211,7 @@ def _error(reason: str, where: str = "") -> DecodeError:
 
 
 def complaint(exc: ValidationError) -> tuple[str, str]:
-    """Return the place and the text of Pydantic's first complaint."""
+    """Return the place and the text of Pydantic's first error."""
     errors = exc.errors(include_url=False, include_context=False)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in errors[0]["loc"])

@@ -1,11 +1,11 @@
-"""A frozen value that keeps the keys it does not know, at every depth: another program may say more than we understand.
+"""A frozen value that keeps unknown keys, at every depth: another program may send more than we know.
 
-JSON inside it, known or not, is checked and copied when it comes in, and given out as something that cannot be changed. Fields
-are kept in that form (the core keeps text until someone looks; these are mostly looked at). Unknown keys are kept plain,
-because Pydantic before 2.13 writes them without asking their schema, and are frozen on the way out.
+JSON in it, known or not, is checked and copied at construction, and returned as a value that cannot be changed. Fields are
+stored frozen (the core stores text until the first access, but these fields are nearly always read). Unknown keys are stored
+plain, because Pydantic before 2.13 writes them without their schema, and are frozen when they are read.
 
-A field whose default is a plain constant (`status: Literal["created"] = "created"`) saves typing but not the key: it counts as
-given, and data from outside must have it. Any other default means that the field is optional, and left out until it is given.
+A field whose default is a plain constant (`status: Literal["created"] = "created"`) is always written, and data from outside
+must have its key. A field with any other default is optional, and left out unless it is set.
 """
 
 # No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
@@ -27,7 +27,7 @@ NOTHING: Any = Field(default_factory=lambda: _EMPTY)
 
 
 class Frozen(JsonField):
-    """Marks a field as JSON that is kept as it is given out."""
+    """Marks a field as JSON that is stored frozen."""
 
     @override
     def take(self, value: Any) -> Any:
@@ -35,7 +35,7 @@ class Frozen(JsonField):
 
     @override
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
-        # What the serializer is given to see is not copied; what it then writes is.
+        # The serialiser reads the value without a copy; only its output is a copy.
         serialization = core_schema.plain_serializer_function_ser_schema(plain)
         return core_schema.no_info_plain_validator_function(self.take, serialization=serialization)
 
@@ -54,7 +54,7 @@ class Open(BaseModel, frozen=True, extra="allow"):
     __pydantic_extra__: dict[str, Annotated[Json, _Unknown("any")]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     _constants: ClassVar[frozenset[str]] = frozenset()
-    """The fields that a constructor fills in with their one value."""
+    """The fields with a constant default, which the constructor sets."""
 
     @classmethod
     @override
@@ -95,10 +95,10 @@ class Open(BaseModel, frozen=True, extra="allow"):
 
     @override
     def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Return another value with some fields changed, checked like any other.
+        """Return a copy with some fields changed; the copy is validated.
 
         Raises:
-            ValidationError: an updated field is not allowed.
+            ValidationError: an updated field is not valid.
         """
         changed = type(self).model_validate({**dict(self), **(update or {})})
         changed.__pydantic_fields_set__.intersection_update(self.__pydantic_fields_set__.union(update or ()))
@@ -107,7 +107,7 @@ class Open(BaseModel, frozen=True, extra="allow"):
     @classmethod
     @override
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
-        """Construct with every check: there is no unchecked way in."""
+        """Construct with every check, unlike Pydantic's method of this name."""
         return cls.model_validate(values)
 
 

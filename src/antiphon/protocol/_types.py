@@ -1,13 +1,13 @@
-"""Message types: the table of them, validation by it, and the classes that declare them.
+"""Message types: their table, validation with it, and the classes that declare them.
 
-`Request[its reply]`, `Reply`, and `Notice` for what is only told. A class is the model of a message's `data`, and declaring it
-writes the row of the table:
+The classes are `Request[its reply]`, `Reply`, and `Notice` for a message without a reply. A class is the model of a message's
+`data`, and its declaration adds a row to the table:
 
     class ThreadCreated(Reply, frozen=True, type="THREAD_CREATED"): ...
     class CreateThread(Request[ThreadCreated], frozen=True, type="CREATE_THREAD", family="thread"): ...
 
-So a type checker knows what comes back: `def ask(request: Request[ReplyT]) -> ReplyT`. The classes of `_catalogue.py` declare
-what the protocol has. A program adds its own types in the same way; validation and response types know them from then on.
+So a type checker knows the type of a reply: `def ask(request: Request[ReplyT]) -> ReplyT`. The classes of `_catalogue.py`
+declare the types of the protocol. A program adds its own types in the same way, and validation covers them too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Entry:
 
     type: str
     family: str
-    """What it is about: thread, phase, agent, system, error or talk; `other` for a program's own types."""
+    """Its group: thread, phase, agent, system, error or talk; `other` for a program's own types."""
     data: SentClass
     """The model of its data."""
     response_type: str | None
-    """None where no answer is due."""
+    """None if the type has no answer."""
     response: ReplyClass | None
-    """The model of the answer's data; `Reply` itself where that can be anything."""
+    """The model of the answer's data; `Reply` itself if the answer may be of any type."""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -51,7 +51,7 @@ _MODELS: dict[str, type[Open]] = {}
 
 
 def add_model(type: str, model: type[Open]) -> None:
-    """Declare which model the data of a type has.
+    """Declare the model of a type's data.
 
     Raises:
         TypeError: another class has declared that type.
@@ -98,7 +98,7 @@ OpenT = TypeVar("OpenT", bound=Open)
 
 
 def validate_message(message: Message | Response) -> bool:
-    """Return True if the data of a message or response is right for its type. A type that is not declared is always right.
+    """Return True if the data of a message or response is valid for its type, or its type is not declared.
 
     Raises:
         ValueError: a field is missing or wrong; the text says which.
@@ -127,7 +127,7 @@ def read_data(type: str, model: type[OpenT], data: Mapping[str, Json]) -> OpenT:
 
 
 def _check_phase(type: str, data: Mapping[str, Json], required: Collection[str]) -> None:
-    """Look at the phase before all else, wherever there is one: it is what a program asks about first."""
+    """Check the phase before all other fields, so that the error is about the phase if it is wrong."""
     if _PHASE in required:
         _check_there(type, data, _PHASE)
     phase = data.get(_PHASE)
@@ -147,7 +147,7 @@ class Data(Open, frozen=True):
     """The data of one type of message."""
 
     message_type: ClassVar[str] = ""
-    """The type of the messages that carry it; empty for a reply that takes the type its request's fallback gives."""
+    """The type of its messages; empty for a reply whose type is that of its request with `_RESPONSE` after it."""
 
     def __init_subclass__(cls, *, type: str = "", family: str = "other", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -165,7 +165,7 @@ class Data(Open, frozen=True):
         add_model(cls.message_type, cls)
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as the plain `data` of a message: what was given, and nothing else."""
+        """Return it as the plain `data` of a message, with only the fields that are set."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @classmethod
@@ -184,10 +184,10 @@ class Data(Open, frozen=True):
 
 
 class Reply(Data, frozen=True):
-    """The data of a response. By itself, without a type of its own, it is an answer of any kind."""
+    """The data of a response. `Reply` itself, which has no type, is an answer of any type."""
 
     def to_response(self, message: Message, **fields: Any) -> Response:
-        """Return the response to a message that says this; `fields` are other fields of the response."""
+        """Return a response to a message with this data; `fields` are other fields of the response."""
         return message.reply(self.message_type or None, self.to_data(), **fields)
 
     @classmethod
@@ -206,10 +206,10 @@ ReplyT = TypeVar("ReplyT", bound=Reply, covariant=True)  # noqa: PLC0105 (all en
 
 
 class Sendable(Data, frozen=True):
-    """The data of a message that an actor sends of its own accord."""
+    """The data of a message that is not a response."""
 
     def to_message(self, *, sender: str | None = None, receiver: str | None = None, **fields: Any) -> Message:
-        """Return the message that says this; `fields` are other fields of the message."""
+        """Return a message with this data; `fields` are other fields of the message."""
         return Message(type=self.message_type, data=self.to_data(), sender=sender, receiver=receiver, **fields)
 
     @classmethod
@@ -229,7 +229,7 @@ class Sendable(Data, frozen=True):
 
 
 class Notice(Sendable, frozen=True):
-    """The data of a message to which no answer is due."""
+    """The data of a message that has no answer."""
 
     @classmethod
     @override
@@ -250,7 +250,7 @@ class Request(Sendable, Generic[ReplyT], frozen=True):
     @override
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if cls.__pydantic_generic_metadata__["origin"] is None:  # `Request[X]` itself is no request
+        if cls.__pydantic_generic_metadata__["origin"] is None:  # `Request[X]` itself declares no type
             cls._check_declared()
 
     @classmethod

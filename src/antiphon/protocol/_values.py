@@ -27,7 +27,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 """The phases of a thread, in the order in which they run."""
 
 ThreadState: TypeAlias = Literal["created", "processing", "paused", "terminated", "completed", "failed"]
-"""Where a thread is: created, then processing and paused in turn, and at last one of the other three."""
+"""The state of a thread: first created, then processing or paused, at last one of the other three."""
 
 Object: TypeAlias = Annotated[Mapping[str, Json], Frozen("object")]
 """A JSON object that cannot be changed."""
@@ -45,7 +45,7 @@ def _read_time(value: object) -> datetime:
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
     if value.tzinfo is None:
-        return value.replace(tzinfo=UTC)  # programs of this format write UTC without saying so
+        return value.replace(tzinfo=UTC)  # programs of this format write UTC without a time zone
     try:
         return value.astimezone(UTC)
     except OverflowError:
@@ -53,7 +53,7 @@ def _read_time(value: object) -> datetime:
 
 
 Timestamp: TypeAlias = Annotated[datetime, Strict(), BeforeValidator(_read_time)]
-"""An aware time in UTC, written with a Z. One without a zone is taken as UTC."""
+"""An aware time in UTC, written with a Z. A time without a zone is read as UTC."""
 
 
 def _read_number(value: object) -> int | float:
@@ -63,7 +63,7 @@ def _read_number(value: object) -> int | float:
 
 
 Number: TypeAlias = Annotated[int | float, PlainValidator(_read_number, json_schema_input_type=float)]
-"""A finite number, an integer kept as one."""
+"""A finite number; an integer stays an integer."""
 
 Quantity: TypeAlias = Annotated[Number, Field(ge=0)]
 Share: TypeAlias = Annotated[Number, Field(ge=0, le=1)]
@@ -96,14 +96,14 @@ class ChatTurn(Open, frozen=True):
 
 
 class PhaseContext(Open, frozen=True):
-    """What a phase is given beside its input."""
+    """The context that a phase gets besides its input."""
 
     conversation_history: tuple[ChatTurn, ...] = ()
     user_id: Text | None = None
 
 
 class PreparedContext(Open, frozen=True):
-    """What an agent is given, made from a phase's context."""
+    """The context that an agent gets, made from a phase's context."""
 
     messages: tuple[ChatTurn, ...]
     tools: tuple[Text, ...] = ()
@@ -123,7 +123,7 @@ class PhaseOutput(Open, frozen=True):
 
     response: Text
     next_phase: Phase | None = None
-    """Where to go on; None after the last."""
+    """The phase to continue with; None after the last."""
     confidence: Number | None = None
 
 
@@ -136,7 +136,7 @@ class ToolCall(Open, frozen=True):
 
 
 class AgentResult(Open, frozen=True):
-    """What an agent answered."""
+    """The answer of an agent."""
 
     response: Text
     confidence: Number | None = None
@@ -144,17 +144,17 @@ class AgentResult(Open, frozen=True):
 
 
 class AgentConfig(Open, frozen=True):
-    """How an agent is set up: all of it, or those settings that are to change."""
+    """The settings of an agent: all of them, or those to change."""
 
     model: Text | None = None
     """Provider and name, such as `openai:gpt-4o`."""
     temperature: Quantity | None = None
     max_tokens: Positive | None = None
     tools: tuple[Text, ...] | None = None
-    """The names of its tools; None: not said, empty: none."""
+    """The names of its tools; None if not set, empty if it has none."""
     system_prompt: Text | None = None
 
     def merged(self, update: AgentConfig) -> AgentConfig:
-        """Return the settings with those of `update` in the place of the old ones; what it does not give stays."""
+        """Return the settings, updated with those that `update` sets."""
         given: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
         return self.model_copy(update=given)

@@ -1,8 +1,8 @@
-"""Flows: who may say what to whom, and when, as data that judges threads, live or stored.
+"""The declared flows, and flows as JSON. A flow declares who may send what to whom, and when.
 
 Seven flows are declared here: three between the actors of a thread, four between agents and workers. Each can be watched live
-(`System.watch_flow`), and judges any thread that is stored or comes from elsewhere. Flows can also be written as JSON, so that
-one in a file judges threads without any code:
+(`System.watch_flow`), and can check any thread that is stored or imported. Flows can also be written as JSON, so that a flow
+in a file can check threads without code:
 
     {"name": "greeting", "about": "Two greet each other.", "roles": {"host": "hotel"}, "pattern": {"sequence": [
         {"from": "guest", "to": "host", "says": "HELLO"},
@@ -186,10 +186,10 @@ _PATTERN = "a step with from, to and says, or one of sequence, choice, maybe and
 
 
 def read_flow(data: Any) -> Flow:
-    """Return the flow that JSON declares.
+    """Return the flow that a JSON value declares.
 
     Raises:
-        ValueError: it declares none; the text says where.
+        ValueError: the value is not a flow; the text says where it is wrong.
     """
     match data:
         case {"name": str(name), "pattern": pattern, **more} if more.keys() <= {"about", "roles"}:

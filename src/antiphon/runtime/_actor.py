@@ -264,7 +264,7 @@ class Ties(Protocol):
 class OpenWork(Protocol):
     """Delivers the open messages of threads."""
 
-    async def thread(self, thread_id: str) -> object: ...
+    async def thread(self, thread_id: str, *, is_resumed: bool = False) -> object: ...
     async def message(self, thread_id: str, invocation_id: str) -> None: ...
 
 
@@ -615,12 +615,12 @@ class Context:
         self._services.messenger.abandon(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
-        """Deliver the open messages of a thread, and set its timers.
+        """Deliver the open messages of a thread, also of one that something outside has stopped, and set its timers.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        await self._services.open_work.thread(thread_id)
+        await self._services.open_work.thread(thread_id, is_resumed=True)
 
     async def recover_message(self, thread_id: str, invocation_id: str) -> None:
         """Deliver one message of a thread, if it is open.

@@ -27,11 +27,21 @@ from antiphon.messages.trusted import MUCH
 from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
+from antiphon.runtime._rows import (
+    AGAIN,
+    DELIVER,
+    Standing,
+    begun,
+    ended,
+    error_fields,
+    option_of,
+    says_the_same,
+    stops_in,
+)
 from antiphon.runtime._settings import GOES_ON, STOPPED, SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from antiphon.ledger import Record
     from antiphon.runtime._actor import Lifetime
@@ -350,10 +360,10 @@ class Durable:
             if not any(_is_call_of(delivery, row.message) for row in rows):
                 self._in_flight.drop(delivery)  # it ended after the caller of this read the open calls
                 return False
-            delivery.standing = Standing.of(rows, delivery.invocation_id)
-            if delivery.standing.parked is not None:
+            if Standing.of(rows, delivery.invocation_id).parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
-            await self._go_on(_thread(delivery))
+            left = await self._go_on(_thread(delivery), rows)
+            delivery.standing = Standing.of(left, delivery.invocation_id)
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         except errors.ActorStoppedError as exc:
@@ -362,11 +372,26 @@ class Durable:
         finally:
             cell.held -= 1
 
-    async def _go_on(self, thread_id: str) -> None:
-        """Take back that a thread is stopped: the code here may be able to continue it."""
+    async def _go_on(self, thread_id: str, rows: Sequence[Record]) -> Sequence[Record]:
+        """Take back that a thread is stopped: the code here may be able to continue it, or what failed outside works again.
+
+        Return the rows that are still open. Deliveries before a stop do not count as attempts: none of them was a crash.
+        """
+        stops = stops_in(rows)
+        last = max((row.seq for row in stops), default=0)
+        effects = [row for row in rows if row.seq < last and row.message.lane == "effect"]
+        over = [*stops, *(row for row in effects if option_of(row.message) == AGAIN)]
+        ends = [
+            ended(option_of(each) or "", each.invocation_id or "", thread_id=thread_id, parent_id=each.parent_id)
+            for each in (row.message for row in over)
+        ]
         summary = await self._journal.ledger.thread(thread_id)
         if summary is not None and summary.status == STOPPED:
-            await self._journal.write(thread_id, (), status=GOES_ON)
+            await self._journal.write(thread_id, ends, status=GOES_ON)
+        elif ends:
+            await self._journal.write(thread_id, ends)
+        ended_seqs = {row.seq for row in over}
+        return [row for row in rows if row.seq not in ended_seqs]
 
     # ------------------------------------------------------------ back to the caller
 

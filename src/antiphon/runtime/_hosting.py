@@ -51,12 +51,13 @@ from antiphon import errors
 from antiphon.errors import LedgerError
 from antiphon.ledger import Host, ThreadFilter
 from antiphon.messages import Message, current_port, dumps, loads, thaw
+from antiphon.messages.keys import is_below
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import PARK, option_of, park_reason
+from antiphon.runtime._rows import PARK, STOP, option_of, park_reason, stopped_error
 from antiphon.runtime._settings import STOPPED, SYSTEM, Address, Settings
 
 if TYPE_CHECKING:
@@ -415,6 +416,11 @@ class RemoteAnswers:
         elif message.lane == "effect" and option_of(message) == PARK:
             for delivery in tuple(self._waiting.get((thread_id, message.parent_id or ""), ())):
                 delivery.fail(errors.ParkedError(park_reason(message), delivery.to))
+        elif message.lane == "effect" and option_of(message) == STOP:
+            for key in [key for key in self._waiting if key[0] == thread_id]:
+                if message.parent_id == key[1] or is_below(message.parent_id, key[1]):
+                    for delivery in tuple(self._waiting.get(key, ())):
+                        delivery.fail(stopped_error(message))
 
 
 # ---------------------------------------------------------------- eviction

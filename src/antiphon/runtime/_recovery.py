@@ -4,6 +4,10 @@
 Messages are delivered again in the order in which they were sent. A handler that runs again finds its earlier messages and
 effects in the ledger, and goes on from there.
 
+**Stopped threads.** What was open when something outside failed (a provider, a budget) is delivered again only if the thread
+is resumed: by itself it would ask the failing provider again and again. Messages that came later, such as the one that resumes
+it, are delivered.
+
 **Timers** tell an actor something later. A timer of a thread is a row that stays open until it rings. So the notice is
 delivered even if the process that set the timer is gone. Its end, the notice and the DELIVER row are one append, so the notice
 is stored exactly once.
@@ -26,7 +30,7 @@ from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of, stops_in
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -249,11 +253,12 @@ class Recovery:
         self.ended: EndedThreads | None = None
         """Ends what is open in terminated threads; set when it is made."""
 
-    async def thread(self, thread_id: str, *, is_running: bool = False) -> Recovered:
+    async def thread(self, thread_id: str, *, is_running: bool = False, is_resumed: bool = False) -> Recovered:
         """Deliver what is open in a thread, and set its timers.
 
         One that `is_running` here has its timers already. If it was claimed for one message, what an earlier owner left open
-        in it stays so: this program need not be one that can run the thread.
+        in it stays so: this program need not be one that can run the thread. What stopped because something outside failed is
+        delivered only if the thread `is_resumed`.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -266,8 +271,10 @@ class Recovery:
             unrecovered.pop(thread_id, None)
         rows = await self._rows(thread_id)
         found = Recovered(threads=1)
+        stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         for row in rows:
-            if row.seq > after and not (is_running and option_of(row.message) == TIMER):
+            is_timer = option_of(row.message) == TIMER
+            if row.seq > after and not (is_running and is_timer) and (row.seq > stopped or is_timer):
                 found += await self._take_up(thread_id, row, rows)
         if not after:
             await self._end_leftovers(thread_id, rows)

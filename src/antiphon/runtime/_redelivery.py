@@ -37,6 +37,7 @@ from antiphon.runtime._rows import (
     PARK,
     REOPEN,
     RUN,
+    STOP,
     TIMER,
     Cause,
     Standing,
@@ -82,8 +83,8 @@ async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, 
     for message in await _following(ledger, [row.message for row in rows], invocation_id, thread_id):
         payload = message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
-        if message.lane == "effect" and payload.option_name == AGAIN:
-            found.append(ended(AGAIN, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
+        if message.lane == "effect" and payload.option_name in (AGAIN, STOP):
+            found.append(ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
         elif _is_effect(message) and payload.invocation_id not in parked:
             found.append(_abandoned(message, thread_id, to))
         elif is_asked_of_itself(message):
@@ -143,7 +144,7 @@ def _thread_ending(call: Message, payload: OptionCallPayload, thread_id: str) ->
     if _is_effect(call):
         return _abandoned(call, thread_id, call.policy, _TERMINATED)
     if call.lane == "effect":
-        outcome = _TERMINATED if payload.option_name not in (AGAIN, TIMER) else {}
+        outcome = _TERMINATED if payload.option_name not in (AGAIN, STOP, TIMER) else {}
         return ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=call.parent_id, **outcome)
     return _withdrawn(call, payload, _TERMINATED)
 

@@ -12,6 +12,7 @@ time of their own: the ledger records when it stored them.
 | `DELIVER` | a notice has not been handled; the notice is the record right before this row |
 | `AGAIN` | a redelivered message has not been handled; there is one row for each redelivery |
 | `PARK` | a person must settle a message |
+| `STOPPED` | something outside has failed, and the thread was not resumed since |
 | `TIMER` | a timer runs |
 | `RUN` | a program works in the thread |
 | `REOPEN` | never: a person has said that the failure of an effect does not count |
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
+from antiphon.errors import StoppedError
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -95,6 +97,7 @@ REOPEN: Final = "REOPEN"
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
+STOP: Final = "STOPPED"
 TIMER: Final = "TIMER"
 
 
@@ -107,6 +110,17 @@ def park_reason(row: Message) -> str:
     """Return why a PARK row parks a message."""
     payload = row.payload
     return str(payload.arguments.get("reason")) if isinstance(payload, OptionCallPayload) else ""
+
+
+def stops_in(rows: Sequence[Record]) -> list[Record]:
+    """Return the open calls of a thread that say why it stopped."""
+    return [row for row in rows if row.message.lane == "effect" and option_of(row.message) == STOP]
+
+
+def stopped_error(row: Message) -> StoppedError:
+    """Return the error that a STOPPED row records."""
+    said: Any = thaw(row.payload.arguments) if isinstance(row.payload, OptionCallPayload) else {}
+    return StoppedError(str(said.get("reason")), cause=str(said.get("code")), row=row.invocation_id)
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:

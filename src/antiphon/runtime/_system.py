@@ -370,6 +370,17 @@ class System:
         """
         return await self._kernel.journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
+    async def append_note(self, thread_id: str, note: Message) -> Record:
+        """Append a note of the program to the journal of a thread of this system, which claims it if need be.
+
+        Raises:
+            FencedError: another host takes the thread over at the same time.
+            OwnedError: another living host has the thread.
+            LedgerError: it cannot be written.
+        """
+        (record,) = await self._kernel.journal.write(thread_id, (note,))
+        return record
+
     async def tell(
         self,
         to: str,
@@ -421,14 +432,15 @@ class System:
     async def recover(self, thread_id: str | None = None) -> Recovered:
         """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
 
-        Spawn or register the actors before.
+        Spawn or register the actors before. A thread that stopped because something outside failed is continued only by its
+        id: then that was put right.
 
         Raises:
             OwnedError: another living host has the thread.
             LedgerError: the ledger cannot be read or written.
         """
         if thread_id is not None:
-            return await self._kernel.recovery.thread(thread_id)
+            return await self._kernel.recovery.thread(thread_id, is_resumed=True)
         return await self._kernel.hosting.take()
 
     async def host(self) -> None:

@@ -15,7 +15,7 @@ from antiphon import protocol
 from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.runtime import System
-from antiphon.runtime.extending import LIFE_ACTOR, error_response
+from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
 from antiphon.service._runs import with_open_runs
 from antiphon.service._threads import find_thread, unfit_json
 
@@ -95,9 +95,10 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
 
     waiting = await waiting_for(ledger, thread_id)
     shared |= {name: datetime.fromisoformat(at) for name in ("created_at", "updated_at") if (at := getattr(life, name))}
+    is_stopped = life.status == "paused" and waiting is not None and waiting.stopped_by is not None
     return ThreadReport(
         thread_id,
-        life.status,
+        STOPPED if is_stopped else life.status,
         **shared,
         is_chain=True,
         current_phase=life.current_phase,

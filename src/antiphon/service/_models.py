@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_ai import RunContext, Tool, ToolDefinition
 
 from antiphon.agents.config import read_config
-from antiphon.agents.models import LocalServer, find_weights, install_weights, model
+from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
 from antiphon.agents.tools import CalculationError, KnowledgeBase, calculate, calculator
 from antiphon.errors import MissingExtraError, ModelError, WeightsError
 from antiphon.protocol import AgentConfig
@@ -61,6 +61,11 @@ def check_model(name: str | None) -> None:
         ModelError: the model cannot be used.
     """
     model(name)
+
+
+def list_models(begin: str = "") -> tuple[str, ...]:
+    """Return the known names of models that begin so. Others may exist: providers add models."""
+    return model_names(begin)
 
 
 # ---------------------------------------------------------------- the local model

@@ -12,6 +12,7 @@ from antiphon.ledger import Ledger
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, rerun
 from antiphon.service._models import LOCAL, for_small_model
+from antiphon.service._settings import chain_config, settings_of
 from antiphon.service._threads import find_thread, list_threads
 
 
@@ -102,7 +103,11 @@ async def _rerun(ledger: Ledger, thread_id: str, chosen: dict[str, Any]) -> Reru
 
 
 async def _settings_of(ledger: Ledger, thread_id: str) -> dict[str, Any]:
-    """Return the settings of a thread that was run without a configuration: those of the local model, or none."""
+    """Return the settings of a thread: the recorded ones; of one without a configuration those of the local model, or none."""
+    recorded = await settings_of(ledger, thread_id)
+    if recorded is not None and recorded.config is not None:
+        config = chain_config(recorded)
+        return {"config": ChainConfig.read(config) if isinstance(config, Path) else config}
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload if record.message.lane == "control" else None
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:

@@ -7,7 +7,7 @@ caller interrupts it: a thread of six phases is paused, a team is stopped; both 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,19 +15,43 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from antiphon.errors import OwnedError, RefusedError, ReplyTimeoutError, ThreadBusyError, ThreadEndedError
+from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
+from pydantic_ai.messages import TextPart as SpokenText
+
+from antiphon.agents import AgentBudget, listen
+from antiphon.errors import (
+    OtherPatternError,
+    OwnedError,
+    RefusedError,
+    ReplyTimeoutError,
+    ThreadBusyError,
+    ThreadEndedError,
+)
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainEvent, PostChain, event_of
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime import Settings
+from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
-from antiphon.service._models import LOCAL, for_small_model
+from antiphon.service._models import LOCAL, check_model, for_small_model
 from antiphon.service._runs import build_of
-from antiphon.service._transcript import brief, call_text
+from antiphon.service._settings import (
+    RunSettings,
+    UsedFile,
+    chain_config,
+    check_budget,
+    chosen_model,
+    record_settings,
+    settings_of,
+    team_path,
+    with_changes,
+)
+from antiphon.service._threads import check_new, find_thread
+from antiphon.service._transcript import brief, call_text, prose
 
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
@@ -38,7 +62,7 @@ class RunReport:
 
     thread_id: str
     status: str
-    """As in `Outcome`; interrupted, if a team was stopped."""
+    """As in `Outcome`; interrupted, if a team was interrupted."""
     response: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
     error_code: str | None = None
@@ -55,6 +79,15 @@ class RunReport:
     """In US dollars, every digit."""
     host: str | None = None
     """The host in which the thread goes on, if only the wait for it was interrupted."""
+    failed_at: str | None = None
+    """Where a branch of a failed thread begins: before the phase, or the message, that failed."""
+    is_chain: bool = False
+    """Whether the thread goes through six phases."""
+
+    @property
+    def answer(self) -> str | None:
+        """The response for people. Teams often answer in JSON: that is written as Markdown."""
+        return self.response if self.is_chain or self.response is None else prose(self.response)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -88,7 +121,8 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
-    return replace(report, input_tokens=found.input_tokens, output_tokens=found.output_tokens, cost=str(found.cost))
+    used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
+    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
 
 
 # ---------------------------------------------------------------- six phases
@@ -96,23 +130,51 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
 
 @asynccontextmanager
 async def open_chain(
-    ledger: Ledger, *, model: str | None = None, config: Path | None = None, thread_id: str | None = None
+    ledger: Ledger,
+    *,
+    model: str | None = None,
+    config: Path | None = None,
+    thread_id: str | None = None,
+    documents: Sequence[str] = (),
+    budget: Mapping[str, float] | None = None,
 ) -> AsyncGenerator[ChainRunner]:
     """Open a chain on a ledger. `thread_id` is a thread that must exist and go through six phases, or be imported.
+
+    A thread that exists is run with what it was run with before, unless something else is given.
 
     Raises:
         UnknownThreadError: there is no such thread.
         OtherPatternError: it is of another pattern.
         ChainConfigError: the configuration cannot be read.
+        SettingsError: what the thread was run with is not there any more.
         ModelError: the model cannot be used.
     """
+    before: RunSettings | None = None
     if thread_id is not None:
         await check_chain(ledger, thread_id, may_be_imported=True)
-    async with new_chain(ledger, model=model, config=config) as chain:
-        yield ChainRunner(chain)
+        before = await settings_of(ledger, thread_id)
+    own = None if config is None else UsedFile.read(config)
+    given = {"model": chosen_model(model) if before is None else model, "config": own, "budget": budget}
+    settings = with_changes(before or RunSettings(documents=tuple(documents)), **given)
+    if settings.model != model:
+        await asyncio.to_thread(_prepare_model, settings.model)  # what takes a second must not block the loop
+    chain = new_chain(ledger, model=settings.model, config=config or chain_config(settings), budget=settings.agent_budget())
+    async with chain:
+        yield ChainRunner(chain, settings)
 
 
-def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None = None) -> PostChain:
+def _prepare_model(name: str | None) -> None:
+    import_model(name)
+    check_model(name)
+
+
+def new_chain(
+    ledger: Ledger,
+    *,
+    model: str | None = None,
+    config: Path | ChainConfig | None = None,
+    budget: AgentBudget | None = None,
+) -> PostChain:
     """Return a chain on a ledger, with the settings for a very small model if that is chosen and nothing is configured.
 
     Raises:
@@ -121,8 +183,10 @@ def new_chain(ledger: Ledger, *, model: str | None = None, config: Path | None =
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
         more = for_small_model(ledger)
+    if budget is not None:
+        more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    settings = Settings(block_limit=None, build=build_of((config,), model))
+    settings = Settings(block_limit=None, build=build_of((config if isinstance(config, Path) else None,), model))
     return PostChain(ledger, model=model, recover=False, settings=settings, **more)
 
 
@@ -136,8 +200,10 @@ def import_model(model: str | None) -> None:
 class ChainRunner:
     """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with what happens until then."""
 
-    def __init__(self, chain: PostChain) -> None:
+    def __init__(self, chain: PostChain, settings: RunSettings | None = None) -> None:
         self._chain = chain
+        self._settings = settings
+        """What its threads are run with, as they record it; None: they do not."""
         self.ledger = chain.ledger
         self.words: WordSource = chain_words(chain)
         """The words of its threads, for `follow`."""
@@ -147,25 +213,43 @@ class ChainRunner:
         question: str,
         *,
         thread_id: str | None = None,
+        name: str | None = None,
         user_id: str = "user",
+        tell: Callable[[str], None] | None = None,
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Answer a question, in a new thread or as the next turn of one.
+        """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
+
+        `tell` is called with the thread before it begins: from then on it can be resumed.
 
         Raises:
+            PlaceError: there is a thread of that name.
             ThreadBusyError: the thread has not finished its turn.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
         if thread_id is None:
-            own = await self._chain.create(question, user_id=user_id)
+            if name is not None:
+                await check_new(self.ledger, name)
+            own = await self._chain.create(question, user_id=user_id, thread_id=name)
+            await self._record(own)
+            if tell is not None:
+                tell(own)
             return await self._watch(own, partial(self._chain.start, own), hear, stop)
         await self._check_ready(thread_id)
+        await self._record(thread_id)
+        if tell is not None:
+            tell(thread_id)
         try:
             return await self._watch(thread_id, partial(self._chain.start, thread_id, question), hear, stop)
         except RefusedError:
             await self._check_ready(thread_id)  # its host was asked something else meanwhile
             raise
+
+    async def _record(self, thread_id: str) -> None:
+        """Record what a thread is run with, before anything is asked in it: from then on it can be resumed by its id."""
+        if self._settings is not None:
+            await record_settings(self.ledger, thread_id, self._settings, self._chain.system)
 
     async def _check_ready(self, thread_id: str) -> None:
         """Refuse a thread that has not finished its turn.
@@ -187,19 +271,26 @@ class ChainRunner:
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Continue a thread where it stopped. Finished steps do not run again.
+        """Continue a thread where it stopped. Finished steps do not run again; a completed thread is only reported.
 
         If another host runs it, wait for the same result; `tell` is called with the name of that host. `stop` then ends the
         wait, and the thread goes on there.
 
         Raises:
-            ThreadEndedError: it has ended.
+            ThreadEndedError: it has failed, or was terminated.
+            BudgetNeededError: it has spent its budget, and got no new one.
             RefusedError, UnguardedToolError: it cannot continue here.
         """
-        life = await self._chain.life(thread_id)
+        life, began = await self._chain.life(thread_id), asyncio.get_running_loop().time()
+        if life.status == "completed":  # whoever was to get the answer may have been killed before
+            return await self._reported(thread_id, began)
         if life.is_over:
             raise ThreadEndedError(f"thread {thread_id} is {life.status}", thread_id, life.status)
-        began = asyncio.get_running_loop().time()
+        if life.status == "paused":
+            before = await settings_of(self.ledger, thread_id)
+            own = None if self._settings is None else self._settings.budget
+            await check_budget(self.ledger, thread_id, None if before is not None and before.budget == own else own)
+        await self._record(thread_id)
         owner = await self._other_owner(thread_id) if life.status == "processing" else None
         if owner is not None and tell is not None:
             tell(owner)
@@ -231,6 +322,7 @@ class ChainRunner:
         branch = await fork_thread(self.ledger, place)
         if tell is not None:
             tell(branch)
+        await self._record(branch.thread_id)
         return await self._watch(branch.thread_id, partial(self._chain.resume, branch.thread_id), hear, stop)
 
     async def _watch(
@@ -253,7 +345,9 @@ class ChainRunner:
         life = await chain.life(thread_id)
         models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
         outcome = await chain.result(thread_id)
-        return await _report(self.ledger, outcome, began, models, is_paused=is_stopped or life.status == "paused")
+        is_paused = is_stopped or (life.status == "paused" and outcome.status != STOPPED)
+        report = await _report(self.ledger, outcome, began, models, is_paused=is_paused)
+        return replace(report, failed_at=life.current_phase) if outcome.status == "failed" else report
 
     async def _run(
         self,
@@ -381,7 +475,7 @@ class _Follower:
 
 # ---------------------------------------------------------------- teams
 
-TeamStepKind: TypeAlias = Literal["asked", "called", "returned", "failed", "said"]
+TeamStepKind: TypeAlias = Literal["asked", "answered", "called", "returned", "failed", "said", "words"]
 
 _UNSHOWN: Final = frozenset({"assign_task", "final_result", "invoke_agent"})
 """Calls by which agents ask another, or answer: these are shown when they arrive."""
@@ -397,7 +491,15 @@ class TeamStep:
     agent: str
     """Who is asked, calls a tool, or speaks; for a result, the tool."""
     text: str = ""
-    """The call, the result, the error or the words, on one line; for `asked`, the agent who asks, if it was one."""
+    """The call, the result, the error or the words, on one line.
+
+    For `asked`, the agent who asks, if it was one; for `answered`, the error, if it is one; for `words`, a piece that is not
+    recorded.
+    """
+    id: str = ""
+    """Of a call and its result, or of a request and its answer: what pairs them."""
+    seq: int | None = None
+    """Its place in the ledger."""
 
 
 async def run_team(
@@ -408,10 +510,14 @@ async def run_team(
     thread_id: str | None = None,
     model: str | None = None,
     files: Path | None = None,
+    budget: Mapping[str, float] | None = None,
+    tell: Callable[[str], None] | None = None,
     hear: Callable[[TeamStep], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> RunReport:
     """Have the team of a file do a task. The same task in the same thread continues, and is not done again.
+
+    The thread records what it is run with, so that `resume_team` continues it: from when `tell` is called with the thread.
 
     Raises:
         TeamFileError: the file cannot be read, or is wrong.
@@ -420,19 +526,77 @@ async def run_team(
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
-    async with open_team(team, ledger, model=model, files=files, settings=settings, recover=False) as pattern:
+    used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
+    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": hear is not None}
+    async with open_team(team, ledger, model=model, recover=False, **more) as pattern:
+        is_new = await ledger.thread(own) is None
+        await record_settings(ledger, own, used, None if is_new else pattern.system)
+        if tell is not None:
+            tell(own)
+        if not is_new and (await pattern.status(own)).status == "paused":
+            await pattern.resume(own)
         await _recover(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
-        await _until_done(running, stop or asyncio.Event())
+        async with _words(ledger, own, hear):
+            await _until_done(running, stop or asyncio.Event())
         is_interrupted = not running.done()
     if is_interrupted:
         running.cancel()
         await asyncio.wait((running,))
         return await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
-    return await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+    report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+    return replace(report, failed_at=await _failed_at(ledger, own)) if report.status == "failed" else report
+
+
+async def continue_team(
+    ledger: Ledger, thread_id: str, task: str, *, model: str | None = None, files: Path | None = None, **more: Any
+) -> RunReport:
+    """Give the team of a thread another task in it, with what the thread was run with, unless something else is given.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        SettingsError: the team file has changed, or is not trusted.
+        ParkedError: a person must approve or settle something first; then the same call continues.
+    """
+    await find_thread(ledger, thread_id)
+    before = await settings_of(ledger, thread_id) or RunSettings()
+    path, folder = team_path(before), files or (None if before.files is None else Path(before.files))
+    return await run_team(ledger, path, task, thread_id=thread_id, model=model or before.model, files=folder, **more)
+
+
+async def resume_team(
+    ledger: Ledger,
+    thread_id: str,
+    *,
+    team: Path | None = None,
+    model: str | None = None,
+    files: Path | None = None,
+    budget: Mapping[str, float] | None = None,
+    **more: Any,
+) -> RunReport:
+    """Continue the task of a team where it stopped, with what the thread was run with, unless something else is given.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        OtherPatternError: it does not say that it is one of a team.
+        ThreadEndedError: its task has failed, or it was terminated. A completed one is only reported.
+        SettingsError: the team file has changed, or is not trusted.
+        BudgetNeededError: it has spent its budget, and got no new one.
+        ParkedError: a person must approve or settle something first; then the same call continues.
+    """
+    found, before = await find_thread(ledger, thread_id), await settings_of(ledger, thread_id)
+    if before is None or before.task is None:
+        raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+    if found.status in ("failed", "terminated", "cancelled") and not found.open_calls:
+        raise ThreadEndedError(f"thread {thread_id} is {found.status}", thread_id, found.status)
+    await check_budget(ledger, thread_id, budget)
+    path = team or team_path(before)
+    given: dict[str, Any] = {"model": model or before.model, "budget": budget or before.budget, **more}
+    folder = files or (None if before.files is None else Path(before.files))
+    return await run_team(ledger, path, before.task, thread_id=thread_id, files=folder, **given)
 
 
 async def _recover(pattern: Pattern, thread_id: str) -> None:
@@ -444,6 +608,35 @@ async def _recover(pattern: Pattern, thread_id: str) -> None:
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
 
 
+@asynccontextmanager
+async def _words(ledger: Ledger, thread_id: str, hear: Callable[[TeamStep], None] | None) -> AsyncGenerator[None]:
+    """Hear the words of a team's agents while they arrive, as long as the block lasts."""
+
+    async def pass_on(hear: Callable[[TeamStep], None]) -> None:
+        while True:  # the deltas end with each run of an agent
+            async with listen(ledger, thread_id) as deltas:
+                async for delta in deltas:
+                    if text := _text_in(delta.event):
+                        hear(TeamStep("words", delta.agent or "", text))
+
+    passing = None if hear is None else asyncio.create_task(pass_on(hear))
+    try:
+        yield
+    finally:
+        if passing is not None:
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+
+def _text_in(event: AgentStreamEvent) -> str:
+    """Return the words that an event of a model's answer adds."""
+    match event:
+        case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""
+
+
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -451,6 +644,19 @@ async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None
     finally:
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
+
+
+async def _failed_at(ledger: Ledger, thread_id: str) -> str | None:
+    """Return the number of the last message before the request that failed first; None if none did."""
+    failed: set[str] = set()
+    place: int | None = None
+    async for record in ledger.read(thread_id, reverse=True):
+        payload = record.message.payload if record.message.lane == "control" else None
+        if isinstance(payload, OptionResultPayload) and payload.is_error:
+            failed.add(payload.invocation_id)
+        elif isinstance(payload, OptionCallPayload) and payload.invocation_id in failed:
+            place = record.seq - 1
+    return None if place is None else str(place)
 
 
 async def _models(ledger: Ledger, thread_id: str) -> list[str]:
@@ -473,15 +679,20 @@ class _TeamWatcher:
         if record.message.thread_id != self._thread_id:
             return
         for step in self._steps(record.message):
-            if step != self._last:
-                self._hear(step)
-                self._last = step
+            same = replace(step, id="") if step.kind == "said" else step
+            if same != self._last:
+                self._hear(replace(step, seq=record.seq))
+                self._last = same
 
     def _steps(self, message: Message) -> Iterator[TeamStep]:
         match message.lane, message.payload:
             case "control", OptionCallPayload() if message.to:
                 caller = _agent_at(message.policy)
-                yield TeamStep("asked", _agent_at(message.to[0]), caller if caller in self._agents else "")
+                asked, by = _agent_at(message.to[0]), caller if caller in self._agents else ""
+                yield TeamStep("asked", asked, by, message.payload.invocation_id)
+            case "control", OptionResultPayload() as payload:
+                error = brief(payload.error_message) if payload.is_error else ""
+                yield TeamStep("answered", _agent_at(message.policy), error, payload.invocation_id)
             case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
                 if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
                     yield _tool_step(message.policy, payload)
@@ -495,10 +706,10 @@ class _TeamWatcher:
 
 def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
     if isinstance(payload, OptionCallPayload):
-        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments))
+        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
     if payload.is_error:
-        return TeamStep("failed", payload.option_name, brief(payload.error_message))
-    return TeamStep("returned", payload.option_name, brief(payload.result))
+        return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
+    return TeamStep("returned", payload.option_name, brief(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from antiphon.errors import PlaceError, ServiceError, UnknownThreadError
 from antiphon.ledger import Hit, Ledger, Record, ThreadFilter, ThreadOrder, ThreadSummary, record_reward
-from antiphon.messages import Conversation
+from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
+
+LAST: Final = "last"
+"""Stands for the most recent thread, wherever a person names one."""
+_WITHOUT_QUESTIONS: Final = frozenset({"knowledge", "system"})
+"""Patterns of threads in which nobody asks anything."""
+_AT_THE_START: Final = 30
+"""Messages among which the question of a thread is looked for."""
+_QUESTION_FIELDS: Final = ("initial_input", "input", "task", "request", "question")
+"""How the first requests of the patterns call what was asked."""
+_SHORTEST: Final = 4
+"""Characters that the beginning of an id has at least: a shorter text is rather a new name than an abbreviation."""
+_SHOWN: Final = 5
+"""Threads that an error names."""
 
 
 async def find_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
@@ -22,6 +37,69 @@ async def find_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
     if found is None:
         raise UnknownThreadError("there is no such thread", thread_id)
     return found
+
+
+async def resolve_thread(ledger: Ledger, given: str) -> str:
+    """Return the id of the thread that a person means: by its id, by a unique beginning of it, or by `last`.
+
+    `last` is the thread with the most recent message. A text that fits no thread is returned as it is.
+
+    Raises:
+        UnknownThreadError: several threads begin so; the error names them.
+    """
+    if await ledger.thread(given) is not None:
+        return given
+    if given == LAST:
+        async for each in list_threads(ledger):
+            if each.pattern not in _WITHOUT_QUESTIONS:
+                return each.thread_id
+        return given
+    if len(given) < _SHORTEST:
+        return given
+    found = [each.thread_id async for each in list_threads(ledger, with_system=True) if each.thread_id.startswith(given)]
+    if len(found) > 1:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        reason = f"{len(found)} threads begin with {given!r}: {', '.join(found[:_SHOWN])}{more}; type more of the id"
+        raise UnknownThreadError(reason, given)
+    return found[0] if found else given
+
+
+def new_thread_id() -> str:
+    """Return the id of a new thread, short enough for a line of a list."""
+    digest = hashlib.blake2b(current_port().new_id().encode(), digest_size=10).digest()
+    return f"t-{base64.b32encode(digest).decode().lower()}"
+
+
+async def check_new(ledger: Ledger, name: str) -> None:
+    """Refuse a name for a new thread that another thread has.
+
+    Raises:
+        PlaceError: it does.
+    """
+    if await ledger.thread(name) is not None:
+        raise PlaceError(f"there is a thread called {name!r}; choose another name, or ask in that one with --thread", name)
+
+
+async def question_of(ledger: Ledger, thread_id: str) -> str | None:
+    """Return the first question or task of a thread; without one, the first text. None if there is none."""
+    first = [record.message async for record in ledger.read(thread_id, before=_AT_THE_START + 1)]
+    asked = (_asked(message) for message in first)
+    return next(filter(None, asked), None) or next(filter(None, map(_text_of, first)), None)
+
+
+def _asked(message: Message) -> str | None:
+    """Return the question that a message asks of agents, if it does."""
+    if message.lane == "talk" and message.policy == "user":
+        return _text_of(message)
+    if message.lane == "control" and isinstance(message.payload, OptionCallPayload):
+        given = (message.payload.arguments.get(name) for name in _QUESTION_FIELDS)
+        return next((each for each in given if isinstance(each, str) and each), None)
+    return None
+
+
+def _text_of(message: Message) -> str | None:
+    parts = message.parts if message.lane == "talk" else ()
+    return " ".join(part.text for part in parts if isinstance(part, TextPart)) or None
 
 
 async def list_threads(

@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from antiphon.messages import (
     Conversation,
@@ -33,12 +33,16 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages._names import HIDDEN
+from antiphon.messages.json_values import JsonObject
+from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """What a piece of text is: who speaks, a remark of ours, something unusual, an error, a heading, media, reasoning."""
 
 _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
+_SENTENCE: Final = 160
+"""Characters of a value that is one item of a list."""
 _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
 """A `data:` URL in a text or a value that is long enough to be in the way."""
 
@@ -138,6 +142,110 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call on one line, each argument as JSON; a long one is cut."""
     given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
     return f"{name}({', '.join(given)})"
+
+
+# ---------------------------------------------------------------- six phases
+
+
+def has_phases(conversation: Conversation) -> bool:
+    """Whether a thread goes through six phases."""
+    return any(
+        isinstance(message.payload, OptionCallPayload) and message.payload.option_name == ProcessPhase.message_type
+        for message in conversation
+        if message.lane == "control"
+    )
+
+
+def is_phase_prompt(message: Message) -> bool:
+    """Whether a message of talk in a thread of six phases is a prompt that only repeats what is known.
+
+    The question as the first phase gets it is none.
+    """
+    if message.parent_id is None or message.role_hint_for_llm not in ("system", "user"):
+        return False
+    return message.role_hint_for_llm == "system" or f"/run/{PHASES[0]}/" not in message.parent_id
+
+
+def cited_sources(conversation: Conversation) -> tuple[tuple[str, str], ...]:
+    """Return the sources of the last answer of six phases, in the order of their numbers, each with what is quoted from it."""
+    for message in reversed(conversation):
+        match message.parts if message.lane == "control" else ():
+            case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+                cited: Any = thaw(said["data"]).get("citations") or ()
+                return tuple((str(each.get("source", "")), str(each.get("quote", ""))) for each in cited)
+            case _:
+                pass
+    return ()
+
+
+# ---------------------------------------------------------------- JSON as prose
+
+
+def prose(text: str) -> str:
+    """Return an answer as Markdown for people: JSON in it, as a whole or at the end of a line, becomes lists.
+
+    Blocks of code stay as they are.
+    """
+    if (whole := _structure(text)) is not None:
+        return "\n".join(_listed(whole))
+    lines: list[str] = []
+    is_code = False
+    for line in text.split("\n"):
+        is_code ^= line.lstrip().startswith("```")
+        found = None if is_code else _AT_THE_END.search(line)
+        value = None if found is None else _structure(found[0])
+        if found is None or value is None:
+            lines.append(line)
+        else:
+            lines += [*filter(None, (line[: found.start()].rstrip(),)), "", *_listed(value), ""]
+    return "\n".join(lines).strip("\n")
+
+
+_AT_THE_END: Final = re.compile(r"(?<!\S)[\[{].*[\]}]\s*$")
+"""What may be JSON at the end of a line."""
+
+
+def _structure(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return a JSON object or list that is not empty; None if the text is none."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any] | list[Any]", value) if isinstance(value, dict | list) and value else None
+
+
+def _listed(value: dict[str, Any] | list[Any], margin: str = "") -> Iterator[str]:
+    """Yield a JSON value as a Markdown list; what fits on a line is one item."""
+    for label, item in value.items() if isinstance(value, dict) else (("", each) for each in value):
+        begin = f"{margin}- " + (f"{label.replace('_', ' ')}: " if label else "")
+        if (short := _in_words(item)) is not None:
+            yield f"{begin}{short}"
+        elif label:
+            yield begin.rstrip()
+            yield from _listed(item, f"{margin}  ")
+        else:  # an object or a list within a list: its first line is that of the item
+            below = list(_listed(item, f"{margin}  "))
+            yield f"{margin}- {below[0].lstrip(' -')}"
+            yield from below[1:]
+
+
+def _in_words(value: Any) -> str | None:
+    """Return a value on one line; None if it needs several."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        short = ", ".join(f"{name.replace('_', ' ')}: {_scalar(each)}" for name, each in items)
+        is_flat = not any(isinstance(each, dict | list) for _, each in items)
+    elif isinstance(value, list):
+        short = ", ".join(_scalar(each) for each in cast("list[Any]", value))
+        is_flat = not any(isinstance(each, dict | list) for each in cast("list[Any]", value))
+    else:
+        return " ".join(_scalar(value).split())
+    return (short or "none") if is_flat and len(short) <= _SENTENCE and "\n" not in short else None
+
+
+def _scalar(value: Any) -> str:
+    words = {None: "none", True: "yes", False: "no"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------- what cannot be seen

@@ -1,8 +1,8 @@
 """Names, attributes and content of spans and metrics, as the OpenTelemetry GenAI conventions write them.
 
-The conventions are at https://github.com/open-telemetry/semantic-conventions-genai, in development: `tests/telemetry` holds us
-to the names. What messages, tools and models say is recorded only on request (`record_content`). Each such value is JSON text,
-which every backend accepts. The bytes of media are left out: their kind and their place are recorded.
+The conventions are at https://github.com/open-telemetry/semantic-conventions-genai, in development; `tests/telemetry` checks
+the names. The content of messages, tools and models is recorded only with `record_content`. Each such value is JSON text,
+which every backend accepts. The bytes of media are not recorded, only their kind and their place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ATTEMPT: Final = "antiphon.message.attempt"
 MESSAGE: Final = "antiphon.message.body"
 RESULT: Final = "antiphon.message.result"
 TAG: Final = "antiphon.message."
-"""What the names of tags begin with."""
+"""The prefix of the names of tags."""
 THREAD_ID: Final = "antiphon.thread.id"
 EFFECT_KEY: Final = "antiphon.effect.key"
 EFFECTS: Final = "antiphon.effect.effects"
@@ -90,7 +90,7 @@ _USAGE = {
 
 
 def name_of(operation: Operation) -> str:
-    """Return the name of its span."""
+    """Return the name of the span of an operation."""
     match operation:
         case ModelOperation(model=model):
             return f"chat {model}"
@@ -103,12 +103,12 @@ def name_of(operation: Operation) -> str:
 
 
 def kind_of_span(operation: Operation | None) -> SpanKind:
-    """Return the kind of its span: a model is elsewhere, a tool, an agent and a run are here."""
+    """Return the kind of the span: client for a model, which is remote; internal for a tool, an agent and a run."""
     return SpanKind.CLIENT if isinstance(operation, ModelOperation) else SpanKind.INTERNAL
 
 
 def attributes_of(operation: Operation) -> Attributes:
-    """Return what is known of it that is no content."""
+    """Return the known attributes of an operation, without content."""
     match operation:
         case ModelOperation():
             return _model(operation)
@@ -121,7 +121,7 @@ def attributes_of(operation: Operation) -> Attributes:
 
 
 def shared_by_metrics(operation: Operation) -> Attributes:
-    """Return those attributes that have few values, and so may be told apart by in metrics."""
+    """Return the attributes that metrics have too: those with few values."""
     few = {
         "gen_ai.agent.name",
         "gen_ai.operation.name",
@@ -152,7 +152,7 @@ def _model(operation: ModelOperation) -> Attributes:
 
 
 def _server(url: str | None) -> dict[str, str | int | None]:
-    """Return the host of a service and its port; nothing for what is no URL."""
+    """Return the host and the port of a service; empty if the text is not a URL."""
     try:
         found = urlsplit(url or "")
         port = found.port
@@ -218,29 +218,29 @@ def content_of(operation: Operation) -> dict[str, str]:
 
 
 def body_of(message: Message) -> str:
-    """Return what a message says."""
+    """Return the content of a message."""
     return json_text([_message(message)])
 
 
 def outcome_text(outcome: object) -> str:
-    """Return what a handler returned."""
+    """Return the outcome of a handler as text."""
     if isinstance(outcome, Reply):
         return json_text(outcome.to_data())
     return body_of(outcome) if isinstance(outcome, Message) else json_text(outcome)
 
 
 def json_text(value: object) -> str:
-    """Return JSON as text; of what is no JSON, what it calls itself."""
+    """Return a value as JSON text; a part of it that is not JSON is replaced by the name of its class."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def redacted(text: str, redaction: Redaction | None) -> str:
-    """Return JSON text without what must not be stored; None: everything may be."""
+    """Return JSON text without secrets; if `redaction` is None, the text is returned unchanged."""
     if redaction is None:
         return text
     try:
         return redaction.json(text.encode()).decode()
-    except (ValueError, RecursionError):  # no JSON that the core takes, such as one that is nested too deep
+    except (ValueError, RecursionError):  # JSON that the core refuses, such as a value that is nested too deep
         return redaction.text(text)
 
 
@@ -249,7 +249,7 @@ def _plain(value: object) -> Any:
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return messages as theirs: what was one utterance is one message."""
+    """Return messages in the form of the conventions: one utterance is one message."""
     found: list[dict[str, Any]] = []
     turn: str | None = None
     for message in messages:

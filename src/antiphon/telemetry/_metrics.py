@@ -1,4 +1,4 @@
-"""Metrics: what a system is doing, in numbers. What they are told apart by has few values, so that they stay cheap."""
+"""The metrics of a system. Their attributes have few values, so that there are few time series."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _QUICK = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""Seconds: an actor that computes takes microseconds, one that asks a model a minute."""
+"""Seconds: an actor that computes takes microseconds, an actor that calls a model may take a minute."""
 _OPERATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _AGENT = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""The last three as the GenAI conventions say."""
+"""The last three are the buckets of the GenAI conventions."""
 
 
 class Metrics:
@@ -64,13 +64,13 @@ class Metrics:
         self._dead.add(1, {names.CODE: letter.code})
 
     def ended(self, activity: Activity) -> None:
-        """Count what an activity took."""
+        """Record the duration and the usage of an activity."""
         error: Attributes = {} if activity.error_type is None else {names.ERROR_TYPE: activity.error_type}
         if activity.effect is not None:
             self._effects.record(activity.seconds, {names.EFFECTS: activity.effect.effects, **error})
         elif activity.delivery is not None:
             kind = kind_of(activity.address)
-            type_ = activity.delivery.type if activity.is_declared else "other"  # anybody can make up a type
+            type_ = activity.delivery.type if activity.is_declared else "other"  # callers can invent types: too many series
             self._handled.record(activity.seconds, {names.KIND: kind, names.MESSAGE_TYPE: type_, **error})
             if activity.waited is not None:
                 self._waited.record(activity.waited, {names.KIND: kind})

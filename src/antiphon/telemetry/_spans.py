@@ -1,11 +1,11 @@
-"""Spans: one for each message that is handled, below it one for each effect. Trace and span ids follow from the message.
+"""Spans: one for each handled message, and a child for each effect. Trace and span ids are computed from the message.
 
-**A trace per thread.** The trace id is a hash of the thread id; outside of threads, of the exchange. What another process does
-in the thread, before or after a crash, is in the same trace, and nothing has to be stored for that.
+**A trace per thread.** The trace id is a hash of the thread id; outside of threads, of the exchange. So the spans of another
+process in the thread, before or after a crash, are in the same trace, and no trace id is stored.
 
-**A span per delivery.** The span id is a hash of the message, the actor, and the number of failures before. A message that
-follows from another can name its parent without having seen it. A delivery that its process did not survive has ended no
-span; the one after the recovery has the same id, so the spans that followed from the first hang below it.
+**A span per delivery.** The span id is a hash of the message, the actor, and the number of earlier failures. So a process can
+compute the id of a parent span that another process made. If a process dies during a delivery, the span never ends. The
+delivery after the recovery has the same span id, so the children of the lost span become its children.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 def trace_id(thread_id: str | None, exchange: str) -> int:
-    """Return the trace of a thread; of an exchange, if there is no thread."""
+    """Return the trace id of a thread; without a thread, of the exchange."""
     named = ("exchange", exchange) if thread_id is None else ("thread", thread_id)
     return _hash(16, *named)
 
 
 def span_id(trace: int, place: Place) -> int:
-    """Return the span of a message in the hands of an actor."""
+    """Return the span id of the delivery of a message to an actor."""
     return _hash(8, f"{trace:032x}", place.invocation_id, place.address, str(place.failures))
 
 
 def _hash(size: int, *words: str) -> int:
     text = "\0".join(words).encode(errors="surrogatepass")
-    return int.from_bytes(blake2b(text, digest_size=size, usedforsecurity=False).digest()) or 1  # 0 is no id
+    return int.from_bytes(blake2b(text, digest_size=size, usedforsecurity=False).digest()) or 1  # 0 is not a valid id
 
 
 class DerivedIds(IdGenerator):
-    """Gives the ids that were asked for, once; else those of another generator."""
+    """Generates the ids that `give` has set; otherwise those of another generator."""
 
     def __init__(self, others: IdGenerator) -> None:
         self._others = others
         self._given = threading.local()
 
     def give(self, trace: int, span: int) -> None:
-        """Have the next span of this thread of execution get these ids."""
+        """Set the ids of the next span of this thread of execution."""
         self._given.ids = trace, span
 
     def done(self) -> None:
-        """Have further spans get other ids."""
+        """Clear the ids, so that later spans do not get them."""
         self._given.ids = None
 
     @override
@@ -88,12 +88,12 @@ class DerivedIds(IdGenerator):
 
 
 def write_traceparent(span: SpanContext) -> str:
-    """Return a span as the W3C writes it: https://www.w3.org/TR/trace-context/#traceparent-header."""
+    """Return a span as a `traceparent`: https://www.w3.org/TR/trace-context/#traceparent-header."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
 def read_traceparent(text: str) -> SpanContext | None:
-    """Return the span that a text names; None if it names none."""
+    """Return the span of a `traceparent`; None if the text is not valid."""
     found = _TRACEPARENT.fullmatch(text)
     if found is None:
         return None
@@ -106,20 +106,20 @@ def read_traceparent(text: str) -> SpanContext | None:
 
 
 class _Note(NamedTuple):
-    """What is kept with an activity until it ends."""
+    """The span of an activity and its context token, kept until the activity ends."""
 
     span: Span
     token: Token[Context]
 
 
 class Spans:
-    """What makes the spans of a system."""
+    """Makes the spans of a system."""
 
     def __init__(self, provider: trace.TracerProvider, *, record_content: bool) -> None:
         self._tracer: Tracer = provider.get_tracer("antiphon", __version__)
         self._record_content = record_content
         self._ids: DerivedIds | None = None
-        if isinstance(self._tracer, SdkTracer):  # others choose their own ids; their traces are then not joined
+        if isinstance(self._tracer, SdkTracer):  # other tracers choose their own ids, so a thread has several traces
             known = self._tracer.id_generator
             self._ids = known if isinstance(known, DerivedIds) else DerivedIds(known)
             self._tracer.id_generator = self._ids
@@ -127,7 +127,7 @@ class Spans:
     # ------------------------------------------------------------ begin
 
     def begin(self, activity: Activity) -> None:
-        """Begin the span of an activity; until its end it is the current one."""
+        """Begin the span of an activity, and make it the current span until its end."""
         if activity.effect is None and activity.delivery is not None:
             span = self._begin_message(activity.delivery)
         else:
@@ -151,7 +151,7 @@ class Spans:
         return self._start(ids, parent, name, kind=SpanKind.INTERNAL, links=links, attributes=attributes)
 
     def _relations(self, delivery: Delivery, of: int) -> tuple[SpanContext | None, list[Link]]:
-        """Return the span that a message follows from, and those of other traces that it has to do with."""
+        """Return the parent span of a message, and links to related spans of other traces."""
         links: list[Link] = []
         origin = None if delivery.origin is None else read_traceparent(delivery.origin)
         if origin is not None and origin.trace_id != of:
@@ -172,7 +172,7 @@ class Spans:
         return SpanContext(of, span_id(of, place), is_remote=True, trace_flags=self._flags(of))
 
     def _flags(self, of: int) -> TraceFlags:
-        """Return whether a trace is recorded whose beginning is not here: as if it began here."""
+        """Return the sampling decision for a trace that began elsewhere: the same as if it began here."""
         if isinstance(self._tracer, SdkTracer):
             sampled = self._tracer.sampler.should_sample(Context(), of, "").decision is Decision.RECORD_AND_SAMPLE
             return TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
@@ -193,7 +193,7 @@ class Spans:
         return self._start(ids, None, name, kind=kind_of_span(operation), links=links, attributes=attributes)
 
     def _start(self, ids: tuple[int, int], parent: SpanContext | None, name: str, **more: Any) -> Span:
-        """Start a span with ids of our choice, so that others can name it who have not seen it."""
+        """Start a span with computed ids, so that other processes can refer to it."""
         context = Context() if parent is None else trace.set_span_in_context(NonRecordingSpan(parent), Context())
         if self._ids is None:
             return self._tracer.start_span(name, context, **more)
@@ -206,7 +206,7 @@ class Spans:
     # ------------------------------------------------------------ end
 
     def end(self, activity: Activity) -> None:
-        """End the span of an activity, with what became of it."""
+        """End the span of an activity, with its outcome."""
         note = activity.note
         if not isinstance(note, _Note):
             return
@@ -230,16 +230,16 @@ def _thread(thread_id: str | None) -> Attributes:
 
 
 def _operated(activity: Activity) -> Attributes:
-    """Return what is known of the operation that an activity is, if it is one."""
+    """Return the attributes of an activity's operation, if it has one."""
     if activity.operation is None:
         return {}
-    is_run = isinstance(activity.operation, RunOperation)  # which is no operation of the conventions
+    is_run = isinstance(activity.operation, RunOperation)  # the conventions have no such operation
     thread: Attributes = {} if activity.thread_id is None or is_run else {names.CONVERSATION: activity.thread_id}
     return {**attributes_of(activity.operation), **thread}
 
 
 def _counted(activity: Activity) -> Attributes:
-    """Return how much of a run was done, and how much was taken from the ledger."""
+    """Return how many effects of a run were executed, and how many were replayed."""
     if activity.effect is not None or activity.delivery is not None:
         return {}
     return {names.DONE: activity.done, names.REPLAYED: activity.replayed}

@@ -1,4 +1,4 @@
-"""Telemetry: the observer that makes traces and metrics of a system, and `configure`, which exports them in one line."""
+"""Telemetry: the observer that makes traces and metrics of a system, and `configure`, which also exports them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPENT: Final = ("gen_ai.usage.", "gen_ai.aggregated_usage.", "operation.cost", 
 
 
 class Telemetry(Observer):
-    """Makes traces and metrics: `System(observer=Telemetry())`. One may watch several systems."""
+    """Makes traces and metrics: `System(observer=Telemetry())`. Several systems may share one."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Telemetry(Observer):
         *,
         record_content: bool = False,
     ) -> None:
-        """Make it; without providers it uses those of the process.
+        """Use the given providers, by default those of the process.
 
-        What messages, tools and models say is recorded only with `record_content`: it is what people wrote, and a backend
-        for traces is seldom the place for that. It is redacted as the ledger redacts the thread that it is said in.
+        The content of messages, tools and models is recorded only with `record_content`: it is private, and a tracing backend
+        is seldom the place for it. It is redacted by the rules of its thread in the ledger.
         """
         self._tracers = tracer_provider or trace.get_tracer_provider()
         self._meters = meter_provider or metrics.get_meter_provider()
@@ -52,7 +52,7 @@ class Telemetry(Observer):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Export what is left, and close the providers, if they can be closed. Blocks: not for the event loop."""
+        """Export the remaining data, and close the providers if they can be closed. It blocks: not for an event loop."""
         for provider in (self._tracers, self._meters):
             end = getattr(provider, "shutdown", None)
             if end is not None:
@@ -61,10 +61,10 @@ class Telemetry(Observer):
     def _waiting(self) -> Counter[str]:
         found: Counter[str] = Counter()
         for system in self._systems:
-            found.update(system.waiting)  # unlike a sum, it keeps the zeros: that nothing waits is news too
+            found.update(system.waiting)  # unlike `+`, it keeps zeros, so that an empty mailbox is reported too
         return found
 
-    # ------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------ events of the runtime
 
     @override
     def opened(self, system: WatchedSystem) -> None:
@@ -110,13 +110,13 @@ def configure(
     every: float = 60.0,
     within: float = 10.0,
 ) -> Telemetry:
-    """Return telemetry that is exported by OTLP over HTTP; used as a `with` block, it exports the rest at the end.
+    """Return telemetry that is exported by OTLP over HTTP. Use it in a `with` block, which exports the rest at its end.
 
-    `endpoint` is where a collector listens; without one, what the environment says (`OTEL_EXPORTER_OTLP_ENDPOINT`), else
-    port 4318 of this machine. Metrics go out `every` so many seconds; an export may take `within` seconds, then it is given
-    up. The providers of the process are not changed.
+    `endpoint` is the URL of a collector; by default that of `OTEL_EXPORTER_OTLP_ENDPOINT`, else port 4318 of this machine.
+    Metrics are exported `every` so many seconds. An export that takes longer than `within` seconds is abandoned. The providers
+    of the process are not changed.
     """
-    # Here, because they bring an HTTP client and protobuf, which telemetry that goes elsewhere does not need.
+    # Imported here, because they need an HTTP client and protobuf, which other exporters do not.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
@@ -131,10 +131,10 @@ def configure(
 
 
 class CountOnce(SpanExporter):
-    """Exports spans without the tokens and costs of steps that were taken from the ledger.
+    """Exports spans, without the tokens and costs of replayed steps.
 
-    Pydantic AI's own instrumentation makes spans of replayed steps, too. Wrap the exporter, and a dashboard that sums tokens
-    counts each request once: `BatchSpanProcessor(CountOnce(OTLPSpanExporter()))`.
+    Pydantic AI's own instrumentation also makes spans for replayed steps. With this wrapper around the exporter, a dashboard
+    that sums tokens counts each request once: `BatchSpanProcessor(CountOnce(OTLPSpanExporter()))`.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:

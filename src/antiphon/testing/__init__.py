@@ -1,4 +1,4 @@
-"""What antiphon ships so that others can test theirs: fakes that are real, and checks of what is promised.
+"""Tools for tests: conformance checks of ledgers, dialects and buses, a simulation in virtual time, and the witness.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

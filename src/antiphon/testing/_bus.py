@@ -1,4 +1,4 @@
-"""What every bus promises, as checks that its tests can call: each is a sentence, run on a fresh bus."""
+"""The promises of every bus, as checks for its tests. The name of a check is a sentence; each runs on a new bus."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MakeBus: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
 """Opens a bus to which no name is attached."""
 
 _LONG = 10.0
-"""Seconds after which something that should have come is given up."""
+"""Seconds to wait for a parcel before the check fails."""
 
 
 async def check_bus(make: MakeBus, *, only: str | None = None) -> None:
-    """Check what a bus promises.
+    """Check the promises of a bus.
 
     Raises:
-        AssertionError: a promise is broken; it says which.
+        AssertionError: a promise is broken; the text names it.
     """
     chosen = BUS_CHECKS if only is None else {only: BUS_CHECKS[only]}
     for name, check in chosen.items():
@@ -34,7 +34,7 @@ async def check_bus(make: MakeBus, *, only: str | None = None) -> None:
 
 
 class _Inbox:
-    """Takes parcels, and waits for so many."""
+    """Collects parcels, and waits for a number of them."""
 
     def __init__(self) -> None:
         self.taken: list[Parcel] = []

@@ -1,4 +1,4 @@
-"""What every dialect promises, as a check that its tests can call with real samples of its format."""
+"""The promises of every dialect, as a check that its tests call with real samples of its format."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EDIT = " (edited)"
 
 
 def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
-    """Check what a dialect promises, on samples (parsed JSON) of its format.
+    """Check the promises of a dialect on samples (parsed JSON) of its format.
 
-    The same data comes back, without a loss; after an edit, all but the edited unit does; an unknown key is kept at every
-    depth; the meaning survives without the dialect's own namespace; a longer history begins like a shorter one.
+    A round trip returns the same data without a loss. After an edit, only the edited unit differs. Unknown keys are kept at
+    every depth. The meaning survives without the dialect's own namespace. A longer history begins like a shorter one.
 
     Raises:
-        AssertionError: a promise is broken; it says which, and on what.
+        AssertionError: a promise is broken; the text names it, with the sample.
     """
     for sample in samples:
         _check_same_data(dialect, sample, "the same data")
@@ -64,7 +64,7 @@ def _objects(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _check_edits(dialect: Dialect, sample: object) -> None:
-    """Change the words of one message after the other: nothing but these words may change."""
+    """Change the text of one message after the other: nothing else may change."""
     before = dialect.decode(sample)
     value = dialect.encode(before).value
     for place, message in enumerate(before):
@@ -77,7 +77,7 @@ def _check_edits(dialect: Dialect, sample: object) -> None:
 
 
 def _changes(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the values, as deep inside as can be, in which two JSON values differ."""
+    """Yield the innermost values in which two JSON values differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         ours, theirs = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
         for key in dict.fromkeys((*ours, *theirs)):
@@ -102,7 +102,7 @@ def _edited(message: Message) -> Message | None:
 
 
 def _check_meaning(dialect: Dialect, sample: object) -> None:
-    """Take the dialect's own notes away: what is written from the core alone must mean the same, or be reported."""
+    """Remove the dialect's own metadata: the output must mean the same without it, or a loss must be reported."""
     conversation = dialect.decode(sample)
     bare = Conversation((_without(dialect.name, message) for message in conversation), tools=conversation.tools)
     encoded = dialect.encode(bare)
@@ -120,7 +120,7 @@ def _check_meaning(dialect: Dialect, sample: object) -> None:
 
 
 def _without_added(back: Conversation, kept: Conversation, lost: set[tuple[str | None, str]]) -> Conversation:
-    """Take out what was only added because the format wants something said before a message."""
+    """Remove messages that were only added because the format requires another message before one."""
     said = iter(back)
     for message in kept:
         if (message.id, "added") in lost:
@@ -131,7 +131,7 @@ def _without_added(back: Conversation, kept: Conversation, lost: set[tuple[str |
 
 
 def _decoded(dialect: Dialect, encoded: Encoded) -> Conversation:
-    """Read what was written; a dialect that gave no aliases need not know of them."""
+    """Decode the output; a dialect without aliases need not accept them."""
     return dialect.decode(encoded.value, aliases=encoded.aliases) if encoded.aliases else dialect.decode(encoded.value)
 
 
@@ -141,7 +141,7 @@ def _without(namespace: str, message: Message) -> Message:
 
 
 def _check_prefixes(dialect: Dialect, sample: object) -> None:
-    """Where no call is open and no unit cut, what is written of a beginning is the beginning of what is written."""
+    """Check that the output of a shorter history is a prefix of the output of the longer one, if no call or unit is cut."""
     conversation = dialect.decode(sample)
     whole = dialect.encode(conversation).value
     for end in range(1, len(conversation)):
@@ -151,7 +151,7 @@ def _check_prefixes(dialect: Dialect, sample: object) -> None:
 
 
 def _is_cut(conversation: Conversation, begun: Conversation, name: str) -> bool:
-    """Whether something that belongs together was cut: a call and its result, a turn, a unit of the format."""
+    """Whether the prefix cuts a call from its result, or splits a turn or a unit of the format."""
     if begun.open_calls() or conversation[len(begun)].metadata.get(name, {}).get("joined"):
         return True
     return any(turn[-1] not in begun for turn in conversation.turns() if turn[0] in begun)

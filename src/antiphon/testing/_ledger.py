@@ -1,4 +1,4 @@
-"""What every ledger promises, as checks that a store's tests can call: each is a sentence, run on a fresh ledger."""
+"""The promises of every ledger, as checks for a store's tests. The name of a check is a sentence. Each has a new ledger."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from antiphon.messages import (
 _ORDERS: tuple[ThreadOrder, ...] = ("created_at", "-created_at", "updated_at", "-updated_at")
 
 MakeLedger: TypeAlias = Callable[[str], AbstractAsyncContextManager[Ledger]]
-"""Opens the ledger of a name; a name that was not given before is an empty one."""
+"""Opens the ledger of a name; for a new name, an empty one."""
 
 
 async def check_ledger(make: MakeLedger, *, is_durable: bool = True, only: str | None = None) -> None:
-    """Check what a ledger promises. `is_durable`: opening a name again gives the same ledger again.
+    """Check the promises of a ledger. `is_durable`: opening a name again opens the same ledger.
 
     Raises:
-        AssertionError: a promise is broken; it says which.
+        AssertionError: a promise is broken; the text names it.
     """
     chosen = {only: LEDGER_CHECKS[only]} if only is not None else LEDGER_CHECKS
     for name, check in chosen.items():
@@ -223,7 +223,7 @@ async def what_was_acknowledged_before_stands_before(open_: _Opener) -> None:
         _same([record.seq for record in await _all(ledger, "t")], list(range(1, 101)))
 
 
-# ---------------------------------------------------------------- the door
+# ---------------------------------------------------------------- admission
 
 
 async def a_result_without_its_call_is_refused(open_: _Opener) -> None:
@@ -369,7 +369,7 @@ async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: 
         await ledger.append("t", [said], epoch=first)
         _same(await ledger.append("t", [], epoch=first), ())
         second = await ledger.claim("t")
-        for messages in ([], [said]):  # nothing, and what is there already
+        for messages in ([], [said]):  # an empty append, and a repeated one
             await _refused(errors.FencedError, ledger.append("t", messages, epoch=first))
             await _refused(errors.FencedError, ledger.append("t", messages))
         _same(len(await ledger.append("t", [said], epoch=second)), 1)
@@ -422,7 +422,7 @@ def _host(name: str, build: str = "1", *kinds: str, lease: float = 600.0, instan
 
 
 async def _expired(ledger: Ledger, name: str) -> Host:
-    """Return a host whose lease is over."""
+    """Return a host whose lease has ended."""
     await ledger.beat(_host(name))
     await _let_expire(ledger, _host(name))
     return _host(name)
@@ -490,7 +490,7 @@ async def two_processes_that_live_have_two_names(open_: _Opener) -> None:
         error = await _refused(errors.HostNameTakenError, ledger.beat(twin))
         _same((error.host, error.until > (await ledger.hosts())[0].since), ("one", True))
         await _refused(errors.UnknownHostError, ledger.claim("u", by=twin))
-        await ledger.leave(twin)  # it is none, so it ends nobody
+        await ledger.leave(twin)  # it never registered, so no host is ended
         await _refused(errors.HostNameTakenError, ledger.beat(twin))
         await ledger.leave(one)
         await ledger.beat(twin)
@@ -511,7 +511,7 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         _same((error.thread_id, error.owner, error.until <= until + timedelta(seconds=600)), ("t", "one", True))
         await ledger.append("t", [_said()], epoch=first)
         second = await ledger.claim("t", by=one)
-        _same(second > first, True)  # also for the same host: what it had begun before is fenced
+        _same(second > first, True)  # also for the same host: its earlier appends are then fenced
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
         _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
         await ledger.leave(one)
@@ -590,7 +590,7 @@ async def a_posted_message_makes_its_thread_due(open_: _Opener) -> None:
         await ledger.post("t", _to())
         for host in (one, other):  # its owner lives, and is told by `woken`
             _same(await ledger.take(host), ())
-        await ledger.leave(one)  # it has not said that it has seen any of it
+        await ledger.leave(one)  # without reporting any message as seen
         (again,) = await ledger.take(other)
         _same((again.thread_id, again.why, again.due_at), ("t", "posted", record.recorded_at))
         await ledger.release("t", epoch=again.epoch, seen=1)  # of two posted messages
@@ -699,11 +699,11 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
         _same((again.thread_id, again.why), ("t", "due"))
         await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)
         for host in (old, older, new):
-            _same(await ledger.take(host), ())  # nobody is left: it is listed, and not given around
+            _same(await ledger.take(host), ())  # no build is left that can continue it: it is listed, and not taken
         summary = await ledger.thread("t")
         _same(summary and [(each.build, len(each.reason)) for each in summary.unfit], [("1", 22), ("2", 2000)])
         _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
-        epoch = await ledger.claim("t", by=old)  # a claim by name is a decision
+        epoch = await ledger.claim("t", by=old)  # an explicit claim removes the mark
         await ledger.release("t", epoch=epoch, wake_at=(await ledger.hosts())[0].since)
         (third,) = await ledger.take(older)
         _same(third.why, "due")

@@ -1,13 +1,13 @@
-"""simulate: a whole system in virtual time, with everything that can go wrong, as a function of a seed.
+"""simulate: runs a whole system in virtual time, with faults that a seed determines.
 
     simulate(7, host=spawn_my_actors, drive=talk_to_them)
 
-The system lives on a ledger that outlives it. It is killed several times, in the middle of anything, and begun anew;
-the client asks over a bus that loses, doubles, delays and reorders; appends are slow and fail. When the client is done
-and the faults are over, the world must come to rest: nothing open but what is parked. The same seed gives the same
-world, to the last byte of the ledger.
+The system is killed several times, at any point, and started again on the same ledger. The client reaches it over a bus that
+loses, duplicates, delays and reorders parcels; appends are slow and may fail. When the client is done and the faults are over,
+the world must come to rest: no call is open unless it is parked. The same seed gives the same run, to the last byte of the
+ledger.
 
-Bus and ledger are real ones underneath. The faults are drawn from the seed, and counted where they happen.
+Bus and ledger are real, with faults added. The faults are drawn from the seed, and counted where they happen.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from antiphon.testing._witness import Event, What, content_of
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong, and how often. Chances are from 0 to 1, times in virtual seconds."""
+    """The kinds of faults and their rates. Chances are from 0 to 1, times are in virtual seconds."""
 
     crashes: int = 3
-    """How often the system is killed; the times in between are drawn."""
+    """How often the system is killed; the times in between are random."""
     uptime: float = 4.0
-    """How long it lives on average."""
+    """The average time from a start to the next kill."""
     downtime: float = 2.0
-    """How long it is gone at most."""
+    """The longest time from a kill to the next start."""
     loss: float = 0.1
     """The chance that a parcel between client and system is lost."""
     duplication: float = 0.1
-    """The chance that it comes twice."""
+    """The chance that it arrives twice."""
     delay: float = 0.5
-    """How long it takes at most; so parcels overtake each other."""
+    """The longest time that it takes; so parcels overtake each other."""
     ledger_delay: float = 0.05
-    """How long the ledger takes at most: the half of the time before it writes, the other half after."""
+    """The longest time that the ledger takes: half of it before it writes, half after."""
     ledger_failure: float = 0.02
-    """The chance that an append fails, written or not. With several systems, every other write of the ledger too."""
+    """The chance that an append fails, before or after it is written. With several systems, other writes may fail too."""
     sleeps: int = 3
-    """With several systems, how often each sleeps, closes or is closed in each of its lives, at most."""
+    """With several systems, how often at most each of them sleeps, between two starts."""
     sleep: float = 15.0
-    """How long it sleeps at most: longer than its lease."""
+    """The longest time that it sleeps: longer than its lease."""
     lost_wake_up: float = 0.2
-    """With several systems, the chance that a look for posted messages finds nothing."""
+    """With several systems, the chance that a check for posted messages finds none although there are some."""
 
 
 class FaultyBus:
-    """A bus between nodes that may be killed."""
+    """A bus with faults, between nodes that may be killed."""
 
     def __init__(self, loop: VirtualLoop, random: Random, faults: Faults, landed: Counter[str]) -> None:
         self._loop = loop
@@ -73,7 +73,7 @@ class FaultyBus:
         self._landed = landed
         self._takers: dict[str, tuple[Node, Take]] = {}
         self.is_calm = False
-        """Whether nothing goes wrong any more."""
+        """Whether the faults are over."""
 
     async def attach(self, name: str, take: Take) -> None:
         node, _ = self._takers.get(name, (None, None))
@@ -110,7 +110,7 @@ async def _take(take: Take, parcel: Parcel) -> None:
 
 
 class FaultyLedger:
-    """A ledger that takes its time, and sometimes fails: before it has written, or after."""
+    """A ledger that is slow and sometimes fails, before or after it has written."""
 
     def __init__(self, ledger: Ledger, random: Random, faults: Faults, landed: Counter[str]) -> None:
         self._ledger = ledger
@@ -154,7 +154,7 @@ class FaultyLedger:
 # ---------------------------------------------------------------- the world
 
 Host: TypeAlias = Callable[[System], Awaitable[None] | None]
-"""Spawns the actors, or registers their kinds; called for each life of the system, before it recovers."""
+"""Spawns the actors, or registers their kinds; called at each start of the system, before it recovers."""
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -168,26 +168,26 @@ class Simulated:
 
     seed: int
     hash: str
-    """Of all threads of the ledger: the same for the same seed."""
+    """A hash over all threads of the ledger: the same for the same seed."""
     seconds: float
-    """How long it took, in virtual time."""
+    """The virtual time that it took."""
     landed: Counter[str]
-    """Which faults happened, and how often."""
+    """The number of faults that happened, by kind."""
     ledger: Ledger
     events: tuple[Event, ...] = ()
-    """With several systems, what was written and claimed, for `check_witness`."""
+    """With several systems, the appends and claims, for `check_witness`."""
 
 
 class World:
-    """What the client of a simulated system has."""
+    """The simulated world, as the client sees it."""
 
     def __init__(self, seed: int, loop: VirtualLoop, faults: Faults) -> None:
         self.seed = seed
         self.landed: Counter[str] = Counter()
         self.events: list[Event] = []
-        """With several systems, what was written and claimed; a test adds what it sees with `say`."""
+        """With several systems, the appends and claims; a test adds its own events with `say`."""
         self.ledger = MemoryLedger()
-        """As it is on disk: no fault touches it."""
+        """The ledger without faults, as it is on disk."""
         random = Random(seed)  # noqa: S311 (not for secrets)
         self._random = random
         self._loop = loop
@@ -196,7 +196,7 @@ class World:
         self._bus = FaultyBus(loop, random, faults, self.landed)
         self._client: System | None = None
         self._failed: asyncio.Future[None] = loop.create_future()
-        """Set when the system itself could not live."""
+        """Set when the system itself has failed."""
 
     # ------------------------------------------------------------ what the client does
 
@@ -209,7 +209,7 @@ class World:
         id: str | None = None,
         sender: str = "client",
     ) -> ReplyT:
-        """Ask, and do not give up: the same message again, until there is an answer or an error that stays.
+        """Ask, and repeat the same message until there is an answer, or an error that a retry does not remove.
 
         Raises:
             DeliveryError: the answer is an error.
@@ -231,7 +231,7 @@ class World:
         await self._system.tell(to, notice, thread_id=thread_id, id=current_port().new_id(), within=_PATIENT)
 
     def say(self, what: What, **details: Any) -> None:
-        """Write an event down. Two at the same moment keep their order."""
+        """Record an event. Events at the same moment keep their order."""
         self.events.append(
             Event(what=what, at=self._loop.time() + len(self.events) * _TICK, who=current_node().name, **details)
         )
@@ -269,7 +269,7 @@ class World:
             await asyncio.sleep(1.0)
 
     async def _lives(self, host: Host, settings: Settings) -> None:
-        """Let the system live and die as often as it must, and then live."""
+        """Start and kill the system as often as `faults` demands, then start it for the last time."""
         for number in range(self._faults.crashes):
             node = self._begin(number, host, settings)
             await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
@@ -285,7 +285,7 @@ class World:
         return node
 
     async def _life(self, host: Host, settings: Settings) -> None:
-        """Live until killed."""
+        """Run the system until it is killed."""
         ledger = cast("Ledger", self._slow)
         try:
             async with System(ledger, settings=settings) as system:
@@ -299,7 +299,7 @@ class World:
             self._failed.set_exception(exc)
 
     async def _open(self) -> list[str]:
-        """Return what is open and not parked; a tool call of a model that was never begun has nobody to answer it."""
+        """Return the calls that are open and not parked, without tool calls of a model that were never begun."""
         found: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
@@ -310,7 +310,7 @@ class World:
 
 
 Drive: TypeAlias = Callable[[World], Awaitable[None]]
-"""What the client does; it ends when the client is content."""
+"""The program of the client; it ends when the client is done."""
 
 
 def _is_parked(row: Any, parked: set[str | None]) -> bool:
@@ -325,13 +325,13 @@ RELEASED_BY_ANOTHER = "released by a host that does not own it"
 
 
 class SharedLedger(FaultyLedger):
-    """A ledger of several hosts: every verb takes its time and may fail, and what is written and claimed is an event."""
+    """A ledger of several hosts: every verb is slow and may fail, and every append and claim is recorded as an event."""
 
     def __init__(self, world: HostsWorld, ledger: Ledger, random: Random, faults: Faults) -> None:
         super().__init__(ledger, random, faults, world.landed)
         self._world = world
         self._leases: dict[str, tuple[Node, float]] = {}
-        """By host, its process and when its lease ends: kept here, to compare with what the ledger decides."""
+        """By host, its process and the end of its lease: a second record, to compare with the ledger's decisions."""
         self._owners: dict[str, str] = {}
         """By thread, its host."""
 
@@ -351,7 +351,7 @@ class SharedLedger(FaultyLedger):
         return record
 
     def _written(self, records: Iterable[Record], epoch: int) -> None:
-        """Write down what is in the ledger now. The host may never learn of it; the next owner relies on it all the same."""
+        """Record the rows that the ledger has written. The host may never learn of them, but the next owner relies on them."""
         for record in records:
             message = record.message
             said = {"thread": message.thread_id or "", "id": message.id}
@@ -440,14 +440,14 @@ class HostsWorld(World):
         id: str | None = None,
         sender: str = "client",
     ) -> ReplyT:
-        """Ask over any system. Without an answer for a while, ask another one for the same as well."""
+        """Ask through any system. If there is no answer for a while, send the same request through another one too."""
         own_id = current_port().new_id() if id is None else id
-        waiting: list[asyncio.Task[Any]] = []  # no set: its order is not of the seed
+        waiting: list[asyncio.Task[Any]] = []  # not a set: its order does not depend on the seed only
         while True:
             node, system = await self._any_system()
             asking = system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
             task = self._loop.start_in(node, asking)
-            task.add_done_callback(_take_notice)  # only the first answer is of use; errors of the others are no news
+            task.add_done_callback(_take_notice)  # only the first answer is used; errors of the others are ignored
             waiting.append(task)
             self._asked.append((node, task))
             timeout = 1.0 + self._random.random() * 2 * self._faults.sleep
@@ -462,7 +462,7 @@ class HostsWorld(World):
                 await asyncio.sleep(self._random.random())
 
     async def tell(self, to: str, notice: Notice, *, thread_id: str | None = None) -> None:
-        """Tell over any system, again and again, until one says that it is in the thread."""
+        """Tell through any system, and repeat it until one confirms that the message is in the thread."""
         own_id = current_port().new_id()
         while True:
             node, system = await self._any_system()
@@ -507,7 +507,10 @@ class HostsWorld(World):
             raise StuckError(f"everything is answered in the ledger, and callers still wait in {left}")
 
     async def _slot(self, slot: int, host: Host, settings: Settings) -> None:
-        """Let one of the systems live and end as often as it must, and then live; when all do, nothing goes wrong any more."""
+        """Start and end one of the systems as often as `faults` demands, then start it for the last time.
+
+        When all systems have passed their last time of faults, the ledger has no more faults either.
+        """
         random, faults = self._random, self._faults
         for number in range(faults.crashes):
             node, life = self._start(f"{slot}.{number}", slot, host, settings)
@@ -522,14 +525,14 @@ class HostsWorld(World):
             self._living.pop(slot, None)
             await asyncio.sleep(random.random() * faults.downtime)
         node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
-        await self._trouble(node)  # in the last life too: what goes wrong there, no end of a process puts right
+        await self._trouble(node)  # after the last start too: no later restart repairs a fault of this time
         self._calm_slots += 1
         self._shared.is_calm = self._calm_slots == self._count
 
     _calm_slots = 0
 
     async def _trouble(self, node: Node) -> None:
-        """Let a system live for a while; it sleeps now and then."""
+        """Let a system run for a while, with sleeps in between."""
         for _ in range(int(self._random.random() * (self._faults.sleeps + 1))):
             await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
             node.is_asleep = True
@@ -560,9 +563,9 @@ class HostsWorld(World):
 
 
 _CLOSES = 0.3
-"""The chance that a system closes where it would be killed."""
+"""The chance that a system closes instead of being killed."""
 _FAR = 0.5
-"""The chance that nobody sees that a system was killed: its threads wait for the end of the lease."""
+"""The chance that the other systems cannot see that a system was killed: its threads wait for the end of the lease."""
 
 
 def _take_notice(ended: asyncio.Task[Any]) -> None:
@@ -571,7 +574,7 @@ def _take_notice(ended: asyncio.Task[Any]) -> None:
 
 
 def _passes(error: BaseException | None) -> bool:
-    """Whether an error passes: asking for the same again may have another outcome."""
+    """Whether an error is transient: a retry may have another outcome."""
     return isinstance(error, LedgerError) or (isinstance(error, DeliveryError) and error.retryable)
 
 
@@ -587,10 +590,10 @@ def simulate(
 ) -> Simulated:
     """Run a system with its faults, and return the outcome.
 
-    With several `systems`, all of them host the threads of one ledger, and the client asks over any of them.
+    With several `systems`, all of them host the threads of one ledger, and the client uses any of them.
 
     Raises:
-        AssertionError: the client found something wrong, or the world did not come to rest; the text has the seed.
+        AssertionError: the client found a fault, or the world did not come to rest; the text has the seed.
     """
     loop = VirtualLoop(seed)  # type: ignore[abstract]
     world = World(seed, loop, faults) if systems == 1 else HostsWorld(seed, loop, faults, systems)

@@ -1,14 +1,14 @@
 """VirtualLoop: an event loop in which time passes only when all tasks wait, and whose order is chosen by a seed.
 
-A timer that is due in an hour is due as soon as nothing else can run. Which of the tasks that can run is next is drawn
-from the seed; callbacks that are not steps of tasks keep their order, as asyncio promises. Nothing here asks the
-machine for anything, so a run is a function of the seed and the program.
+When nothing else can run, time jumps to the next timer, even if it is due in an hour. The seed decides which of the runnable
+tasks is next. Callbacks that are not steps of tasks keep their order, as asyncio promises. The loop uses no clock and no I/O
+of the machine, so a run is a function of the seed and the program.
 
-Tasks belong to the *node* that they were started in. When a node is cut off, nothing of it runs ever again: no step, no
-callback, no `finally`; as if its process had been killed. Nothing of a node that sleeps runs before it is woken; as if its
-process had been stopped by a signal.
+Tasks belong to the *node* in which they were started. When a node is cut off, none of its code ever runs again: no step, no
+callback, no `finally`, as if its process had been killed. While a node sleeps, none of its code runs, as if its process had
+been stopped by a signal.
 
-`VirtualPort` gives ids and times of the loop; `CountingPort` gives ids and times that count up.
+`VirtualPort` returns ids and times of the loop; `CountingPort` returns ids and times that count up.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _log = logging.getLogger("antiphon.testing")
 
 
 class StuckError(AssertionError):
-    """Nothing can run any more, or has not come to an end in the time it was given."""
+    """No task can run any more, or a run has not ended within its limit."""
 
 
 _numbers = count(1)
 
 
 class Node:
-    """Something that can be cut off as a whole, as a process can be killed; or that sleeps, as a process can be stopped."""
+    """A simulated process: it can be cut off, like a killed process, and it can sleep, like a stopped one."""
 
     def __init__(self, name: str, *, is_far: bool = False) -> None:
-        """Make it; `is_far`: it is on another machine, so nobody sees that it was cut off."""
+        """Make a node; `is_far`: it is on another machine, so other nodes cannot see that it was cut off."""
         self.name = name
         self.number = next(_numbers)
         self.is_far = is_far
         self.is_alive = True
         self.is_asleep = False
         self.held: list[tuple[asyncio.Handle, bool]] = []
-        """What could have run while it slept, in its order."""
+        """The handles that became ready while it slept, in order."""
 
 
 _OUTSIDE = Node("outside")
@@ -62,7 +62,7 @@ _node: ContextVar[Node | None] = ContextVar("antiphon_simulated_node", default=N
 
 
 def current_node() -> Node:
-    """Return the node that the running task belongs to; outside of all, one that is never cut off."""
+    """Return the node of the running task; outside of all nodes, one that is never cut off."""
     return _node.get() or _OUTSIDE
 
 
@@ -70,12 +70,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     """An event loop for one thread, with no input and output, in virtual time."""
 
     is_virtual = True
-    """Time here has nothing to do with the machine's."""
+    """Its time is independent of the machine's."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = None if seed is None else Random(seed)  # noqa: S311 (not for secrets)
         self._ready: deque[tuple[asyncio.Handle, bool]] = deque()
-        """What can run, and whether it is a task's step."""
+        """The handles that can run, each with whether it is a task's step."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._now = 0.0
@@ -83,13 +83,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_closed = False
         self._is_stopping = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """All that ever ran, kept: one that is collected, and when is left to the machine, runs its `finally`."""
+        """All tasks that ever ran. They are kept, because a collected task runs its `finally`, at a time that varies."""
         self._generators: list[AsyncGenerator[Any, Any]] = []
-        """The asynchronous ones, for the same reason."""
+        """The asynchronous generators, kept for the same reason."""
         self.errors: list[dict[str, Any]] = []
-        """What was given to the exception handler."""
+        """The contexts that the exception handler got."""
         self._nodes: dict[int, Node] = {}
-        """The simulated processes that were asked for their names."""
+        """The simulated processes whose names were requested, by number."""
 
     # ------------------------------------------------------------ processes
 
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return f"{'far' if node.is_far else 'node'}-{node.number}"
 
     def has_ended(self, process: str) -> bool:
-        """Whether a simulated process was cut off. One of another loop has ended with that."""
+        """Whether a simulated process was cut off. A process of another loop ended with that loop."""
         kind, _, number = process.partition("-")
         if kind != "node":
             return False
@@ -109,7 +109,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return node is None or not node.is_alive
 
     def wake(self, node: Node) -> None:
-        """Let a node that sleeps go on: first with what it could have done meanwhile."""
+        """Wake a sleeping node: the handles that became ready meanwhile run first."""
         node.is_asleep = False
         self._ready.extend(node.held)
         node.held.clear()
@@ -155,7 +155,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Nothing to do: cancelled timers are skipped when they are due."""
 
     def _next(self) -> tuple[asyncio.Handle, bool]:
-        """Take what can run: the first, or any task's step if the first is one. If nothing can, let time pass."""
+        """Return the next handle: the first, or a random task step if the first is one. If there is none, let time pass."""
         ready = self._ready
         if not ready:
             self._wait()
@@ -189,10 +189,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @override
     def get_task_factory(self) -> None:
-        """Return that there is none: tasks are made as above. Libraries look before they make tasks of their own."""
+        """Return None: there is no task factory. Libraries check before they make their own tasks."""
 
     def start_in(self, node: Node, coro: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
-        """Begin a task that belongs to a node, with everything that it begins in turn."""
+        """Start a task in a node; the tasks that it starts belong to the node too."""
         token = _node.set(node)
         try:
             return asyncio.Task(coro, loop=self)
@@ -234,7 +234,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @override
     def close(self) -> None:
-        """Throw away what is left. The world is over: what a `finally` does now is not seen."""
+        """Discard the remaining tasks. The run is over: the effects of their `finally` are not observed."""
         self._is_closed = True
         shut: set[asyncio.Task[Any]] = set()
         asyncio._set_running_loop(self)
@@ -267,7 +267,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 class VirtualPort:
-    """A port in the time of a virtual event loop; ids count up, and chance is drawn from a seed."""
+    """A port with the time of a virtual event loop; ids count up, and random numbers come from a seed."""
 
     def __init__(self, loop: VirtualLoop, seed: int = 0, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._loop = loop
@@ -287,7 +287,7 @@ class VirtualPort:
 
 
 def _leave(generator: AsyncGenerator[Any, Any]) -> None:
-    """Let an asynchronous generator go without its `finally`: the node that it was of is dead, or the world is over."""
+    """Drop an asynchronous generator without its `finally`: its node is dead, or the run is over."""
 
 
 def _shut(task: asyncio.Task[Any]) -> None:
@@ -298,7 +298,7 @@ def _shut(task: asyncio.Task[Any]) -> None:
 
 
 class CountingPort:
-    """Ids count up (`id-1`, `id-2`, …); each look at the clock moves it on by `tick`."""
+    """Ids count up (`id-1`, `id-2`, …); each call of `now` advances the time by `tick`."""
 
     def __init__(
         self, *, prefix: str = "id", start: datetime = datetime(2026, 1, 1, tzinfo=UTC), tick: timedelta = timedelta(seconds=1)

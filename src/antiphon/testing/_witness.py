@@ -1,8 +1,8 @@
-"""The witness: what every process of a run saw, written down beside the system under test, and what the ledger says after.
+"""The witness: a record of what each process of a run did and saw, and the evidence from the ledger after the run.
 
-A system cannot be asked whether it lost something. So each process writes what it is about to do and what it was answered to
-a file of its own, on another disk than the one under attack, one line at a time, each on the disk before the process goes
-on. All times are of one clock, which all processes of a machine share. `_witness_rules` compares the two.
+A system cannot report what it has lost. So each process writes its attempts and their outcomes to its own file, on another
+disk than the one under test. Each line is on the disk before the process continues. All times are of one clock that all
+processes of a machine share. `_witness_rules` compares the record with the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.messages import Message
 from antiphon.messages.trusted import house_bytes
 
 _LINE = 4096
-"""Bytes of a line at most: so much is written at once or not at all."""
+"""The most bytes of a line: a write of this size is complete or does not happen."""
 
 What: TypeAlias = Literal[
     "inv",  # about to append: id, content, epoch
@@ -45,7 +45,7 @@ What: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that a process did or saw."""
+    """An action or observation of a process."""
 
     what: What
     at: float
@@ -53,7 +53,7 @@ class Event:
     thread: str = ""
     id: str = ""
     content: str = ""
-    """A digest of what was said (see `content_of`)."""
+    """A digest of the message (see `content_of`)."""
     key: str = ""
     epoch: int = 0
     is_once: bool = False
@@ -67,7 +67,7 @@ class Event:
         return _events().validate_json(line)
 
     def dump(self) -> bytes:
-        """Write it as a line; what is as it usually is, is left out."""
+        """Return it as a line, without defaults."""
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         return orjson.dumps({name: value for name, value in said.items() if value or name == "at"}) + b"\n"
 
@@ -78,7 +78,7 @@ def _events() -> TypeAdapter[Event]:
 
 
 class Witness:
-    """Writes down what one process sees. Each line is on the disk when `say` returns."""
+    """Records the events of one process. Each line is on the disk when `say` returns."""
 
     def __init__(self, path: Path, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -106,17 +106,17 @@ class Witness:
 
 
 def read_events(paths: Iterable[Path]) -> list[Event]:
-    """Read the files of several witnesses, in the order of time. A last line that was cut off was never relied on."""
+    """Read the files of several witnesses, sorted by time. An incomplete last line is ignored: no process relied on it."""
     lines = [line for path in paths for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     return sorted((Event.load(line) for line in lines), key=lambda event: event.at)
 
 
-# ---------------------------------------------------------------- what the ledger says
+# ---------------------------------------------------------------- evidence from the ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A message as it is in the ledger in the end."""
+    """A message in the ledger after the run."""
 
     thread: str
     seq: int
@@ -133,7 +133,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a fresh process finds in the ledger when all is over."""
+    """The contents of the ledger, as a new process reads them after the run."""
 
     rows: Sequence[Row]
     """Each thread's in its order."""
@@ -141,12 +141,12 @@ class Evidence:
 
 
 def content_of(message: Message) -> str:
-    """Return a digest of who says what, whatever the rest of the envelope is."""
+    """Return a digest of the policy and the payload of a message, without its other fields."""
     return sha256(message.policy.encode() + b"\n" + house_bytes(message.payload)).hexdigest()[:16]
 
 
 async def gather_evidence(ledger: Ledger) -> Evidence:
-    """Read everything that is in a ledger. Of a branch, what it shares is left to its origin."""
+    """Read all messages of a ledger. Messages that a branch shares are read with its origin."""
     rows: list[Row] = []
     statuses: dict[str, str | None] = {}
     for head in await ledger.heads():

@@ -1,7 +1,7 @@
-"""The checker: rules R0 to R12 over what witnesses saw and what the ledger says, each one pass over the events or the rows.
+"""The checker: rules R0 to R12 over the witnesses' events and the ledger's rows. Each rule is one pass over one of them.
 
-Every thread is one totally ordered log and every id is used once, so nothing has to be searched for: the checker is linear.
-What it finds is a breach with the rule, the thread, the id and a sentence; a run is good when there is none.
+Every thread is one totally ordered log and every id is used once, so the checker needs no search and takes linear time. A
+breach has the rule, the thread, the id and a sentence. A run is good if there is no breach.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.testing._witness import Event, Evidence, Row
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """Something that must not be."""
+    """A broken rule."""
 
     rule: str
     thread: str
@@ -27,7 +27,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class WitnessReport:
-    """How much was looked at, and what was wrong."""
+    """The result of `check_witness`: counts, and the breaches."""
 
     counts: dict[str, int]
     """attempted, acknowledged, present, recovered (present without an answer), effects, parked, and faults by kind."""
@@ -35,7 +35,7 @@ class WitnessReport:
 
 
 class _History:
-    """Events and rows, by what the rules ask for."""
+    """Events and rows, indexed for the rules."""
 
     def __init__(self, events: Sequence[Event], evidence: Evidence) -> None:
         self.events = sorted(events, key=lambda event: event.at)
@@ -81,7 +81,7 @@ def check_witness(
     least_faults: int = 0,
     running: Iterable[str] = ("running",),
 ) -> WitnessReport:
-    """Compare what was seen with what is there. `running` are the statuses that no thread may have in the end."""
+    """Compare the events with the ledger. `running` are the statuses that no thread may have after the run."""
     history = _History(events, evidence)
     breaches = [breach for rule in _RULES for breach in rule(history)]
     breaches += _vacuous(history, least_acknowledged, least_faults)
@@ -104,7 +104,7 @@ def _counts(history: _History) -> dict[str, int]:
 
 
 def _vacuous(history: _History, least_acknowledged: int, least_faults: int) -> Iterator[Breach]:
-    """R0: the run was one."""
+    """R0: the run was not vacuous: enough appends were acknowledged, and enough faults happened."""
     if (found := len(history.acknowledged)) < least_acknowledged:
         yield Breach("R0", "", "", f"{found} appends were acknowledged, and {least_acknowledged} should have been")
     if (landed := len(history.of("fault"))) < least_faults:
@@ -112,7 +112,7 @@ def _vacuous(history: _History, least_acknowledged: int, least_faults: int) -> I
 
 
 def _lost(history: _History) -> Iterator[Breach]:
-    """R1: what was acknowledged is there, as it was said."""
+    """R1: every acknowledged message is in the ledger, unaltered."""
     for (thread, name), event in history.acknowledged.items():
         row = history.present.get((thread, name))
         said = history.attempted.get((thread, name), event)
@@ -123,7 +123,7 @@ def _lost(history: _History) -> Iterator[Breach]:
 
 
 def _phantoms(history: _History) -> Iterator[Breach]:
-    """R2: what is there was said, and was not refused."""
+    """R2: every message in the ledger was sent, and was not refused."""
     refused = {(event.thread, event.id) for event in history.of("fail")} - history.acknowledged.keys()
     for thread, name in history.present:
         if (thread, name) not in history.attempted:
@@ -145,9 +145,9 @@ def _disorder(history: _History) -> Iterator[Breach]:
 
 
 def _untimely(history: _History) -> Iterator[Breach]:
-    """R4: who was acknowledged before another began stands before it. One pass, from the end of the thread."""
+    """R4: a message that was acknowledged before another append began precedes it. One pass, from the end of the thread."""
     for thread, rows in history.by_thread.items():
-        earliest = float("inf")  # when the first of the later ones was acknowledged
+        earliest = float("inf")  # the earliest acknowledgement among the later rows
         for row in reversed(rows):
             began = history.attempted.get((thread, row.id))
             ended = history.acknowledged.get((thread, row.id))
@@ -158,7 +158,7 @@ def _untimely(history: _History) -> Iterator[Breach]:
 
 
 def _bad_reads(history: _History) -> Iterator[Breach]:
-    """R5: every read is a beginning of the thread, with everything that was acknowledged before the read began."""
+    """R5: every read returns a prefix of the thread, with all messages that were acknowledged before the read began."""
     order = {thread: [row.id for row in rows] for thread, rows in history.by_thread.items()}
     acknowledged: dict[str, list[Event]] = defaultdict(list)
     for event in history.of("ok"):
@@ -177,7 +177,7 @@ def _bad_reads(history: _History) -> Iterator[Breach]:
 
 
 def _bad_effects(history: _History) -> Iterator[Breach]:
-    """R6: the intent is acknowledged before the effect begins, under one key; what must begin once does."""
+    """R6: the intent is acknowledged before the effect begins, always under one key; a once-only effect begins once."""
     intents = {(row.thread, row.invocation): row.id for row in history.rows if _is_intent(row)}
     keys: dict[tuple[str, str], str] = {}
     begun: Counter[tuple[str, str]] = Counter()
@@ -198,7 +198,7 @@ def _is_intent(row: Row) -> bool:
 
 
 def _bad_results(history: _History) -> Iterator[Breach]:
-    """R7: a result in the journal is of an effect that ended, and says what it said."""
+    """R7: a result in the journal belongs to an effect that has ended, and is equal to the effect's result."""
     ended: dict[tuple[str, str], set[str]] = defaultdict(set)
     for event in history.of("fxend"):
         ended[event.thread, event.id].add(event.content)
@@ -212,7 +212,7 @@ def _bad_results(history: _History) -> Iterator[Breach]:
 
 
 def _fenced(history: _History) -> Iterator[Breach]:
-    """R8: epochs go up, in claims and along a thread; who has lost a thread begins nothing."""
+    """R8: epochs increase, in claims and along a thread; a process that has lost a thread begins no effect in it."""
     claims: dict[str, list[Event]] = defaultdict(list)
     for event in history.of("claim"):
         if claims[event.thread] and event.epoch <= claims[event.thread][-1].epoch:
@@ -231,7 +231,7 @@ def _fenced(history: _History) -> Iterator[Breach]:
 
 
 def _undelivered(history: _History) -> Iterator[Breach]:
-    """R9: a reader of a tail gets every message; after the first time of each, in order."""
+    """R9: a reader of a tail gets every message, and in order, repetitions aside."""
     received: dict[str, dict[str, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
     for event in history.of("rx"):
         received[event.who][event.thread].setdefault(event.id)
@@ -246,7 +246,7 @@ def _undelivered(history: _History) -> Iterator[Breach]:
 
 
 def _open_calls(history: _History) -> Iterator[Breach]:
-    """R10: every call has a result or is with a person."""
+    """R10: every call has a result or is parked."""
     parked = {(event.thread, event.id) for event in history.of("park")}
     answered = {(row.thread, row.lane == "effect", row.invocation) for row in history.rows if row.kind == "option_result"}
     for row in history.rows:
@@ -256,14 +256,14 @@ def _open_calls(history: _History) -> Iterator[Breach]:
 
 
 def _stuck(history: _History, running: frozenset[str]) -> Iterator[Breach]:
-    """R10: no thread is still under way."""
+    """R10: no thread is still running."""
     for thread, status in history.statuses.items():
         if status in running:
             yield Breach("R10", thread, "", f"it is still {status}")
 
 
 def _disobeyed(history: _History) -> Iterator[Breach]:
-    """R11: nothing begins between a pause and what resumes it, nor after the end."""
+    """R11: no effect begins between a pause and its resumption, or after the end."""
     stopped: dict[str, str] = {}
     for event in history.of("pause", "resume", "terminate", "fx"):
         if event.what == "fx" and event.thread in stopped:

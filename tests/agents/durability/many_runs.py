@@ -18,7 +18,7 @@ from antiphon.messages import Conversation
 from antiphon.patterns.options import Choices, Executor, Options
 from antiphon.runtime import Settings
 
-WARM = 20
+WARM = 10
 
 Work: TypeAlias = Callable[[str], Awaitable[None]]
 """Does one run, in a thread."""

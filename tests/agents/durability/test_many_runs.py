@@ -12,7 +12,7 @@ pytest.importorskip("apsw")
 
 ROOT = Path(__file__).parents[3]
 CHAOS = os.environ.get("ANTIPHON_CHAOS", "")
-RUNS = {"": 130, "ci": 10_000, "nightly": 10_000}[CHAOS]
+RUNS = {"": 90, "ci": 10_000, "nightly": 10_000}[CHAOS]
 SECONDS = 120 + RUNS
 _CACHED = 4
 """Blocks of memory that a run may leave in caches that have an end: Pydantic's of texts, a journal's of threads."""

@@ -11,7 +11,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from antiphon.agents import ledger_run
-from antiphon.errors import RefusedError
+from antiphon.errors import StoppedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken
@@ -118,11 +118,10 @@ async def test_models_that_never_answer_are_one_error_that_says_whether_to_try_l
 
     ledger = MemoryLedger()
     cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(busy), patience=QUICK)
-    with pytest.raises(RefusedError, match="the agent cannot answer") as raised:
+    with pytest.raises(StoppedError, match="the model of 'ada' cannot be asked: .*503") as raised:
         async with ledger_run("t", ledger=ledger):
             await cast.ask("ada", "Is it so?")
-    assert raised.value.retryable
-    assert raised.value.code == "AGENT_ERROR"
+    assert (raised.value.code, raised.value.cause) == ("STOPPED", "AGENT_ERROR")
 
 
 async def test_a_model_has_at_most_so_many_requests_at_once() -> None:

@@ -307,7 +307,7 @@ async def test_a_reward_is_refused_that_is_for_nothing_said_or_by_nobody() -> No
             await record_reward(ledger, "t", each, 1, by="ann")
     with pytest.raises(ValueError, match="finite"):
         await record_reward(ledger, "t", said[1].id, float("inf"), by="ann")
-    with pytest.raises(ValueError, match="'runtime' is a name of the runtime"):
+    with pytest.raises(ValueError, match="'runtime' is reserved for the runtime"):
         await record_reward(ledger, "t", said[1].id, 1, by="runtime")
     assert await rewards_of(ledger, "t") == {}
 

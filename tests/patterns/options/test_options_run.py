@@ -664,14 +664,14 @@ async def test_the_budgets_of_every_pattern_end_a_run_of_agents(budget: str, lim
 
     common: Any = {budget: AgentBudget(**limit), "model": model_that_looks(asked), "policy": "clerk"}
     outcome = await ran(options, ledger, **common)
-    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
+    assert (outcome.status, outcome.error_code) == ("stopped", "BUDGET_EXCEEDED")
     assert says in (outcome.error_message or "")
     assert len(asked) == 1
-    assert not await ledger.open_calls("t")
-    again = await ran(options, ledger, "Once more?", **common)
-    is_of_run = budget == "budget"
-    assert again.error_code == "BUDGET_EXCEEDED"
-    assert len(asked) == (2 if is_of_run else 1)
+    assert await ledger.open_calls("t")
+    again = await ran(options, ledger, **common)
+    assert (again.status, again.error_code, len(asked)) == ("stopped", "BUDGET_EXCEEDED", 1)
+    wider = await ran(options, ledger, **{**common, budget: AgentBudget(**dict.fromkeys(limit, 1000))})
+    assert (wider.status, await ledger.open_calls("t")) == ("completed", ())
 
 
 async def test_the_words_of_an_agent_that_decides_are_heard_while_they_arrive() -> None:

@@ -110,7 +110,7 @@ async def test_an_error_is_of_the_task_too() -> None:
     """MA-014, MA-045, MA-050: refused, or failed by the other: the error names the task of the call."""
 
     def fails(asked: str, given: Sequence[Any]) -> ModelResponse:
-        raise ConnectionError("gone")
+        raise RuntimeError("gone")
 
     more: Any = {"topology": STAR, "patience": QUICK}
     async with Peers(None, TEAM, model=Play(bob=fails), **more) as peers:

@@ -361,8 +361,8 @@ async def test_a_used_up_budget_is_told_and_nobodys_failure() -> None:
         outcome = await peers.run("Go", thread_id="t")
         errors = [each for each in await peers.letters("t") if each.role == "error"]
         breakers = [await peers.breaker(name) for name in ("bob", "carl")]
-    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
-    assert {each.error_type for each in errors} == {"BUDGET_EXCEEDED"}
+    assert (outcome.status, outcome.error_code) == ("stopped", "BUDGET_EXCEEDED")
+    assert errors == []  # the calls stay open: a new budget lets them go on
     assert breakers == ["closed", "closed"]
 
 
@@ -374,7 +374,7 @@ async def test_a_budget_is_that_of_the_thread_whoever_spends_it(allowed: int, as
     async with Peers(None, TEAM, topology=mesh("ada", "bob", "carl"), model=play, thread_budget=budget) as peers:
         outcome = await peers.run("Go", thread_id="t")
     assert sum(map(len, play.prompts.values())) == asked
-    assert outcome.status == ("completed" if allowed == 5 else "failed")
+    assert outcome.status == ("completed" if allowed == 5 else "stopped")
 
 
 # ---------------------------------------------------------------- whatever they do

@@ -320,7 +320,7 @@ async def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
 
     def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
         if "fails" in asked:
-            raise ConnectionError("gone")
+            raise RuntimeError("gone")
         return line(calls(("look", {"place": "here"})))(asked, given)
 
     ada = line(asks(("bob", "one"), ("bob", "two")), asks(("bob", "fails")), asks(("bob", "three")))

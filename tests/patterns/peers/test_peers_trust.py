@@ -200,7 +200,7 @@ async def test_who_fails_again_and_again_is_left_alone_for_a_while() -> None:
 
     def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
         if is_broken:
-            raise ConnectionError("gone")
+            raise RuntimeError("gone")
         return says("back")
 
     async def ask(peers: Peers, count: int) -> list[str]:
@@ -239,7 +239,7 @@ async def test_while_one_tries_others_do_not() -> None:
 
     def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
         if is_broken:
-            raise ConnectionError("gone")
+            raise RuntimeError("gone")
         return says("back")
 
     play = Play(ada=line(asks(("bob", "1"), ("bob", "2"))), bob=bob)

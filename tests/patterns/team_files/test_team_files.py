@@ -175,14 +175,14 @@ def test_a_grant_may_be_for_some_arguments_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["options", "peers", "teams", "workers"])
-def test_a_budget_ends_a_task(tmp_path: Path, pattern: str) -> None:
+def test_a_spent_budget_stops_a_task(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "script.toml").write_text(
         'turns = [{ calls = [{ tool = "calculator", arguments = { expression = "1+1" } }] }, { text = "two" }]'
     )
     agents = AGENTS.replace('role = "leader"', 'role = "leader"\ntools = ["calculator"]')
     text = f'pattern = "{pattern}"\nmodel = "scripted:script.toml"\n[budget]\nrequests = 1\n{agents}'
     outcome = done(team_file(tmp_path, text), "Add.")
-    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
+    assert (outcome.status, outcome.error_code) == ("stopped", "BUDGET_EXCEEDED")
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def planned(*phases: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-async def test_a_thread_without_money_for_the_worker_ends_as_a_failure(requests: int) -> None:
-    """The worker's task ends, the delegations too, and the turn says why."""
+async def test_a_thread_without_money_for_the_worker_stops(requests: int) -> None:
+    """The worker's task and the delegations stay open, and the outcome says why."""
     toolkit = Toolkit()
 
     @toolkit.tool(effects="none")
@@ -35,20 +35,20 @@ async def test_a_thread_without_money_for_the_worker_ends_as_a_failure(requests:
     budget = AgentBudget(requests=requests)
     async with team_of(parts, [agent("ada", "look")], toolkit=toolkit, thread_budget=budget) as team:
         outcome = await team.run("Work.", thread_id="t")
-        assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
-        assert "ada: error" in await types_in(team, "t")
-        assert await team.ledger.open_calls("t") == ()
+        assert (outcome.status, outcome.error_code) == ("stopped", "BUDGET_EXCEEDED")
+        assert "ada: error" not in await types_in(team, "t")
+        assert await team.ledger.open_calls("t")
 
 
-async def test_a_thread_without_money_for_the_plan_is_a_failed_outcome() -> None:
+async def test_a_thread_without_money_for_the_plan_is_a_stopped_outcome() -> None:
     parts = {"orchestrator": planned(phase("ada", "Work.")), "ada": "Worked."}
     async with team_of(parts, [agent("ada")], thread_budget=AgentBudget(requests=2)) as team:
         assert (await team.run("Work.", thread_id="t")).status == "completed"
         outcome = await team.run("Work more.", thread_id="t")
-        assert (outcome.status, outcome.response, outcome.error_code) == ("failed", None, "BUDGET_EXCEEDED")
+        assert (outcome.status, outcome.response, outcome.error_code) == ("stopped", None, "BUDGET_EXCEEDED")
         thread = await team.ledger.thread("t")
         assert thread is not None
-        assert (thread.pattern, thread.status) == ("teams", "failed")
+        assert (thread.pattern, thread.status) == ("teams", "stopped")
 
 
 async def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:

@@ -76,7 +76,7 @@ async def test_a_worker_that_is_not_there_is_an_error_that_the_model_reads() -> 
 
 async def test_a_controller_whose_model_is_gone_ends_as_a_failure() -> None:
     def gone(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        raise ModelHTTPError(500, "tests")
+        raise ModelHTTPError(400, "tests")
 
     async with Workers(workers=[ADA], model=saying(gone), patience=QUICK) as workers:
         outcome = await workers.run("Well?", thread_id="t")
@@ -87,12 +87,12 @@ async def test_a_controller_whose_model_is_gone_ends_as_a_failure() -> None:
     assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
 
 
-async def test_a_budget_that_is_used_up_is_an_error() -> None:
+async def test_a_budget_that_is_used_up_stops_the_thread() -> None:
     """S15: the budget counts the controller and its workers together."""
     responder, budget = saying(delegating(("ada", "add"))), AgentBudget(requests=1)
     async with Workers(workers=[ADA], model=responder, thread_budget=budget) as workers:
         outcome = await workers.run("Add.", thread_id="t")
-    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
+    assert (outcome.status, outcome.error_code) == ("stopped", "BUDGET_EXCEEDED")
 
 
 # ---------------------------------------------------------------- a controller that is a policy
@@ -148,7 +148,7 @@ async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_a
         return f"{failed.content} | {lost.content}"
 
     def gone(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        raise ModelHTTPError(500, "tests")
+        raise ModelHTTPError(400, "tests")
 
     ada = ToolCapableAgent("ada", "Adding", model=saying(gone), patience=QUICK)
     async with Workers(None, [ada, BOB], controller=chain, model=ECHO) as workers:

@@ -1,10 +1,13 @@
 from antiphon.agents._observers import LiveDelta as LiveDelta
 from antiphon.agents._observers import listen as listen
 from antiphon.agents.durability._capability import LedgerDurability as LedgerDurability
+from antiphon.agents.durability._failures import ModelOutages as ModelOutages
 from antiphon.agents.durability._failures import RetryPolicy as RetryPolicy
 from antiphon.agents.durability._failures import ToolFailure as ToolFailure
 from antiphon.agents.durability._failures import ToolFailures as ToolFailures
+from antiphon.agents.durability._failures import is_outcome as is_outcome
 from antiphon.agents.durability._failures import is_recorded as is_recorded
+from antiphon.agents.durability._failures import is_tried as is_tried
 from antiphon.agents.durability._model_request import price_of as price_of
 from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk

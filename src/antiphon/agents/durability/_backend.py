@@ -47,7 +47,7 @@ from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents._state import ToolChanges
-from antiphon.agents.durability._failures import RetryPolicy, tool_errors, with_known_errors
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
@@ -110,8 +110,10 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         limits: BudgetLimits,
         retry: RetryPolicy | None,
         on_change: OnChange | None = None,
+        outages: ModelOutages | None = None,
     ) -> None:
         self.on_change: OnChange | None = on_change
+        self.outages = outages
         self.agent = agent
         self.ledger = ledger
         self.effects = effects
@@ -181,13 +183,16 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         was_done = False
 
+        async def start() -> Any:
+            asking, relay = self._handled(cast("ParamsT", params)), current_relay()
+            return await (asking if relay is None or not id.streaming else relay.answer(asking))
+
         async def ask(key: str) -> Json:
             nonlocal was_done
             was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
-                    asking, relay = self._handled(cast("ParamsT", params)), current_relay()
-                    response: Any = await (asking if relay is None or not id.streaming else relay.answer(asking))
+                    response: Any = await asked.attempts(start, self._backend.outages)
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             dumped = self._operation.result_codec.dump(cast("ResultT", response))
             return asked.answered(cast("dict[str, Any]", dumped), cost)

@@ -47,7 +47,7 @@ from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._failures import RetryPolicy
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._streaming import (
     TappedModel,
@@ -107,16 +107,19 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
         on_change: OnChange | None = None,
+        outages: ModelOutages | None = None,
     ) -> None:
         """Make it.
 
         `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
         themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
-        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
-        a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
+        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what a
+        run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
         `live` has models stream their answers, for `listen`. `name` is what the journal calls the agent, if not by its own
-        name. `on_change` is that of `ledger_run`, where the run does not say it.
+        name. `on_change` is that of `ledger_run`, where the run does not say it. `outages` says how often a model is asked
+        again inside of a request, and whether a request that fails in the end stays open; without it, the failure is the
+        outcome.
 
         Raises:
             TypeError: the ledger is not open, or is none.
@@ -137,6 +140,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         self._on_change: OnChange | None = on_change
         self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
         self._retry = retry
+        self._outages = outages
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
@@ -167,6 +171,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             limits=self._limits,
             retry=self._retry,
             on_change=self._on_change,
+            outages=self._outages,
         )
 
     # ------------------------------------------------------------ models and toolsets that come with a run

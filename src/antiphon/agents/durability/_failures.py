@@ -16,7 +16,7 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from pydantic import ValidationError
 from pydantic_ai import exceptions
@@ -35,7 +35,7 @@ from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
-from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError
+from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
 from antiphon.runtime.extending import GivenUp, Run, text_of
@@ -68,6 +68,13 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 def _failure_of(error: Exception) -> FailedError | None:
     """Return a model's error in its stored form; None if it has no code of its own."""
+    failure = _coded(error)
+    if failure is not None and is_tried(error):
+        failure.details = {**cast("Unit", failure.details or {}), _ATTEMPTS: getattr(error, _TRIED)}
+    return failure
+
+
+def _coded(error: Exception) -> FailedError | None:
     reason = f"{type(error).__qualname__}: {text_of(error)}"
     if isinstance(error, ModelHTTPError):
         body: Json = to_jsonable_python(error.body, fallback=str)
@@ -88,13 +95,19 @@ def _known_error(error: RefusedError) -> Exception | None:
         return _raised_before(error.details) or EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be stored
         return None
-    details = cast("Unit", error.details)
-    if error.code == _HTTP:
+    known = _model_error(error.code, cast("Unit", error.details))
+    if known is not None and (attempts := cast("Unit", error.details).get(_ATTEMPTS)) is not None:
+        mark_tried(known, attempts)
+    return known
+
+
+def _model_error(code: str, details: Unit) -> Exception | None:
+    if code == _HTTP:
         return ModelHTTPError(details["status_code"], details["model_name"], details["body"])
-    if error.code == _API:
+    if code == _API:
         return _API_CLASSES.get(details["class"], ModelAPIError)(details["model_name"], details["message"])
-    if error.code in _WORDS:
-        return _WORDS[error.code](details["message"])
+    if code in _WORDS:
+        return _WORDS[code](details["message"])
     return None
 
 
@@ -175,6 +188,7 @@ async def with_known_errors(
         if exc.code == _TOOL:
             error = _as_raised(original, exc.details, known or exc)
             raise error from (error.__cause__ if error is original else original)
+        _mark_outcomes(original, known)
         if isinstance(original, AgentRunError | UserError) and _is_stored(original, exc):
             raise original from None
         raise (known or exc) from original
@@ -240,6 +254,48 @@ def _original(raised: list[Exception]) -> Exception | None:
         return None
     error = raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
     return error if isinstance(error, Exception) else None
+
+
+# ---------------------------------------------------------------- failures of models that have an outside cause
+
+_ATTEMPTS: Final = "attempts"
+_TRIED: Final = "_antiphon_attempts"
+_OUTCOME: Final = "_antiphon_is_outcome"
+
+
+class ModelOutages(Protocol):
+    """How a model request is treated that fails because of something outside, such as a provider that is down."""
+
+    def pause(self, error: Exception, failures: int) -> float | None:
+        """Return the seconds after which the model is asked again; None: it is not asked again."""
+        ...
+
+    def stop(self, error: Exception) -> StoppedError | None:
+        """Return the error that leaves the request open, so that it is made again later; None: `error` is its outcome."""
+        ...
+
+
+def _mark_outcomes(*errors: Exception | None) -> None:
+    """Note on errors that they are stored as the outcome of their request."""
+    for error in errors:
+        with suppress(AttributeError):
+            setattr(error, _OUTCOME, True)
+
+
+def mark_tried(error: Exception, attempts: int) -> None:
+    """Note on an error how often the model was asked before it became the outcome."""
+    with suppress(AttributeError):  # a class without room for the mark
+        setattr(error, _TRIED, attempts)
+
+
+def is_tried(error: Exception) -> bool:
+    """Whether the model was asked again inside of the request, so that there is no use in asking it once more."""
+    return hasattr(error, _TRIED)
+
+
+def is_outcome(error: Exception) -> bool:
+    """Whether an error of a model is stored as the outcome of its request."""
+    return hasattr(error, _OUTCOME)
 
 
 # ---------------------------------------------------------------- transient errors

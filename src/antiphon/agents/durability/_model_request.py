@@ -11,7 +11,7 @@ not be executed. They become text that is not JSON, and the model is told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -37,6 +37,7 @@ from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._opening import OnChange, RunPart
 from antiphon.agents._run import LedgerRun
 from antiphon.agents._secrets import SecretArguments, Secrets, Unit
+from antiphon.agents.durability._failures import ModelOutages, mark_tried
 from antiphon.agents.durability._prompt import (
     OFFERED,
     REQUEST,
@@ -57,13 +58,13 @@ from antiphon.agents.durability._talk import (
     told,
 )
 from antiphon.agents.durability._tool_call import RecordedCall
-from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError
+from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, DeliveryError, LedgerError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
 from antiphon.messages import TextPart as TalkText
 from antiphon.messages.keys import base_of, child_id, renamed
 from antiphon.messages.long_values import cut, cut_text
 from antiphon.runtime import ModelOperation, describe
-from antiphon.runtime.extending import is_too_large, says_the_same_value
+from antiphon.runtime.extending import is_too_large, says_the_same_value, text_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -145,7 +146,9 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise BudgetExceededError(f"the time of the budget ended during {where!r}: it was cancelled") from exc
+        late = BudgetExceededError(f"the time of the budget ended during {where!r}: it was cancelled")
+        late.limit = f"{seconds:g} seconds"
+        raise late from exc
 
 
 # ---------------------------------------------------------------- the effect
@@ -323,6 +326,35 @@ class ModelRequestEffect(RunStep):
         assert isinstance(course, RunPart)  # noqa: S101 (an agent has a part of its own)
         course.invocation_id = renamed(course.invocation_id)
         self.id = child_id(course.invocation_id, self.id.rpartition("/")[2])
+
+    # ------------------------------------------------------------ asking
+
+    async def attempts(self, ask: Callable[[], Awaitable[Any]], outages: ModelOutages | None) -> Any:
+        """Ask the model, and again if something outside fails. Each further start follows a row that says what failed.
+
+        Raises:
+            StoppedError: it was asked often enough. The request stays open, so that the next run of the program asks again.
+            LedgerError: a row could not be written.
+        """
+        failures = 0
+        while True:
+            try:
+                return await ask()
+            except (DeliveryError, LedgerError):
+                raise
+            except Exception as exc:
+                failures += 1
+                pause = None if outages is None else outages.pause(exc, failures)
+                if outages is None:
+                    raise
+                if pause is None:
+                    if (stopped := outages.stop(exc)) is not None:
+                        raise stopped from exc
+                    mark_tried(exc, failures)
+                    raise
+                failure = f"{type(exc).__qualname__}: {text_of(exc)}"
+            await asyncio.sleep(pause)
+            await self.begin_after(failure)
 
     # ------------------------------------------------------------ and back
 

@@ -1,6 +1,7 @@
 from antiphon.agents.models._local import LocalModel as LocalModel
 from antiphon.agents.models._local_server import LocalServer as LocalServer
 from antiphon.agents.models._named import model as model
+from antiphon.agents.models._named import model_names as model_names
 from antiphon.agents.models._script import Call as Call
 from antiphon.agents.models._script import Rule as Rule
 from antiphon.agents.models._script import Script as Script

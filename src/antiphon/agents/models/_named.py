@@ -89,9 +89,23 @@ def _is_provider(provider: str | None, name: str) -> bool:
 
 
 def _unknown(name: str) -> UnknownModelError:
-    nearest = tuple(get_close_matches(name, (*_OWN, *known_model_names()), n=3))
+    nearest = _nearest(name)
     hint = f"perhaps {' or '.join(map(repr, nearest))}" if nearest else "a name is PROVIDER:MODEL, such as 'openai:gpt-4o'"
     return UnknownModelError(f"no model has this name; {hint}; {_KEYLESS}", name, nearest)
+
+
+def _nearest(name: str) -> tuple[str, ...]:
+    """Return the names that a person may have meant: like this one, of this provider, or of any provider with this model."""
+    known = sorted((*_OWN, *known_model_names()), key=len)  # the plain names are the short ones
+    wrong = name.casefold()
+    of_model = [each for each in known if each.partition(":")[2] == wrong]
+    of_provider = [each for each in known if each.startswith(f"{wrong}:")]
+    return tuple(dict.fromkeys((*of_model, *of_provider, *get_close_matches(wrong, known, n=3))))[:3]
+
+
+def model_names(begin: str = "") -> tuple[str, ...]:
+    """Return the known names of models that begin so: antiphon's own, and those that Pydantic AI lists."""
+    return tuple(name for name in (*_OWN, *known_model_names()) if name.startswith(begin))
 
 
 def _missing_key(name: str, exc: Exception) -> MissingKeyError:

@@ -39,10 +39,10 @@ from antiphon.agents.toolkit._servers import (
     warn,
 )
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
-from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, waits_for
+from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.agents.tools import BUILTIN_TOOLS
-from antiphon.errors import ParkedError, SetupError
+from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 
@@ -438,8 +438,8 @@ class ToolkitCapability(AbstractCapability[object]):
         if waiting and run is not None:
             await self._wait(run, list(waiting.values()))
         for said in requests.metadata.values():
-            if (reason := _own(said, PARKED)) is not None:
-                raise ParkedError(reason)
+            if _own(said, PARKED) is not None:
+                raise parked_error(said["antiphon"])
         if not waiting or run is None:
             return None
         # True for all: it only makes Pydantic AI call the tools again. The guard reads the answers from the ledger.

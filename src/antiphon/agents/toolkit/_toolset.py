@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol, Self
 
@@ -23,11 +24,13 @@ from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, 
 from antiphon.agents.toolkit._outcome import ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
-from antiphon.errors import ParkedError
+from antiphon.errors import ParkedError, StoppedError
 from antiphon.ledger import Ledger, command_line
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
+_CAUSE: Final = "cause"
+_ROW: Final = "row"
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 """Here arguments are only parsed; the guard checks them by the whole schema."""
 _CORRECTIONS: Final = 3
@@ -144,7 +147,7 @@ class AgentToolset(AbstractToolset[Any]):
             raise ToolFailed(refusals.keep(ctx.tool_call_id, name, refusal)) from None
         except ParkedError as exc:
             if _can_wait(ctx):  # let the other calls of this step end first
-                raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
+                raise CallDeferred({"antiphon": {PARKED: exc.reason, **stopped_by(exc)}}) from exc
             raise
 
     async def _call(self, name: str, tool_args: dict[str, object], ctx: RunContext[object]) -> ToolOutcome:
@@ -171,6 +174,18 @@ class AgentToolset(AbstractToolset[Any]):
     def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
         """Return the arguments of a call with the sensitive values put back."""
         return tool_args if self._run is None else Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
+
+
+def stopped_by(error: ParkedError) -> dict[str, str]:
+    """Return what tells a stopped call from a parked one, for `parked_error`."""
+    return {_CAUSE: error.cause, _ROW: error.row or ""} if isinstance(error, StoppedError) else {}
+
+
+def parked_error(said: Mapping[str, str]) -> ParkedError:
+    """Return the error of a call that waits for a person, as it was raised."""
+    if _CAUSE in said:
+        return StoppedError(said[PARKED], cause=said[_CAUSE], row=said[_ROW] or None)
+    return ParkedError(said[PARKED])
 
 
 def _is_durable(run_id: str | None) -> bool:

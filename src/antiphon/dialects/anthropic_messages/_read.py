@@ -1,4 +1,4 @@
-"""Reads a message of blocks: what is said between calls and results stays together, each call and each result is one.
+"""Reads a message of blocks: each call and each result becomes a message, and so do the blocks between them.
 
 A block that the core cannot express is kept whole, in its place; so is a block that the format does not allow there. Keys of
 a known block that are settings (`cache_control`, the `context` of a document) are noted on the part, and move with it. The
@@ -22,7 +22,7 @@ from antiphon.messages.json_values import canonical
 
 _Path: TypeAlias = tuple[str | int, ...]
 _Said: TypeAlias = tuple[PayloadFields, dict[str, Any]]
-"""The fields of a payload, and what is noted of the message."""
+"""The fields of a payload, and the dialect's metadata of the message."""
 _Block: TypeAlias = dict[str, Any]
 _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
 """A title that is the name of a file; any other is a hint for the prompt."""
@@ -135,7 +135,7 @@ def _medium(block: _Block) -> MediaPart | None:
     metadata = {**_settings(block), **named_file(name)}
     try:
         return MediaPart(modality=block["type"], url=url, prompt_hint=None if name else title, metadata=metadata)
-    except ValidationError:  # a URL that the core does not take
+    except ValidationError:  # a URL that the core refuses
         return None
 
 

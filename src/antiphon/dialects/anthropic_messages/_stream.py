@@ -42,7 +42,7 @@ class MessagesAssembler(AssemblerBase):
     blocks: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Its content, by index."""
     inputs: dict[str, object] = field(default_factory=dict[str, Any])
-    """The text of the input of calls, by the index of their block, until it is whole."""
+    """The text of the input of calls, by the index of their block, until it is complete."""
     opened: list[str] = field(default_factory=list[str])
     """The blocks that have not stopped."""
     is_stopped: bool = False
@@ -53,7 +53,7 @@ class MessagesAssembler(AssemblerBase):
 
     @property
     def is_finished(self) -> bool:
-        """Proxies are known to lose the last event; the one before says why it stopped, after all blocks."""
+        """Some proxies lose the last event; the event before it has the stop reason, and comes after all blocks."""
         return self.is_stopped or bool(self.message.get("stop_reason") and not self.opened)
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
@@ -97,7 +97,7 @@ class MessagesAssembler(AssemblerBase):
             raise EventError("no message has begun")
 
     def _add_to_message(self, event: dict[str, Any]) -> Iterator[Delta]:
-        """Counts in `usage` are totals so far: they replace, and null says nothing."""
+        """Counts in `usage` are totals so far: they replace earlier ones; null is ignored."""
         self._check_started()
         delta, usage = object_in(event, "delta"), object_in(event, "usage")
         held = self.message["usage"] = object_in(self.message, "usage")
@@ -154,7 +154,7 @@ class MessagesAssembler(AssemblerBase):
                 _add_unknown(block, delta)
 
     def _stop(self, index: str) -> None:
-        """Take the input of a call over, once it is whole."""
+        """Put the complete input of a call into its block."""
         block = self._block(index)
         if index in self.opened:
             self.opened.remove(index)

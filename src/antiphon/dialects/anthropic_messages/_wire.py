@@ -13,7 +13,7 @@ from antiphon.messages import Tool, Usage, is_name, thaw
 
 NAME = "anthropic-messages"
 FILE = "anthropic-file"
-"""Whose ids the ids of files are."""
+"""The owner of the ids of files."""
 ROLES = ("user", "assistant", "system")
 
 SETTINGS = {
@@ -25,7 +25,7 @@ SETTINGS = {
 }
 """Keys of a block that are settings, by its type: noted on the part, or on the message of a call or result."""
 TITLES: dict[str, str] = dict.fromkeys(("char_location", "page_location", "content_block_location"), "document_title")
-"""The key of what a citation is titled, by its type, where that is not `title`."""
+"""The key of the title of a citation, by its type, if it is not `title`."""
 
 _OWN_BLOCKS = frozenset(
     {
@@ -40,9 +40,9 @@ _OWN_BLOCKS = frozenset(
         "web_search_tool_result",
     }
 )
-"""Types of blocks by which the format is known."""
+"""Types of blocks by which the format is recognised."""
 _OTHER_MODEL = re.compile(r"(chat)?gpt-|o\d|gemini-|(mi|magi|mini|code|dev|pix|vox)stral-|palmyra-|command-|.+/")
-"""Names of models that this format is not for; with a slash, those of servers with many."""
+"""Names of models that do not use this format; a name with a slash belongs to a server of many providers' models."""
 _COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
 """Keys of a request to count tokens, which has no `max_tokens`."""
 
@@ -70,7 +70,7 @@ def _request(found: dict[str, Any]) -> Body:
 
 
 def _response(found: dict[str, Any]) -> Body:
-    """A response is one message with facts around it. Its id stays there: a message of a request may have none."""
+    """Take a response apart: one message with other fields. Its id stays there: a message of a request must not have one."""
     unit = {key: found[key] for key in ("role", "content") if key in found}
     rest = {key: value for key, value in found.items() if key not in unit}
     own_id = found.get("id")
@@ -114,7 +114,7 @@ def close_body(body: Body) -> object:
 
 
 def read_tool(tool: object) -> dict[str, Any] | None:
-    """Return what the core knows of a tool; None for one that the provider runs, or knows the schema of."""
+    """Return name, description and parameters of a tool; None for a tool that the provider runs, or knows the schema of."""
     given = as_object(tool) or {}
     schema = as_object(given.get("input_schema"))
     if given.get("type", "custom") not in ("custom", None) or schema is None or not isinstance(given.get("name"), str):
@@ -157,7 +157,7 @@ def _recognise_request(found: dict[str, object]) -> str | None:
         return "a request with keys of Anthropic Messages"
     if not CHAT_KEYS.isdisjoint(found) or (isinstance(model, str) and _OTHER_MODEL.match(model)):
         return None
-    # Chat Completions has it too, but as a setting that one may leave out, and that is out of use.
+    # Chat Completions has it too, but as an optional setting that is deprecated.
     if "max_tokens" in found:
         return "a request with messages and max_tokens"
     is_count = isinstance(model, str) and model.startswith("claude-") and found.keys() <= _COUNTED
@@ -179,6 +179,6 @@ def _are_messages(units: list[dict[str, object]]) -> bool:
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
-    """Whether content has blocks of this format alone. A thought without a signature is Mistral's or Cohere's."""
+    """Whether content has blocks that only this format has. A thought without a signature is Mistral's or Cohere's."""
     parts = content_parts(unit) or []
     return any(part["type"] in _OWN_BLOCKS and ("thinking" not in part or "signature" in part) for part in parts)

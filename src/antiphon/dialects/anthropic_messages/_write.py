@@ -1,7 +1,7 @@
 """Writes messages of blocks: an utterance with its calls is one assistant message, its results are one user message.
 
-Nothing is merged: the service takes neighbours of one role as one turn. Messages of other formats are written without empty
-text, which is refused, and without reasoning, which needs a signature of this provider.
+Messages are not merged: the service reads consecutive messages of one role as one turn. Messages of other formats are written
+without empty text, which is refused, and without reasoning, which needs a signature of this provider.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ _STANDARD = str.maketrans("-_", "+/")
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message goes into what was begun: all results of a turn stand in one message."""
+    """Return whether a message belongs to the current unit: all results of a turn are in one message."""
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
     return said_together(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
-    """Return a minimal user message, if the assistant would speak first."""
+    """Return a minimal user message, if the first message would be the assistant's."""
     if previous is None and _role(group, writing) == "assistant":
         return {"role": "user", "content": PLACEHOLDER}
     return None
 
 
 def invocation_in(block: dict[str, object]) -> object:
-    """Return the invocation that a block is the call or the result of."""
+    """Return the invocation of a block that is a call or a result."""
     return block.get("tool_use_id", block.get("id"))
 
 
@@ -94,7 +94,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
             blocks += _said(message, role, writing)
     blocks += shown
     notes = writing.notes(first)
-    if role == "system" and ("slot" in notes or not writing.is_native(first)):  # others stood in between before
+    if role == "system" and ("slot" in notes or not writing.is_native(first)):  # else it came between other messages
         role, blocks = "user", _marked(blocks)
     if not blocks and ("slot" in notes or first.parts or not writing.is_native(first)):
         return []
@@ -119,7 +119,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
 
 
 def _plain_words(group: Sequence[Message], writing: BodyWriting) -> str | None:
-    """Return the words of a message from elsewhere that is one plain text, as most are; None for all others."""
+    """Return the text of a message of another format that is one plain text, which most are; else None."""
     payload = group[0].payload
     if len(group) > 1 or type(payload) is not PartsPayload or len(payload.parts) != 1 or writing.is_native(group[0]):
         return None
@@ -130,7 +130,7 @@ def _plain_words(group: Sequence[Message], writing: BodyWriting) -> str | None:
 
 
 def _marked(blocks: list[dict[str, Any]]) -> list[dict[str, object]]:
-    """Return the texts of an instruction so that a reader knows what they are."""
+    """Return the texts of an instruction, marked as an instruction."""
     texts = [block for block in blocks if block.get("type") == "text"]
     if texts:
         texts[0]["text"] = INSTRUCTION + texts[0]["text"]
@@ -183,7 +183,7 @@ def _block(part: Part, role: str, message: Message, writing: BodyWriting) -> dic
 
 
 def _is_place_of(message: Message, role: str, writing: BodyWriting) -> bool:
-    """Whether a block of the format's own may stand in a role: in the one that it came in, which a viewpoint may change."""
+    """Whether a native block may be written in a role: only in its original role, which a viewpoint may change."""
     if role == "system":
         return writing.is_native(message)
     return role == "result" or message.role_hint_for_llm in (None, role)
@@ -198,7 +198,7 @@ def _text(part: TextPart | DataPart, writing: BodyWriting) -> dict[str, Any]:
 
 
 def _citation(citation: Citation) -> dict[str, object]:
-    """Return a citation that came from here. Others cannot be said: they lack the place in a document, or its proof."""
+    """Return a native citation. Others cannot be written: they lack the place in a document, or its signature."""
     rest = thaw(citation.metadata[NAME])
     title = TITLES.get(str(rest.get("type")), "title")
     words = {"cited_text": citation.quote, title: citation.title, "url": citation.url, "source": citation.source}
@@ -277,7 +277,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
 def answer(
     message: Message, outcome: OptionResultPayload, shown: list[dict[str, object]], writing: BodyWriting
 ) -> dict[str, object]:
-    """Return a result. What an error may not hold goes into `shown`, for after the results."""
+    """Return a result. Content that an error must not contain goes into `shown`, which is written after the results."""
     block: dict[str, object] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
     if outcome.is_error:
         block["is_error"] = True
@@ -320,7 +320,7 @@ def _error_blocks(
 
 
 def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
-    """Return the units of a plain history; raise a `NotPlainError` if something must be said before one of them."""
+    """Return the units of a plain history; raise a `NotPlainError` if the format requires an added unit before one."""
     units: list[object] = []
     blocks: list[object] = []
     last: Message | None = None

@@ -1,8 +1,8 @@
-"""What a part says, both ways: citations, media, and the outcome of a call.
+"""The content of a part, read and written: citations, media, and the outcome of a call.
 
-- **Citations** stand beside an answer, in bytes of UTF-8; in the core they are in characters of the part.
+- **Citations** are separate from the answer, with offsets in bytes of UTF-8; in the core, offsets are characters of the part.
 - **Media** are bytes in base64, in either alphabet, or files by URI, as a part or in a result.
-- **Outcomes** are objects. The service knows two keys in one: `output` is what the function returned, `error` what went wrong;
+- **Outcomes** are objects. The service knows two keys: `output` is the result of the function, `error` describes its failure;
   an object with neither is itself what was returned. So a success is written as itself, if it is an object without these
   keys (`error: null` is no error, and may be there), else as `{"output": …}`; and an error as `{"error": "Type: message"}`,
   with its details beside it: the keys of an object, or `output`.
@@ -68,7 +68,7 @@ def _source(chunk: dict[str, object]) -> dict[str, object]:
 
 
 def _recitations(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
-    """Yield what was said in the words of a source. Its offsets count through all the text of the answer."""
+    """Yield the quotes of a source. Their offsets count over the whole text of the answer."""
     metadata = as_object(look(candidate, "citationMetadata")) or {}
     for source in _objects(metadata.get("citations") or look(metadata, "citationSources")):
         before = 0
@@ -91,7 +91,7 @@ def _citation(source: Mapping[str, object], text: bytes, start: int, end: int | 
 
 
 def _characters(text: bytes, offset: int) -> int:
-    """Return how many characters end within so many bytes."""
+    """Return the number of characters that end within a number of bytes."""
     return len(text[: max(0, offset)].decode(errors="ignore"))
 
 
@@ -117,14 +117,14 @@ def _objects(value: object) -> list[dict[str, object]]:
 
 _SIGNATURE = "thoughtSignature"
 _FILE = "gemini-file"
-"""Whose ids the names of files are, where they are no URLs."""
+"""The owner of the names of files that are not URLs."""
 _LOCATED = re.compile(r"(?:https?|gs)://", re.IGNORECASE)
 _TO_STANDARD = str.maketrans("-_", "+/")
 _TO_URL_SAFE = str.maketrans("+/", "-_")
 
 
 def read_medium(part: dict[str, Any]) -> MediaPart | None:
-    """Return the medium that a part holds; None if it holds none, or one that the core cannot."""
+    """Return the medium of a part; None if it has none, or one that the core cannot express."""
     given = known(part)
     inner = as_object(given.get("inlineData", given.get("fileData")))
     if inner is None or len(given.keys() & DATA) != 1 or given.get("thought") is True:
@@ -154,7 +154,7 @@ def read_medium(part: dict[str, Any]) -> MediaPart | None:
 
 
 def _bytes(held: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | None:
-    """Return a data URL, in the alphabet that all others use, and the type."""
+    """Return a `data:` URL, in the standard base64 alphabet, and the type."""
     mime, data = held.get("mimeType"), held.get("data")
     if not isinstance(mime, str) or not isinstance(data, str):
         return None
@@ -174,7 +174,7 @@ def _file(held: dict[str, object]) -> tuple[str, str | None] | None:
 
 
 def write_medium(part: MediaPart, *, is_own: bool = True) -> dict[str, Any] | None:
-    """Return the part for a medium; None for one that cannot be shown. A proof is only for who gave it (`is_own`)."""
+    """Return the part for a medium; None if it cannot be written. A signature goes only to its own provider (`is_own`)."""
     notes = notes_of(part, NAME)
     held: dict[str, Any] = {"mimeType": mime_of(part)}
     if (split := split_data_url(part.url)) is not None:
@@ -199,11 +199,11 @@ def write_medium(part: MediaPart, *, is_own: bool = True) -> dict[str, Any] | No
 # ---------------------------------------------------------------- outcomes
 
 _ERROR = "Error"
-"""The type of an error that has none of its own, and what it says if it has no words."""
+"""The type of an error without a type, and the message of an error without a message."""
 
 
 def read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
-    """Return the result of the call as fields of an option_result, and its layout where ours would differ."""
+    """Return the result of the call as fields of an option_result, and its layout if it differs from ours."""
     error = response.get("error")
     is_error = _is_error(error)
     given = {key: value for key, value in response.items() if key != "error"} if is_error else response
@@ -238,7 +238,7 @@ def _laid_out(result: object, form: str | None, *, is_error: bool) -> dict[str, 
 
 
 def _is_itself(result: object, *, is_error: bool) -> bool:
-    """Whether a result is an object that cannot be taken for anything but a result."""
+    """Whether a result is an object that cannot be mistaken for an error or a wrapped output."""
     found = as_object(result)
     if found is None or "output" in found or _is_error(found.get("error")):
         return False

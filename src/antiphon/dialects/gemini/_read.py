@@ -1,7 +1,7 @@
-"""Reads a content: what its parts say in a row is one message, each function call and each response is one.
+"""Reads a content: each function call and each response becomes a message, and so do the parts between them.
 
-A call needs no id here. Where it has none, one is made from the place and the content of its turn, and noted as not written.
-A response without an id answers the first open call of its name in the turn before; so does one whose id nobody has called.
+A call needs no id here. If it has none, an id is made from the place and the content of its turn, and marked as not written. A
+response without an id, or with an id that no call has, answers the first open call of its name in the turn before.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof
 from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
 
 _WITH_ID = "\n"
-"""Ends the key under which calls that have an id wait; no name has a line break."""
+"""The end of the key of open calls with an id: no name contains a line break."""
 _TYPES: dict[str, type] = {"id": str, "name": str, "args": dict, "response": dict, "parts": list}
 
 
 def read(unit: Unit) -> None:
-    """Say what one content says."""
-    if not unit.value.keys() & {"role", "parts"} and unit.root != ANSWER:  # an answer may be cut before it says anything
+    """Make the messages of one content."""
+    if not unit.value.keys() & {"role", "parts"} and unit.root != ANSWER:  # an answer may be cut off before its content
         unit.fail("expected a content with parts")
     speaker = _speaker(unit)
     parts = [known(part) for part in _parts(unit)]
@@ -44,19 +44,19 @@ def read(unit: Unit) -> None:
 
 
 def read_instructions(unit: Unit) -> None:
-    """Say what the content for instructions says."""
+    """Make the messages of the content for instructions."""
     said = [_part(unit, place, known(part), ()) for place, part in enumerate(_parts(unit))]
     unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
 
 
 def _parts(unit: Unit) -> list[dict[str, object]]:
-    """Return the parts of a content; the service takes one object for a list of one."""
+    """Return the parts of a content; the service accepts one object instead of a list."""
     only = as_object(unit.value.get("parts"))
     return unit.objects("parts") if only is None else [only]
 
 
 def _given(unit: Unit, place: int) -> dict[str, Any]:
-    """Return one of the parts as it was given."""
+    """Return one of the parts, unchanged."""
     parts = unit.value["parts"]
     return cast("dict[str, Any]", parts if isinstance(parts, dict) else parts[place])
 
@@ -73,7 +73,7 @@ def _id(unit: Unit) -> str:
 
 
 def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]]]:
-    """Yield what becomes one message each: the kind, and the places of its parts."""
+    """Yield the kind and the positions of the parts of each message."""
     run: list[int] = []
     for place, given in enumerate(parts):
         kind = _kind(given)
@@ -89,7 +89,7 @@ def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]
 
 
 def _kind(given: dict[str, object]) -> str:
-    """Return what a part holds, if that is a message of its own."""
+    """Return the call or response of a part, if it has one."""
     for kind in ("functionCall", "functionResponse"):
         if kind in given and given.keys() & DATA == {kind}:
             return kind if kind == "functionResponse" or _is_whole(given[kind]) else ""
@@ -97,7 +97,7 @@ def _kind(given: dict[str, object]) -> str:
 
 
 def _is_whole(call: object) -> bool:
-    """Whether a call came to its end: nobody may run half of one."""
+    """Whether a call is complete: an incomplete one must not be run."""
     held = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
     return "name" in held and not held.get("partialArgs") and not held.get("willContinue")
 
@@ -106,7 +106,7 @@ def _is_whole(call: object) -> bool:
 
 
 def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
-    """Return a part. One that holds what the core has no word for, more than one thing or none is kept whole."""
+    """Return a part. A part that the core cannot express, or that has no content or several, is kept complete."""
     part = _given(unit, place)
     if given.keys() & DATA == {"text"}:
         return _text(unit, place, given, citations)
@@ -130,7 +130,7 @@ def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Cit
 
 
 def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what must be remembered of a part: its proof, and keys that are spelled otherwise."""
+    """Return the metadata of a part: its signature, and keys in another spelling."""
     notes: dict[str, Any] = {}
     if isinstance(given.get("thoughtSignature"), str):
         notes["thoughtSignature"] = kept_proof(given["thoughtSignature"])
@@ -143,7 +143,7 @@ def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _held(unit: Unit, place: int, given: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return what a part holds, all of it of the right type."""
+    """Return the contents of a part that have the right type."""
     if not isinstance(given[kind], dict):
         unit.fail(f"expected an object, found {kind_of(given[kind])}", "parts", place, kind)
     held = known(given[kind])
@@ -195,7 +195,7 @@ def _answer(unit: Unit, place: int, given: dict[str, Any], unit_id: str) -> None
 
 
 def _answered(unit: Unit, invocation: str, option: str) -> Message | None:
-    """Return the call that a response answers, and wait for it no longer."""
+    """Return the call that a response answers, and remove it from the open calls."""
     reading = unit.reading
     call = reading.calls.get(invocation) if invocation else None
     for queue in (option, *(() if invocation else (f"{option}{_WITH_ID}",))):
@@ -219,7 +219,7 @@ def _option(call: Message) -> str:
 
 
 def _shown(unit: Unit, place: int, held: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a response shows besides."""
+    """Return the other content of a response."""
     parts = cast("list[Any]", held.get("parts", []))
     for index, part in enumerate(parts):
         if not isinstance(part, dict):

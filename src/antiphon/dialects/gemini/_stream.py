@@ -1,6 +1,6 @@
 """Assembles streamed Gemini responses: each chunk is a complete response with the next parts.
 
-Nothing says where a part goes on: texts that follow each other are one text, unless they differ in kind or one of them is
+The format does not mark a continued part: consecutive texts are one text, unless they differ in kind or one of them is
 signed, because a signature holds for its part as it is. A call comes whole, or (on the enterprise endpoint) as values at JSON
 paths, until one of its parts no longer says that it will continue.
 """
@@ -51,11 +51,11 @@ class GeminiAssembler(AssemblerBase):
     """A response so far."""
 
     top: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What is said of the response as a whole."""
+    """The fields of the response as a whole."""
     candidates: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """By index, with content."""
     opened: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """The parts of each candidate that are calls whose arguments still come."""
+    """The parts of each candidate that are calls with incomplete arguments."""
 
     @property
     def is_empty(self) -> bool:
@@ -181,7 +181,7 @@ ASSEMBLER = GeminiAssembler
 
 
 def _reason(holder: dict[str, object], key: str, names: Mapping[int, str] = _NO_NAMES) -> str:
-    """Return why something ended; some servers write the number of a reason."""
+    """Return a finish reason; some servers send its number."""
     value = holder.get(key)
     return names.get(value, str(value)) if type(value) is int and value else "" if value == 0 else text_in(holder, key)
 
@@ -191,7 +191,7 @@ def _piece(index: str, parts: list[object]) -> str:
 
 
 def _goes_on(last: dict[str, object], part: dict[str, object]) -> bool:
-    """Whether a text goes on with the one before it: they are the same but for the words, and neither is signed."""
+    """Whether a text continues the text before it: they differ only in the text, and neither is signed."""
     if "text" not in last or _SIGNATURE in last or _SIGNATURE in part:
         return False
     others = ({key: value for key, value in each.items() if key != "text"} for each in (last, part))
@@ -199,17 +199,17 @@ def _goes_on(last: dict[str, object], part: dict[str, object]) -> bool:
 
 
 def _is_same(call: dict[str, object], added: dict[str, object]) -> bool:
-    """Whether a part goes on with an open call: it has no name of its own, or the same id."""
+    """Whether a part continues an open call: it has no name, or the same id."""
     return not added.get("name") or bool(added.get("id") and added["id"] == call.get("id"))
 
 
 def _is_nothing(part: dict[str, object]) -> bool:
-    """Whether a part is the empty text that chunks without words have."""
+    """Whether a part is the empty text of a chunk without text."""
     return part.get("text") == "" and part.keys() <= {"text", "thought"}
 
 
 def _merge(holder: dict[str, Any], key: str, value: Any) -> None:
-    """Add what is said of a response or candidate: counts and facts replace, key by key; few lists grow."""
+    """Add the fields of a response or candidate: values replace earlier ones, key by key; a few lists are extended."""
     held = holder.get(key)
     if isinstance(held, dict) and isinstance(value, dict):
         for inner, each in cast("dict[str, Any]", value).items():
@@ -238,7 +238,7 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _set(arguments: dict[str, Any], steps: list[str | int], given: dict[str, Any]) -> None:
-    """Put a value at a path; a text that is there goes on."""
+    """Put a value at a path; text is appended to text."""
     holder: Any = arguments
     for step, after in pairwise(steps):
         holder = _at(holder, step, [] if isinstance(after, int) else {})
@@ -250,7 +250,7 @@ def _set(arguments: dict[str, Any], steps: list[str | int], given: dict[str, Any
 
 
 def _at(holder: object, step: str | int, begun: object) -> object:
-    """Return what a container holds at a step; what is not there begins."""
+    """Return the value of a container at a step; create it if it is missing."""
     if isinstance(step, str) and isinstance(holder, dict):
         return cast("dict[str, Any]", holder).setdefault(step, begun)
     if isinstance(step, int) and isinstance(holder, list) and step <= len(cast("list[Any]", holder)):

@@ -1,8 +1,8 @@
-"""What is on the wire of Gemini generateContent: keys in two spellings, bodies, and tools.
+"""The wire format of Gemini generateContent: keys in two spellings, bodies, and tools.
 
-The service writes `inlineData`, its clients `inline_data` as well. We write camel case. Where something came in snake case, a
-note says so, and it is written so again: kept as an unknown key instead, it would stand beside ours as soon as somebody edits
-the value.
+The service writes `inlineData`; its clients also write `inline_data`. We write camel case. If a key came in snake case, the
+metadata says so, and it is written in snake case again. If it were kept as an unknown key instead, an edit of the value would
+write both spellings.
 
 A body is a request, a response, a bare list of contents, or one content. Functions are declared, several in one tool of a
 request, beside tools that the service itself runs.
@@ -38,7 +38,7 @@ DATA = frozenset(
         "toolResponse",
     }
 )
-"""What a part holds: one of these."""
+"""The keys of the content of a part; a part has one of them."""
 
 MODIFIERS = (
     "thoughtSignature",
@@ -49,7 +49,7 @@ MODIFIERS = (
     "speechMetadata",
     "audioTranscription",
 )
-"""What a part may say about what it holds."""
+"""The keys of a part that describe its content."""
 
 _OPAQUE = "data:;base64,"
 _LARGE = 64 * 1024
@@ -78,23 +78,23 @@ _CAMEL = {spelling: key for key in (*DATA, *MODIFIERS, "thought", *_INNER) for s
 
 
 def look(box: Mapping[str, Any], key: str) -> Any:
-    """Return what an object says under a key, in either spelling."""
+    """Return the value of an object under a key, in either spelling."""
     value = box.get(key)
     return box.get(_snake(key)) if value is None else value
 
 
 def known(box: dict[str, object]) -> dict[str, Any]:
-    """Return what a part, or what it holds, says under the keys that we know, in camel case; null says nothing."""
+    """Return the known keys of a part or of its content, in camel case, without nulls."""
     return {_CAMEL[key]: value for key, value in box.items() if value is not None and key in _CAMEL}
 
 
 def kept_proof(signature: str) -> str:
-    """Return a proof as it is noted: the service makes some of several MB, which a message may hold as a `data:` URL only."""
+    """Return a signature as it is stored: it may have several MB, which a message can only hold as a `data:` URL."""
     return f"{_OPAQUE}{signature}" if len(signature) > _LARGE else signature
 
 
 def proof(note: str) -> str:
-    """Return a proof that was noted."""
+    """Return a stored signature."""
     return note.removeprefix(_OPAQUE)
 
 
@@ -113,15 +113,15 @@ def respelled(part: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 # ---------------------------------------------------------------- bodies
 
 ROLES = {"user": "user", "model": "assistant", "function": "user"}
-"""Whose words the contents of a role are; `function` is an old name for a user's content that holds results."""
+"""The policy of the contents of a role; `function` is an old role of user contents with results."""
 ANSWER = ("candidates", 0, "content")
-"""Where the content of a response stands."""
+"""The path of the content of a response."""
 
 _SLOTS = ("systemInstruction", "system_instruction")
 _AS_OBJECT: dict[str, object] = {}
-"""Kept under `contents` where that was one content and no list."""
+"""Stored under `contents` if that was one content and not a list."""
 _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
-"""Keys of which a part has one: what it holds, or what it says of the part before it."""
+"""Keys of which a part has one: its content, or data about the part before it."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -144,7 +144,7 @@ def open_body(value: object) -> Body:
 def _request(found: dict[str, Any]) -> Body:
     rest = {key: value for key, value in found.items() if key != "contents"}
     only = as_object(found["contents"])
-    if only is not None:  # the service takes one object for a list of one
+    if only is not None:  # the service accepts one object instead of a list
         rest["contents"] = _AS_OBJECT
     body = Body("request", found["contents"] if only is None else [only], ("contents",), rest=rest)
     slot = next((key for key in _SLOTS if rest.get(key) is not None), None)
@@ -152,7 +152,7 @@ def _request(found: dict[str, Any]) -> Body:
         if not isinstance(rest[slot], dict):
             raise DecodeError(f"expected a content, found {kind_of(rest[slot])}", dialect=NAME, where=slot)
         body.instructions, body.slot = rest[slot], slot
-        rest[slot] = {}  # what stays says under which key they stood
+        rest[slot] = {}  # the key stays, to record its spelling
     if isinstance(tools := rest.get("tools"), list | dict):
         body.tools, frames = split_tools(cast("list[Any]", tools if isinstance(tools, list) else [tools]))
         rest["tools"] = frames if isinstance(tools, list) else frames[0]
@@ -165,7 +165,7 @@ def _has_facts(found: dict[str, object]) -> bool:
 
 
 def _response(found: dict[str, Any]) -> Body:
-    """The first candidate is the conversation; the others are kept. A blocked prompt has none, and some say nothing."""
+    """The first candidate is the conversation; the others are kept. A blocked prompt has no candidate, and some are empty."""
     own_id = look(found, "responseId")
     body = Body("one", [], ANSWER, rest=found, id=own_id if is_name(own_id) else None)
     body.usage = _usage(look(found, "usageMetadata"))
@@ -188,7 +188,7 @@ def _time(given: Any) -> datetime | None:
 
 
 def _usage(given: object) -> Usage | None:
-    """Return what an answer cost. What was thought is not among the tokens of the candidates, but is in the core's output."""
+    """Return the usage. The tokens of the candidates exclude thoughts; the output tokens of the core include them."""
     usage = as_object(given)
     if usage is None:
         return None
@@ -225,7 +225,7 @@ def close_body(body: Body) -> object:
 
 
 def _answer(body: Body) -> dict[str, Any] | None:
-    """Return a response; None if it has no place for what was said."""
+    """Return a response; None if it cannot hold the conversation."""
     first, *others = body.rest.get("candidates") or [None]
     given = as_object(first) or {}
     if given.get("content") is None:
@@ -295,7 +295,7 @@ def _has_parts(unit: dict[str, object]) -> bool:
 _LISTS = ("functionDeclarations", "function_declarations")
 _JSON_SCHEMA = "parametersJsonSchema"
 _OPEN_API = "parameters"
-"""Where a schema of Google's own stands, which is JSON Schema but for the capitals of its types."""
+"""The key of a schema in Google's form, which is JSON Schema with types in capitals."""
 _BY_NAME = ("properties", "defs", "$defs")
 _INSIDE = ("items", "anyOf", "any_of", "prefixItems", "prefix_items", "additionalProperties", "additional_properties")
 
@@ -304,7 +304,7 @@ _INSIDE = ("items", "anyOf", "any_of", "prefixItems", "prefix_items", "additiona
 
 
 def split_tools(tools: list[object]) -> tuple[list[object], list[object]]:
-    """Return the functions of all tools, and the tools with the number of them in their place."""
+    """Return the functions of all tools, and the tools with the number of functions instead of these."""
     functions: list[object] = []
     frames: list[object] = []
     for place, tool in enumerate(tools):
@@ -334,7 +334,7 @@ def native_tools(frames: list[object]) -> list[str]:
 
 
 def join_tools(functions: list[Any], frames: list[Any]) -> list[object]:
-    """Return tools with as many functions as each had; the last one that has any takes what is left over."""
+    """Return the tools, each with as many functions as it had; the last tool with functions takes the rest."""
     counts = [
         value for frame in frames for key, value in (as_object(frame) or {}).items() if key in _LISTS and value is not None
     ]
@@ -347,7 +347,7 @@ def join_tools(functions: list[Any], frames: list[Any]) -> list[object]:
 
 
 def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
-    """Return a tool with its functions; without the key if all that it had are gone."""
+    """Return a tool with its functions; without the key if all of them were removed."""
     if (given := as_object(frame)) is None:
         return frame
     tool: dict[str, object] = {}
@@ -363,7 +363,7 @@ def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
 
 
 def read_tool(tool: object) -> dict[str, object] | None:
-    """Return what the core knows of a function."""
+    """Return name, description and parameters of a function."""
     given = as_object(tool) or {}
     if not isinstance(given.get("name"), str):
         return None
@@ -389,7 +389,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 
 
 def _typed(schema: object, spell: Callable[[str], str]) -> object:
-    """Return a schema with its types spelled otherwise."""
+    """Return a schema with its types in another spelling."""
     if isinstance(schema, list):
         return [_typed(each, spell) for each in cast("list[Any]", schema)]
     found = as_object(schema)

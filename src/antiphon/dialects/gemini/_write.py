@@ -1,4 +1,4 @@
-"""Writes contents: an utterance of the model with its calls, all results of it, or what a user says.
+"""Writes contents: an utterance of the model with its calls, all results of its calls, or a user's message.
 
 The newest models refuse a call without the signature that they gave it. For calls of other models there is a documented
 placeholder, on the first call of each step. The service checks only the current turn. Later messages decide which turn that
@@ -40,20 +40,20 @@ OPTIONS = frozenset({"media_labels"})
 STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
 ROLES = {"assistant": "model", "user": "user"}
 _CALLED = "called"
-"""Under what name it is remembered how the option of each invocation was written: a response has the name of its call."""
+"""The key in `memory` of the written option names, by invocation: a response has the name of its call."""
 _UNNAMED = "calls without an id"
 """Under what name these are remembered, each with its number."""
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message belongs to the unit that was begun: all results of one utterance do."""
+    """Return whether a message belongs to the current unit: all results of one utterance do."""
     if type(message.payload) is OptionResultPayload:
         return type(group[-1].payload) is OptionResultPayload
     return said_together(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
-    """Return a user's content where one must stand: in front of everything, and between words of the model and a call."""
+    """Return a user's content where the format requires one: at the beginning, and between text of the model and a call."""
     if previous is not None and _role(previous, writing) == "user":
         return None
     if _role(group, writing) == "user":
@@ -64,13 +64,13 @@ def before(previous: Sequence[Message] | None, group: Sequence[Message], writing
 
 
 def invocation_in(part: dict[str, object]) -> object:
-    """Return the invocation that a part is the call or the response of, if it says so."""
+    """Return the invocation of a part that is a call or a response, if it has an id."""
     held = as_object(look(part, "functionCall")) or as_object(look(part, "functionResponse")) or {}
     return held.get("id")
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write messages that belong together as one content; what says nothing, as none."""
+    """Write messages that belong together as one content; if they have no content, as none."""
     role = _role(group, writing)
     parts: list[dict[str, object]] = []
     is_first = True
@@ -89,13 +89,13 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 
 def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
-    """Write the content for instructions; none if they say nothing."""
+    """Write the content for instructions; none if they are empty."""
     parts = [part for message in messages for part in _said(message, message.parts, "system", writing)]
     return {"parts": parts} if parts or writing.is_native(messages[0]) else None
 
 
 def _role(group: Sequence[Message], writing: BodyWriting) -> str:
-    """Return the role of the content. A call is always the model's, also where its words are another agent's."""
+    """Return the role of the content. A call is always the model's, even if its text is another agent's."""
     if len(group) > 1 and any(type(message.payload) is OptionCallPayload for message in group):
         return "model"
     return ROLES.get(writing.role(group[0]), "user")
@@ -122,7 +122,7 @@ def _marked(written: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _text(part: TextPart, is_native: bool, is_own: bool) -> dict[str, Any] | None:
-    """Write a text; an empty one only where one was, or to hold a signature."""
+    """Write a text; an empty text only if the original had one, or to hold a signature."""
     if part.__dict__["metadata"] is EMPTY:
         return {"text": part.text} if part.text or is_native else None
     notes: Mapping[str, object] = notes_of(part, NAME) if is_own else {}
@@ -130,7 +130,7 @@ def _text(part: TextPart, is_native: bool, is_own: bool) -> dict[str, Any] | Non
 
 
 def _part(part: Part, role: str, is_native: bool, is_own: bool) -> dict[str, Any] | None:
-    """Write a part; None for what cannot be said here: thoughts and things of its own belong to who said them."""
+    """Write a part; None if it cannot be written, such as thoughts and foreign parts of another provider."""
     if type(part) is MediaPart:
         is_taken = is_native or role != "system"
         return (write_medium(part, is_own=is_own) if is_taken else None) or {"text": described(part)}
@@ -142,7 +142,7 @@ def _part(part: Part, role: str, is_native: bool, is_own: bool) -> dict[str, Any
 
 
 def _noted(written: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part with its signature, spelled as it came."""
+    """Return a part with its signature, in the original spelling."""
     if not notes:
         return written
     if "thoughtSignature" in notes:
@@ -151,7 +151,7 @@ def _noted(written: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thought(part: ReasoningPart) -> dict[str, Any] | None:
-    """Write what was thought here; what others thought is theirs, and so is the proof of it."""
+    """Write a thought of this provider's model. Thoughts and signatures of other models are not written."""
     if NAME not in part.metadata:
         return None
     written: dict[str, object] = {"text": part.text, "thought": True}
@@ -183,7 +183,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is
 
 
 def _in_order(group: Sequence[Message], writing: BodyWriting) -> Sequence[Message]:
-    """Return results of calls without an id, function by function, in the order of the calls, which tells them apart."""
+    """Return the results of calls without an id, by function, in the order of the calls: the order pairs them."""
     unnamed: dict[str, int] = writing.memory[_UNNAMED]
     places: dict[str, list[int]] = {}
     for place, message in enumerate(group):
@@ -213,13 +213,13 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
 
 
 def _name(outcome: OptionResultPayload, writing: BodyWriting) -> str:
-    """Return the name of a response: that of the call it answers, by which the service pairs them; its own without one."""
+    """Return the name of a response: that of its call, by which the service pairs them; without a call, its own."""
     called: dict[str, str] = writing.memory.get(_CALLED, {})
     return called.get(outcome.invocation_id) or writing.aliases.option(outcome.option_name)
 
 
 def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
-    """Put a part of a result where it belongs: media beside the object, words into it."""
+    """Put a part of a result in its place: media beside the object, text into it."""
     if type(part) is TextPart or type(part) is DataPart:
         words += [text] if (text := text_of(part)) else []
     elif type(part) is MediaPart:
@@ -236,7 +236,7 @@ def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
 
 
 def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
-    """Return the units of a plain history; raise a `NotPlainError` if something must be said before one of them."""
+    """Return the units of a plain history; raise a `NotPlainError` if the format requires an added unit before one."""
     units: list[Any] = []
     parts: list[Any] = []
     last: Message | None = None
@@ -279,7 +279,7 @@ def _words(message: Message, content: Content, writing: BodyWriting) -> object:
 
 
 def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
-    """Return the list that calls go into: in a content of their own, or in that of the words they were said with."""
+    """Return the list for the calls: in a new content, or in the content of the text before them."""
     unit: dict[str, Any] = units.pop() if follows_words(first, last) else {"role": "model", "parts": []}
     if unit["role"] != "model" or not units or units[-1]["role"] != "user":
         raise NotPlainError

@@ -1,4 +1,4 @@
-"""Reads a chat message: what one of six roles says, with its calls; the legacy function call among them."""
+"""Reads a chat message of one of six roles, with its calls, including the legacy function call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from antiphon.dialects.openai_chat._wire import NAME, ROLES
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
 FILE, AUDIO = "openai-file", "openai-audio"
-"""Whose ids the ids of files and spoken answers are."""
+"""The owner of the ids of files and spoken answers."""
 REASONING = ("reasoning_content", "reasoning")
-"""Where compatible servers put what the model thought."""
+"""The keys under which compatible servers put the reasoning of the model."""
 
 
 def read(unit: Unit) -> None:
@@ -50,7 +50,7 @@ def _speaker(unit: Unit, role: str) -> str:
 def _assistant(unit: Unit) -> None:
     calls = [_call(unit, index, call) for index, call in enumerate(unit.objects("tool_calls"))]
     legacy = as_object(unit.value.get("function_call"))
-    if legacy is not None and (legacy.get("name") != "" or legacy.get("arguments")):  # some servers say an empty one always
+    if legacy is not None and (legacy.get("name") != "" or legacy.get("arguments")):  # some servers always send an empty one
         calls.append(_legacy_call(unit, legacy))
     parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
     if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
@@ -71,7 +71,7 @@ def _reasoning(unit: Unit) -> list[Part]:
 
 
 def _details(unit: Unit) -> Iterator[ReasoningPart]:
-    """Yield what was thought where only OpenRouter's list of details says it; the list itself comes back as it was."""
+    """Yield the reasoning that is only in OpenRouter's list of details; the residue restores the list itself."""
     given = unit.value.get("reasoning_details")
     for each in cast("list[Any]", given) if isinstance(given, list) else ():
         detail = as_object(each) or {}
@@ -101,7 +101,7 @@ def _content(unit: Unit) -> list[Part]:
         return []
     if isinstance(content, str):
         return [TextPart(text=content, citations=_citations(unit))]
-    if (data := as_object(content)) is not None:  # some servers answer with the object that was asked for
+    if (data := as_object(content)) is not None:  # some servers answer with the requested object itself
         return [DataPart(data=data)]
     return [_part(unit, index, part) for index, part in enumerate(unit.objects("content"))]
 

@@ -268,7 +268,7 @@ def _name(call: dict[str, Any]) -> str:
 def _merge(holder: dict[str, object], key: str, value: object) -> None:
     """Add a field that the format does not define, or does not send in pieces, by the most likely meaning.
 
-    Text is added to text, unless it is said once; objects are merged; elements of a list are known by `index` or are new.
+    Text is appended to text, unless it is sent only once; objects are merged; elements of a list are matched by `index`.
     """
     held = holder.get(key)
     if value is None or (key in _ONCE and held):

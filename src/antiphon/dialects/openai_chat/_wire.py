@@ -44,7 +44,7 @@ def _response(found: dict[str, object]) -> Body:
     choices = cast("list[Any]", found["choices"])
     first = as_object(choices[0]) if choices else None
     if first is not None and "message" not in first and first.get("finish_reason"):
-        return _facts(found, [])  # an answer that a filter took away
+        return _facts(found, [])  # an answer that a content filter removed
     if first is None or as_object(first.get("message")) is None:
         raise DecodeError("expected a choice with a message", dialect=NAME, where="choices[0].message")
     left = {key: value for key, value in first.items() if key != "message"}
@@ -92,7 +92,7 @@ def close_body(body: Body) -> object:
 
 
 def read_tool(tool: object) -> dict[str, Any] | None:
-    """Return what the core knows of a tool."""
+    """Return name, description and parameters of a tool."""
     given = as_object(tool) or {}
     inner = as_object(given.get(str(given.get("type", "function"))))
     if inner is None or not isinstance(inner.get("name"), str):
@@ -137,7 +137,7 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
         return None
     if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(found, "tools")):
         return None
-    # Anthropic Messages needs `max_tokens`; here it is a setting that one may leave out.
+    # Anthropic Messages requires `max_tokens`; here it is optional.
     model = found.get("model")
     is_claude = "max_tokens" in found and isinstance(model, str) and model.startswith("claude-")
     return None if is_claude and not has_own else "a request with messages of Chat Completions"
@@ -153,6 +153,6 @@ def _has_chat_content(unit: dict[str, object]) -> bool:
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
-    """Whether content is of parts that another provider has. A thought that is a list of parts is Mistral's."""
+    """Whether content has parts of another provider. A thought that is a list of parts is Mistral's."""
     parts = content_parts(unit)
     return parts is None or any(part["type"] in _BLOCKS and not isinstance(part.get("thinking"), list) for part in parts)

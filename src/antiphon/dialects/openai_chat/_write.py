@@ -32,7 +32,7 @@ _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message goes into what was begun; results from elsewhere do, since their media come after them all."""
+    """Return whether a message belongs to the current unit; results of other formats do: their media follow all of them."""
     if message.payload.kind == "option_result" and group[-1].payload.kind == "option_result":
         return not _is_native(message) and not _is_native(group[-1])
     return said_together(group, message)
@@ -43,7 +43,7 @@ def _is_native(message: Message) -> bool:
 
 
 def invocation_in(item: dict[str, object]) -> object:
-    """Return the invocation that an item of a message's is the call of."""
+    """Return the invocation of an item of a message that is a call."""
     return item.get("id")
 
 
@@ -58,7 +58,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 
 def named(unit: dict[str, object], message: Message, writing: BodyWriting) -> dict[str, Any]:
-    """Return a unit with the name of who speaks, where that is not its role."""
+    """Return a unit with the name of the speaker, if it differs from the role."""
     policy = message.__dict__["policy"]
     if policy != unit["role"]:
         unit["name"] = writing.aliases.speakers[policy]
@@ -210,7 +210,7 @@ def _with_parts(
 
 
 def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
-    """Return the units of a plain history; raise a `NotPlainError` if words with calls are not the assistant's."""
+    """Return the units of a plain history; raise a `NotPlainError` if text with calls is not the assistant's."""
     units: list[object] = []
     calls: list[object] = []
     last: Message | None = None

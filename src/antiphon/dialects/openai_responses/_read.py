@@ -1,4 +1,4 @@
-"""Reads items: each gives one message, and what the assistant says, thinks and calls in a row is one turn.
+"""Reads items: each becomes one message, and consecutive text, reasoning and calls of the assistant are one turn.
 
 A turn is told by its items standing in a row: reasoning, messages, calls, the service's own tools. A message in short form (it
 has no id, so it is history that somebody wrote) begins a turn of its own, unless what was before it was only thought or looked
@@ -19,10 +19,10 @@ from antiphon.dialects.openai_responses._wire import FILE, NAME, ROLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
 
 THOUGHTS = {"summary": "summary_text", "content": "reasoning_text"}
-"""Where an item of reasoning has its texts, and their type."""
+"""The keys of the texts of a reasoning item, with their types."""
 TEXT_SETTINGS = ("prompt_cache_breakpoint",)
 MEDIA_SETTINGS = ("detail", *TEXT_SETTINGS)
-"""What is noted of a part beside what it shows."""
+"""The settings of a part that are stored in its metadata."""
 
 _BY_THE_CALLER = frozenset(
     {
@@ -48,7 +48,7 @@ def read_instructions(unit: Unit) -> None:
 
 
 def read(unit: Unit) -> None:
-    """Say what one item says."""
+    """Make the message of one item."""
     kind = unit.maybe_text("type") or ("message" if "role" in unit.value else "")
     if kind == "error" or kind.startswith("response."):
         unit.fail(f"{kind!r} is an event of a stream; expected an item", "type")
@@ -59,7 +59,7 @@ def read(unit: Unit) -> None:
 
 
 def _say(unit: Unit, payload: PayloadFields, notes: dict[str, Any], *, is_short: bool = False) -> Message:
-    """Say something of the assistant's, or of the agent that the item names, as part of the turn."""
+    """Make a message of the assistant, or of the agent that the item names, as part of the turn."""
     agent = (as_object(unit.value.get("agent")) or {}).get("agent_name")
     is_named = isinstance(agent, str) and bool(agent)
     policy = unit.alias(str(agent)) if is_named else "assistant"
@@ -235,7 +235,7 @@ def _file(part: dict[str, object]) -> MediaPart | None:
 
 
 def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | None = None) -> MediaPart | None:
-    """Return a medium; None if the core does not take what should be its URL."""
+    """Return a medium; None if the core refuses its URL."""
     metadata = {**({NAME: notes} if notes else {}), **named_file(name)}
     try:
         return MediaPart.model_validate({"modality": modality, "url": url, "metadata": metadata})
@@ -252,7 +252,7 @@ def _citations(given: object) -> tuple[Citation, ...]:
 
 
 def _citation(given: dict[str, object]) -> Citation:
-    """Return a citation; its kind is noted where it is not plain from what is cited."""
+    """Return a citation; its kind is stored if its fields do not show it."""
     kind = given.get("type")
     end = _count(given, "end_index")
     if kind == "url_citation":

@@ -1,6 +1,6 @@
 """Assembles a streamed response: items by index or id, parts by index, and growing text.
 
-Everything is said at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
+Everything is sent at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
 latest counts, because some things come only then (an item's encrypted content, annotations). Text that never came in deltas
 becomes a delta when it comes as a whole, so the deltas always add up to the text.
 """
@@ -31,21 +31,21 @@ from antiphon.dialects._assembler import (
 )
 
 _LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
-"""The states of a response that is over."""
+"""The final states of a response."""
 
 
 class _Place(NamedTuple):
-    """Where in an item a text grows."""
+    """The place of growing text in an item."""
 
     type: str
-    """Of the part that holds it, or of the item itself."""
+    """The type of the part that holds it, or of the item itself."""
     field: str
     kind: DeltaKind | None
-    """How it is told; None: it is not, because the provider runs that call itself."""
+    """The kind of its deltas; None if there are none, because the provider runs that call itself."""
     parts: str = ""
     """The item's list of parts; empty: the item holds the text itself."""
     position: str = ""
-    """What the position in that list is called."""
+    """The key of the position in that list."""
 
 
 _GROWING = {
@@ -70,13 +70,13 @@ class ResponsesAssembler(AssemblerBase):
     """A response so far."""
 
     response: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was last said of it, without its output."""
+    """The latest fields of the response, without its output."""
     items: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """The items of its output, by index."""
     done: list[str] = field(default_factory=list[str])
-    """Those of them that are whole."""
+    """The indexes of the complete items."""
     final: list[Any] = field(default_factory=list[Any])
-    """The whole output, as it was said at the end."""
+    """The complete output from the final event."""
     is_finished: bool = False
     begins: dict[str, int] = field(default_factory=dict[str, int])
     """The position of the first part, by item and list: servers are known to count from 1."""
@@ -144,7 +144,7 @@ class ResponsesAssembler(AssemblerBase):
             yield from self.tell("signature", piece, text_in(item, "encrypted_content"))
 
     def _tell_new(self, place: _Place, piece: str, told: str, text: str) -> Iterator[Delta]:
-        self.halves.pop(piece, None)  # it is said as a whole
+        self.halves.pop(piece, None)  # the whole text was sent again
         if place.kind is not None and text.startswith(told):
             yield from self.tell(place.kind, piece, text[len(told) :])
 
@@ -158,7 +158,7 @@ class ResponsesAssembler(AssemblerBase):
         held[where] = part
         if place is not None and place.parts == parts:
             piece, told = f"{index} {parts} {position}", said(before, place.field)
-            self.number(piece)  # parts count from where they begin, not from their first word
+            self.number(piece)  # parts are numbered at their start, not at their first text
             yield from self._tell_new(place, piece, told, text_in(part, place.field))
 
     def _index(self, event: dict[str, object]) -> str:
@@ -263,7 +263,7 @@ def _begun(place: _Place) -> dict[str, object]:
 
 
 def _is_talk(item: dict[str, object]) -> bool:
-    """Whether an item is words, which may stand as they are when the rest does not come."""
+    """Whether an item is text, of which an incomplete part is usable."""
     return item.get("type") == "message"
 
 

@@ -14,11 +14,11 @@ from antiphon.messages import Tool, Usage, thaw
 NAME = "openai-responses"
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 FILE = "openai-file"
-"""Whose ids the ids of files are: the provider's, so Chat Completions has the same."""
+"""The owner of the ids of files: the provider, so Chat Completions has the same."""
 _AS_TEXT = ""
-"""Kept under `input` where that was one text and no list."""
+"""Stored under `input` if that was one text and not a list."""
 _LEFT_OUT = False
-"""Kept under `input` where there was none."""
+"""Stored under `input` if there was none."""
 
 _TOOLS = ("function", "custom")
 
@@ -57,11 +57,11 @@ _ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""The types by which a list of items is known; there are more."""
+"""The types by which a list of items is recognised; there are more types."""
 _OTHER_KEYS = frozenset({"dimensions", "encoding_format", "input_type", "voice", "generation_config"})
 """Keys of other requests with `model` and `input`: embeddings, speech, Gemini's interactions."""
 _OTHER_MODEL = re.compile(r"embed|moderation|-tts")
-"""Names of models that take an `input` and no conversation."""
+"""Names of models that take an `input` but not a conversation."""
 _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 
@@ -94,7 +94,7 @@ def _request(found: dict[str, Any]) -> Body:
     rest = {key: value for key, value in found.items() if key != "input"}
     tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
     units = found.get("input")
-    if units is None:  # all is said by a stored prompt
+    if units is None:  # a stored prompt has all messages
         rest["input"] = None if "input" in found else _LEFT_OUT
         units = []
     if isinstance(units, str):
@@ -167,7 +167,7 @@ def _is_one_text(units: list[Any]) -> bool:
 
 
 def read_tool(tool: object) -> dict[str, object] | None:
-    """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
+    """Return name, description and parameters of a tool that the caller runs; None for the service's own tools."""
     given = as_object(tool) or {}
     if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
         return None
@@ -177,7 +177,7 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, object]:
-    """Write a tool. It is not strict, which it would be by default: a schema from elsewhere need not be."""
+    """Write a tool. It is marked as not strict, because strict is the default and other schemas may not meet its rules."""
     parameters: object = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
     written: dict[str, object] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
     if tool.description is not None:

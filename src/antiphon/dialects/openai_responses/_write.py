@@ -34,11 +34,11 @@ _SIBLING = "openai-chat"
 """The dialect whose parts have the same settings."""
 _ENDINGS = {"text/plain": "txt", "text/markdown": "md", "audio/mpeg": "mp3"}
 _CUSTOM = "custom calls"
-"""Under what name the invocations of custom tools are remembered: their outputs have a type of their own."""
+"""The key in `memory` of the invocations of custom tools, whose outputs have another type."""
 
 
 def alone(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message goes into what was begun: here each is written by itself."""
+    """Return whether a message belongs to the current unit: never, because each message is its own item."""
     return False
 
 
@@ -66,7 +66,7 @@ def write_instructions(group: Sequence[Message], writing: BodyWriting) -> str | 
 
 
 def _stamped(units: list[dict[str, object]], message: Message, notes: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return items with the name of the agent, if they came with one."""
+    """Return items with the name of the agent, if the originals had one."""
     if notes.get("agent"):
         for unit in units:
             unit["agent"] = {"agent_name": message.policy}
@@ -96,7 +96,7 @@ def _items(message: Message, role: str, notes: Mapping[str, object], writing: Bo
 
 
 def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -> dict[str, object] | None:
-    """Return the item that a part stands for, or begins, by itself."""
+    """Return the item that a part is, or begins."""
     if isinstance(part, TextPart | DataPart):
         return None
     notes = writing.notes(part)
@@ -121,7 +121,7 @@ def _reasoning(part: ReasoningPart, id: str | None) -> dict[str, Any]:
 
 
 def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWriting) -> None:
-    """Add a thought to the item of reasoning that it is of."""
+    """Add a thought to its reasoning item."""
     place = writing.notes(part).get("in")
     if place in THOUGHTS and units and units[-1].get("type") == "reasoning":
         units[-1].setdefault(place, []).append({"type": THOUGHTS[place], "text": part.text})
@@ -130,7 +130,7 @@ def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWri
 def _message(
     words: Sequence[Part], role: str, notes: Mapping[str, object], writing: BodyWriting, goes_on: Set[int]
 ) -> list[dict[str, object]]:
-    """Return what words make: a message, or nothing where none of them can be said here."""
+    """Return the message item of parts; nothing if none of them can be written."""
     is_list = bool(notes.get("list"))
     if role == "assistant" and not is_list:
         texts = [(part, text) for part in words if (text := _in_words(part)) is not None]
@@ -168,7 +168,7 @@ def _texts(parts: Iterable[Part]) -> list[str]:
 
 
 def _output(part: Part, writing: BodyWriting) -> dict[str, object] | None:
-    """Return a part as the service writes what a model says."""
+    """Return a part in the form of the model's output."""
     if isinstance(part, ForeignPart):
         return writing.own(part) if part.dialect == NAME else None
     if isinstance(part, TextPart) and writing.notes(part).get("refusal"):
@@ -178,7 +178,7 @@ def _output(part: Part, writing: BodyWriting) -> dict[str, object] | None:
 
 
 def _annotation(citation: Citation) -> dict[str, object]:
-    """Return a citation of the kind that it was, else of the kind that fits what is cited."""
+    """Return a citation of its original kind, else of the kind that fits its fields."""
     kind = citation.metadata.get(NAME, {}).get("type") or ("file_citation" if citation.source else "url_citation")
     title, start = citation.title or "", citation.start or 0
     span = {"start_index": start, "end_index": start if citation.end is None else citation.end}
@@ -194,7 +194,7 @@ def _annotation(citation: Citation) -> dict[str, object]:
 
 
 def _shown(parts: Iterable[Part], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Return parts as a user or a result shows them; each medium with a label before it, if one is asked for."""
+    """Return parts in the form of a user's input or a result; if labels are on, with a label before each medium."""
     content: list[dict[str, Any]] = []
     for part in writing.labelled(parts):
         if isinstance(part, TextPart | DataPart):
@@ -214,7 +214,7 @@ def _settings(part: Part, names: Iterable[str], writing: BodyWriting) -> dict[st
 
 
 def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
-    """Return an image or a file; None for what cannot be shown."""
+    """Return an image or a file; None if it cannot be written."""
     as_file = part.modality == "document" or bool(writing.notes(part).get("file"))
     if not as_file and part.modality != "image":
         return None
@@ -268,5 +268,5 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
 
 
 def _is_one_text(outcome: OptionResultPayload) -> bool:
-    """Whether an empty text is all there is."""
+    """Whether the only part is an empty text."""
     return not outcome.parts and outcome.result is not None

@@ -1,17 +1,18 @@
-"""Appends: decided one after the other, written together.
+"""Appends: admitted one after the other, written together.
 
-What an append changes is decided by `ledger._admission` before anything is written, so a refusal leaves nothing
-to undo, and the rows of many appends go into the file by a handful of statements. Between commits, the state of the threads
-in use is remembered; it is forgotten when another connection has committed anything, or anything went wrong. Then the schema
-is looked at again, too, if its version is another: a trigger could swallow what is written. For the same reason the rows that
-SQLite says it has written are counted.
+`ledger._admission` decides on an append before anything is written. So a refusal leaves nothing to undo, and a handful of
+statements writes the rows of many appends. Between commits, `Appends` remembers the state of the threads in use. It forgets
+them when another connection has committed, and after every error. If another connection has changed the schema, it also
+compares the schema with the expected one: a trigger could swallow rows. For the same reason it compares the number of rows
+that SQLite has written with the number that it was given.
 
-Positions are given out here and not by SQLite, because the checksum of a row covers its own.
+`Appends` assigns the positions of rows, not SQLite, because the checksum of a row covers its position.
 
-That a message is there already is rare, so there is no lookup at first: the index of ids says so when rows are written. Then
-everything is rolled back, and the same appends are taken again, carefully: each after the rows before it are written, and
-with a look for its ids. What would be refused is looked at so before it is; imported histories and branches, whose ids may
-be where the index does not see them, always are.
+A repeated message is rare, so the first attempt does not look up ids: the unique index of ids refuses a repeated one when
+the rows are written. The writer then rolls back and takes the same appends again in careful mode. In careful mode, an append
+is admitted after all rows before it are written, and its ids are looked up. Three kinds of append are always taken in careful
+mode: one that would otherwise be refused, an imported history, and an append to a branch. The unique index does not cover all
+ids of the last two.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, updated_at = ?, op
 _FIGURES = "UPDATE threads SET status = ?, pattern = ?, input_tokens = ?, output_tokens = ?, cost = ? WHERE key = ?"
 """Only where one of these changes: SQLite writes the index of each column that is set, also if it is set to what it is."""
 _DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
-"""Only after a post: an owner's append changes none of this."""
+"""Only after a post: an append of the owner does not change these columns."""
 _MESSAGE = """
 INSERT INTO messages (
     position, thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
@@ -74,7 +75,7 @@ SELECT max(
     (SELECT coalesce(max(position), 0) FROM messages)
 )
 """
-"""The last position that was ever given out."""
+"""The last position that was ever assigned."""
 _OPENED = """
 INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn, position) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
@@ -91,7 +92,7 @@ writes anything."""
 
 
 class _Known:
-    """A thread in use, as it will be when everything that was taken is written, and what the door asks about it."""
+    """A thread in use, with its state after all admitted appends. It answers the questions of the admission (`Lookup`)."""
 
     __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "part", "state", "thread")
 
@@ -103,15 +104,15 @@ class _Known:
         self.state = thread.state
         self.open_calls = OpenCalls(open_calls)
         self.is_looked_for = False
-        """Whether the door gets to know what is there already."""
+        """Whether `with_id` looks for stored messages: only in careful mode."""
         self.part: int | None = None
-        """What goes into the row's checksum beside the time, if it is known: most appends change only the time."""
+        """The part of the row's checksum without the time; None if it must be computed. Most appends change only the time."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
 
     def was_called(self, is_effect: bool, invocation_id: str) -> bool:
-        self._appends.flush(self._connection)
+        self._appends.flush(self._connection)  # the call may be among the pending rows
         found = records_by_key(self._connection, "invocation", invocation_id, self._segments())
         messages = [record.message for record in found if record.message.invocation_id == invocation_id]
         return any(each.kind == "option_call" and (each.lane == "effect") == is_effect for each in messages)
@@ -121,7 +122,7 @@ class _Known:
 
 
 class Appends:
-    """Takes appends inside a transaction, and writes them when told to."""
+    """Admits appends inside a transaction, and writes their rows with `flush`."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -129,7 +130,7 @@ class Appends:
         self._schema: object = None
         """The version of the schema that was last compared with the expected one."""
         self._last: int | None = None
-        """The last position that was given out; None if it is to be looked up."""
+        """The last position that was assigned; None if it must be looked up."""
         self._is_careful = False
         self._messages: list[tuple[Any, ...]] = []
         self._opened: list[tuple[Any, ...]] = []
@@ -139,7 +140,7 @@ class Appends:
         self._figures: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
-        """Begin a transaction's appends: forget what another connection may have changed since the last one's end.
+        """Begin the appends of a transaction: forget the threads if another connection has committed since the last one.
 
         Raises:
             LedgerCorruptError: another connection has altered the schema.
@@ -158,7 +159,7 @@ class Appends:
             self._schema = version
 
     def end(self, connection: Connection) -> None:
-        """Remember the file's version after a commit, because it counts our own commits too."""
+        """Remember the file's version after a commit: our own commits change it too."""
         self._version = connection.data_version()
 
     def change_thread(self, connection: Connection, thread_id: str, change: ThreadChange) -> Thread:
@@ -182,17 +183,17 @@ class Appends:
         return thread
 
     def forget(self) -> None:
-        """Forget all threads, and what was taken and not written."""
+        """Forget all threads, and all rows that are admitted and not written."""
         self._known.clear()
         self._last = None
         for pending in (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures):
             pending.clear()
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
-        """Let an append in.
+        """Admit an append, and return its records.
 
         Raises:
-            LedgerError: the door refuses it; nothing has changed.
+            LedgerError: it is refused; nothing has changed.
         """
         known = self._known.get(request.thread_id) or self._look_up(connection, request)
         request = request.for_thread(known.state.is_redacted)
@@ -202,11 +203,11 @@ class Appends:
         except (AppendConflictError, AppendRefusedError):
             if is_careful:
                 raise
-            is_careful = True  # it may be refused only because it is there already
+            is_careful = True  # without a lookup of its ids, a repeated append looks like a conflict or a broken rule
             admission = self._ask(connection, known, request, is_careful)
         if not admission.is_new:
-            # A caller that is told "it is there already" must be able to rely on it. It may have been written by a process
-            # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
+            # The caller must be able to rely on the answer that its messages are stored. A process that died before its sync
+            # may have written them. So a repeated append writes a row too: its commit syncs the log with all rows before it.
             connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
             check_written(connection.changes(), 1)
         elif admission.rows or not request.is_empty:
@@ -215,7 +216,7 @@ class Appends:
 
     def _ask(self, connection: Connection, known: _Known, request: AppendRequest, is_careful: bool) -> Admission:
         if is_careful:
-            self.flush(connection)
+            self.flush(connection)  # the lookups read the file, so all rows before this append must be in it
         known.is_looked_for = is_careful
         return admit(known.state, known.open_calls, request, known)
 
@@ -224,7 +225,7 @@ class Appends:
         if thread is None:
             state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
             thread = Thread(0, state, 0, None, 0)
-            return _Known(self, connection, thread, ())
+            return _Known(self, connection, thread, ())  # remembered by `_write` only: a refused append creates no thread
         known = _Known(self, connection, thread, find_open_calls(connection, thread))
         self._known[request.thread_id] = known
         return known
@@ -242,13 +243,13 @@ class Appends:
         before, state = known.state, admission.state
         known.state = state
         if request.status or request.pattern:
-            known.part = None
+            known.part = None  # the checksum covers both
             self._figures[known.key] = known
         elif state[_USED] != before[_USED]:
             self._figures[known.key] = known
         self._changed[known.key] = known
         if request.is_post:
-            known.part = None
+            known.part = None  # the checksum covers kind and due time
             self._posted[known.key] = known
         if request.snapshot is not None:
             fold, value = request.snapshot
@@ -282,12 +283,12 @@ class Appends:
             keep_media(connection, position, holes)
 
     def put(self, connection: Connection, thread: int, rows: Iterable[AdmittedRow]) -> None:
-        """Write rows that have their own times, as they are."""
+        """Write rows that keep the times they have."""
         for row in rows:
             self._write_row(connection, thread, row, to_micros(row.record.recorded_at), is_careful=True)
 
     def _free_key(self, connection: Connection, thread: int, id: str) -> int:
-        """Return the first number for an id that no other message of the thread has."""
+        """Return the first key for an id that no other message of the thread has."""
         salt = 0
         while connection.value("SELECT 1 FROM messages WHERE thread = ? AND id_key = ?", (thread, key_of(id, salt))):
             salt += 1
@@ -300,11 +301,11 @@ class Appends:
         known.open_calls.change(pairing.changed)
 
     def flush(self, connection: Connection) -> None:
-        """Write what was taken.
+        """Write the admitted rows. A thread with several appends is updated once, to its last state.
 
         Raises:
-            LedgerCorruptError: not all of it was written.
-            apsw.ConstraintError: a message was there already.
+            LedgerCorruptError: SQLite has written more or fewer rows.
+            apsw.ConstraintError: a message is stored already.
         """
         before = connection.total_changes()
         changes = (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures)
@@ -356,9 +357,9 @@ def _due(known: _Known) -> tuple[Any, ...]:
 
 
 def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int, base_seq: int | None = None) -> int:
-    """Add a thread, and return its key; a branch shares as much as it has, unless it is said how much.
+    """Insert a thread, and return its key. A branch shares `base_seq` messages with its origin, by default all it has.
 
-    Its checksum covers the key, so the caller's next change of the row sets it.
+    The checksum covers the key, which is not known before the insert. So the caller must update the row to set it.
     """
     shared = base_seq if base_seq is not None else state.seq if base is not None else 0
     connection.run(_NEW_THREAD, (*state, open_calls, base, shared, NO_CHECKSUM))

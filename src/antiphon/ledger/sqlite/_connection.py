@@ -1,6 +1,6 @@
-"""Connections to a ledger's file: how they are opened, what SQLite's errors mean to a caller, and the threads that read.
+"""Connections to a ledger's file: how they are opened, how SQLite's errors become ours, and the reader threads.
 
-Each reader is a thread with a connection of its own, which reads while the writer writes.
+Each reader thread has its own connection, so it can read while the writer writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
 
 _PAGE = 2048
-"""Bytes of a page. What is longer than a page fills further ones to the last byte, so a small page wastes the least."""
+"""Bytes of a page. A row that is longer than a page fills overflow pages completely, so a small page wastes the least."""
 
 _CACHE = 8 * 1024
 """KiB of pages that a connection may keep."""
@@ -42,27 +42,27 @@ FATAL = (
     apsw.CorruptError,
     apsw.NotADBError,
 )
-"""Errors that are about the file or the machine, not about one statement."""
+"""Errors of the file or the machine, not of one statement."""
 
 UNEXPECTED = (TypeError, ValueError, AttributeError, ArithmeticError)
-"""What Python says where a row holds something else than was ever written there."""
+"""The errors that Python raises when a row holds a value that the ledger never wrote."""
 
 
 class LedgerFile(NamedTuple):
-    """Where a ledger is, and how to be with it."""
+    """The path of a ledger's file, and how to open it."""
 
     path: str
     busy_timeout: float
     """Seconds to wait for another process that writes."""
     vfs: str | None = None
-    """How SQLite reaches the file; None for the usual way. Tests put theirs here."""
+    """The SQLite VFS to open the file with; None for the default. Tests inject faults with it."""
 
 
 def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False) -> Connection:
-    """Open a connection that keeps the promises.
+    """Open a connection with the settings that the ledger's promises need.
 
     Raises:
-        LedgerError: it cannot be opened, is no ledger, or SQLite is too old.
+        LedgerError: the file cannot be opened, is not a ledger, or SQLite is too old.
     """
     _refuse_old_library(apsw.sqlite_lib_version())
     if not create and place.vfs is None and not Path(place.path).exists():
@@ -149,7 +149,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Readers:
-    """Looks at one consistent state of a ledger's file at a time."""
+    """Runs reads in threads, each read in one transaction, so it sees one consistent state of the file."""
 
     def __init__(self, place: LedgerFile) -> None:
         self._place = place
@@ -159,10 +159,10 @@ class Readers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="antiphon-ledger-reader")
 
     async def do(self, work: Callable[[Connection], ResultT], *, anew: bool = False) -> ResultT:
-        """Return what a function over a connection returns; `anew`, over one that remembers nothing and is thrown away after.
+        """Run a function over a connection, and return its result; `anew`, over a fresh connection that is closed afterwards.
 
         Raises:
-            LedgerError: the store cannot be used, or what is there is not what was written.
+            LedgerError: the store cannot be used, or the data that was read has been altered.
         """
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed; open it again")
@@ -183,7 +183,7 @@ class Readers:
             else:
                 connection.run("COMMIT")
         except BaseException as exc:
-            # Whatever it was, no half-read state may stay open: it would keep the log from beginning anew.
+            # After any error, close the connection: an open read transaction would keep the write-ahead log growing.
             self._discard(connection)
             if isinstance(exc, (apsw.Error, *UNEXPECTED)):
                 raise translated(exc, self._place.path) from exc
@@ -197,9 +197,9 @@ class Readers:
             connection.close(force=True)
 
     async def close(self) -> None:
-        """Wait for those who look, and close the connections."""
+        """Wait for the reads that run, and close the connections."""
         self._is_closed = True
-        await asyncio.to_thread(self._pool.shutdown)
+        await asyncio.to_thread(self._pool.shutdown)  # before the connections are closed: reads still use them
         for connection in self._all:
             connection.close()
         self._all.clear()

@@ -1,10 +1,10 @@
 """Hosts and owners in a ledger's file: beats, claims, releases, and the threads that a host may take.
 
-Each change is a function over a connection that is inside a transaction. Who lives is decided in Python, from the rows of
-`hosts`, which are few. A time by the clock for leases (`ends`) is kept beside the boot that it was measured in.
+Each change is a function over a connection that is inside a transaction. Python decides which hosts are alive, from the rows
+of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot of the machine in which it was measured.
 
-`take` looks in two places, each by an index: threads that nobody owns and that are due, by kind; and threads of hosts that do
-not live. A host looks with a reading connection first (see `has_due`), so that a look that finds nothing writes nothing.
+`take` searches two indexes: due threads without an owner, by kind; and threads of dead hosts. A host first asks a reader
+(see `has_due`), so that a call that finds nothing writes nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HostRow(NamedTuple):
     left_at: int | None
 
     def has_lease(self, clock: LeaseClock) -> bool:
-        """Whether it has not left, and its lease lasts."""
+        """Whether it has not left, and its lease has not ended."""
         return self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
 
     def is_alive(self, clock: LeaseClock) -> bool:
@@ -98,7 +98,7 @@ class HostRow(NamedTuple):
 
     @property
     def ended_at(self) -> int:
-        """When it ended, if it does not live."""
+        """When the lease of a dead host ended."""
         return self.beaten_at + round(self.host.lease * 1e6) if self.left_at is None else self.left_at
 
     @property
@@ -114,7 +114,7 @@ def leases(connection: Connection) -> list[HostRow]:
     """Return all hosts, by name.
 
     Raises:
-        LedgerCorruptError: one of them is not as it was written.
+        LedgerCorruptError: the row of a host was altered.
     """
     return [_lease(tuple(row)) for row in connection.rows(_HOSTS)]
 
@@ -135,14 +135,14 @@ def _write(connection: Connection, lease: HostRow) -> None:
 
 
 def _find(connection: Connection, host: Host) -> HostRow | None:
-    """Return a host that was registered and has not left, whether its lease is over or not."""
+    """Return the row of a host that has registered and not left, even if its lease has ended."""
     for row in connection.rows(_ONE_HOST, (host.name, host.instance)):
         return _lease(tuple(row))
     return None
 
 
 def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> HostRow:
-    """Return the host that asks, if it has a lease. Whether its process lives need not be looked up: it asks.
+    """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls.
 
     Raises:
         UnknownHostError: it has never beaten, or has left.
@@ -160,7 +160,7 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -
     """Register a host, or renew its lease.
 
     Raises:
-        HostNameTakenError: another process of that name lives.
+        HostNameTakenError: another living process has that name.
     """
     for each in leases(connection):
         if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(clock):
@@ -173,12 +173,12 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -
         connection.run(_NEW_HOST, lease.columns)
         check_written(connection.changes(), 1)
         lease = lease._replace(key=int(connection.last_insert_rowid()))
-    _write(connection, lease)
-    _forget(connection, clock)
+    _write(connection, lease)  # also after an insert: the checksum covers the key
+    _forget(connection, clock)  # after the lease is renewed: otherwise it could remove this host
 
 
 def leave(connection: Connection, host: Host, now: int, clock: LeaseClock) -> None:
-    """End a host; one that is not known stays so."""
+    """Unregister a host; an unknown host changes nothing."""
     lease = _find(connection, host)
     if lease is not None:
         _write(connection, lease._replace(left_at=now))
@@ -186,7 +186,7 @@ def leave(connection: Connection, host: Host, now: int, clock: LeaseClock) -> No
 
 
 def _forget(connection: Connection, clock: LeaseClock) -> None:
-    """Remove hosts that do not live and own nothing."""
+    """Remove dead hosts that own no thread."""
     for lease in leases(connection):
         if not lease.is_alive(clock) and not connection.value(_OWNING, (lease.key,)):
             connection.run("DELETE FROM hosts WHERE key = ?", (lease.key,))
@@ -221,10 +221,10 @@ def claim(
     """Give a thread its next epoch and owner, and return it. `thread` is the thread as it is, if that is known.
 
     Raises:
-        OwnedError: another host that lives has it.
+        OwnedError: another living host owns it.
         UnknownHostError: the host has never beaten, or has left.
         HostExpiredError: its lease is over.
-        SecretNameError: there is no such thread, and its name looks like a secret.
+        SecretNameError: the thread is new, and its name looks like a secret.
     """
     owner = None if by is None else _living(connection, by, now, clock).key
     thread = thread or find_thread(connection, thread_id)
@@ -248,7 +248,7 @@ def _refuse_owned(connection: Connection, state: State, now: datetime, clock: Le
 
 
 def release(connection: Connection, thread: Thread | None, thread_id: str, how: Release) -> Thread:
-    """Give a thread up, and return it. `thread` is the thread as it is, if that is known.
+    """Release a thread, and return it. `thread` is the thread as it is, if that is known.
 
     Raises:
         FencedError: the epoch is not the owner's.
@@ -263,7 +263,7 @@ def release(connection: Connection, thread: Thread | None, thread_id: str, how: 
 
 
 class TakeRequest(NamedTuple):
-    """What a host asks `take` for."""
+    """The arguments of a `take`."""
 
     by: Host
     kinds: tuple[str | None, ...]
@@ -272,7 +272,7 @@ class TakeRequest(NamedTuple):
 
 
 def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> bool:
-    """Whether there is a thread that a host may take; also where the host may not, so that `take` says why."""
+    """Whether `take` must be called: a thread is due, or the host has no lease, which `take` reports as an error."""
     lease = _find(connection, wanted.by)
     if lease is None or not lease.has_lease(clock):
         return True
@@ -280,7 +280,7 @@ def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> b
 
 
 def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tuple[TakenThread, ...]:
-    """Claim the threads that are due for the longest.
+    """Claim due threads, the longest due first.
 
     Raises:
         UnknownHostError: the host has never beaten, or has left.
@@ -298,7 +298,7 @@ def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tupl
 
 
 def _due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
-    """Yield threads that a host may take, each with the time since when it is due."""
+    """Yield the threads that a host may take, each with the time at which it became due."""
     micros = to_micros(wanted.now)
     asked = {"now": micros, "build": wanted.by.build, "limit": wanted.limit}
     for kind in wanted.kinds:
@@ -313,14 +313,14 @@ def _due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> Iter
 
 
 def woken(connection: Connection, by: Host) -> tuple[Woken, ...]:
-    """Return the threads of a host that were posted to."""
+    """Return the threads of a host that have posted messages which it has not reported as seen."""
     lease = _find(connection, by)
     rows = [] if lease is None else connection.rows(POSTED, (lease.key,))
     return tuple(Woken(thread_id, posted) for _, thread_id, posted in sorted(rows))
 
 
 def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tuple[Woken, ...]:
-    """Note what a host has taken up, and return what it has not."""
+    """Record which posted messages a host has seen, and return the threads with others."""
     lease = _find(connection, by)
     for thread_id, upto in seen.items() if lease is not None else ():
         thread = find_thread(connection, thread_id)

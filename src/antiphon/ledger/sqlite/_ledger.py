@@ -1,8 +1,8 @@
 """SqliteLedger: a ledger in one file, for any number of tasks, threads and processes on one machine.
 
-One writer thread makes the changes (see `_writer`), a few reader threads look (see `_connection`), and this class is the
-contract in front of them. Several processes may use one file: SQLite's lock lets one write at a time, and everything that is
-compared (epoch, version, ids, the last link) is compared inside the transaction that writes.
+One writer thread makes the changes (see `_writer`), and a few reader threads read (see `_connection`). This class implements
+the contract with them. Several processes may use one file: SQLite's lock lets one process write at a time, and epoch, version,
+ids and the last link are compared inside the transaction that writes.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from antiphon.ledger.sqlite._writer import Writer
 from antiphon.messages import Json, Message, current_port
 
 _MOST_REMEMBERED = 10_000
-"""Threads of which it is remembered whether they are redacted."""
+"""The number of threads in the cache that says whether they are redacted."""
 _LOOK_AGAIN = 0.05
-"""Seconds between looks for what other processes have committed, while a tail is followed."""
+"""Seconds between two checks for commits of other processes, while a `tail` waits."""
 
 
 class SqliteLedger(Verbs):
@@ -77,7 +77,7 @@ class SqliteLedger(Verbs):
         self._clock = BootClock() if clock is None else clock
         self.redaction = redaction
         self._redacted: dict[str, bool | None] = {}
-        """Whether threads are redacted that were claimed here, so that an owner need not look."""
+        """Whether a thread that was claimed here is redacted: an owner need not read that from the file."""
         self._commits = CommitSignal()
         self._readers = Readers(place)
         self._writer = Writer(place, connection, self._commits.notify)
@@ -100,13 +100,14 @@ class SqliteLedger(Verbs):
         vfs: str | None = None,
         clock: LeaseClock | None = None,
     ) -> AsyncGenerator[SqliteLedger, None]:
-        """Open the ledger in a file, which is made if it is not there and may be. It redacts unless it is told otherwise.
+        """Open the ledger in a file. If there is no such file, it is created, unless `create` is False.
 
-        `clock` measures the leases of hosts: that of the machine since it was started, unless a test brings its own.
+        `redaction` is by default `STANDARD_REDACTION`. `clock` measures the leases of hosts, by default in seconds since the
+        machine was started.
 
         Raises:
-            LedgerCorruptError: its schema was altered.
-            LedgerFormatError: the file is something else, or of a later version.
+            LedgerCorruptError: the schema of the file was altered.
+            LedgerFormatError: the file is not a ledger, or a later version wrote it.
             LedgerUnavailableError: it cannot be opened.
         """
         place, rules = LedgerFile(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
@@ -123,7 +124,7 @@ class SqliteLedger(Verbs):
             await self._writer.close()
         finally:
             await self._readers.close()
-            self._commits.notify()  # readers of a tail learn that it is closed
+            self._commits.notify()  # last: each `tail` wakes, reads, and gets the error that the ledger is closed
 
     # ------------------------------------------------------------ writing
 
@@ -224,6 +225,8 @@ class SqliteLedger(Verbs):
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
         wanted = _hosts.TakeRequest(by, kinds_wanted(by, kinds), limit, current_port().now())
+        # A reader looks first, so a host that polls an idle ledger never takes the write lock. Another host may be quicker
+        # between the two calls: `take` looks again inside its own transaction.
         if not await self._readers.do(lambda connection: _hosts.has_due(connection, wanted, self._clock)):
             return ()
         return await self._writer.do(lambda connection: _hosts.take(connection, wanted, self._clock))
@@ -234,7 +237,7 @@ class SqliteLedger(Verbs):
         return await self._readers.do(lambda connection: _hosts.woken(connection, by))
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
-        """Make a branch of a thread, as `fork` has found it should be."""
+        """Create the branch that `fork` has prepared."""
         return await self._writer.do(
             lambda connection: _summary(_changes.branch(connection, head, at, pairing, closing)), closing.weight
         )
@@ -257,7 +260,7 @@ class SqliteLedger(Verbs):
         return names
 
     async def _forget_log(self) -> None:
-        """Empty the log, in which what was deleted may still stand; if a reader is in the way, it is overwritten later."""
+        """Empty the write-ahead log, which may still hold deleted rows. A reader may prevent that until a later checkpoint."""
         await asyncio.to_thread(_emptied, self._place)
 
     # ------------------------------------------------------------ reading
@@ -278,7 +281,11 @@ class SqliteLedger(Verbs):
     async def _page(
         self, thread_id: str, key: int | None, first: int, last: int | None, reverse: bool
     ) -> tuple[int, list[Record]] | None:
-        """Return the next messages, and the key of the thread; another thread of the same name does not go on with it."""
+        """Return the key of the thread and its next messages.
+
+        Raises:
+            UnknownThreadError: the thread was deleted during the read; a new thread of the same name has another key.
+        """
 
         def look(connection: Connection) -> tuple[int, list[Record]] | None:
             thread = find_thread(connection, thread_id)
@@ -325,7 +332,7 @@ class SqliteLedger(Verbs):
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
         while True:
-            seen = self._commits.count
+            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
             found = await self._since(position, thread_id)
             for position, record in found:
                 yield Tailed(record, str(position))
@@ -347,11 +354,11 @@ class SqliteLedger(Verbs):
             self._watch = asyncio.create_task(self._look_for_others())
 
     async def _look_for_others(self) -> None:
-        """Notify when another process has committed, as long as a reader waits."""
-        seen: str | None = None  # so it rings once at first: something may have come since the one who waits has looked
+        """Wake the readers when another process has committed, as long as a reader waits."""
+        seen: str | None = None  # so the first round always wakes them: another process may have committed since they read
         while self._commits.is_awaited:
             now: str | None = None
-            with suppress(LedgerError):  # the reader is woken, looks, and gets the error
+            with suppress(LedgerError):  # the reader is woken, reads, and gets the error
                 now = await self.horizon()
             if now is None or now != seen:
                 seen = now
@@ -445,7 +452,8 @@ class SqliteLedger(Verbs):
             if progress is not None:
                 progress(messages, total)
         if thread_id is None:
-            # Who has searched before a deletion may take the index of words for damaged: FTS5 remembers too much.
+            # A fresh connection: one that searched before a deletion may report the index of words as damaged, because FTS5
+            # caches parts of it.
             damages += await self._readers.do(_verify.damages_of_file, anew=True)
         return Verification(len(chosen), messages, tuple(damages))
 
@@ -464,7 +472,7 @@ class SqliteLedger(Verbs):
             start = after
             after = await self._readers.do(lambda connection: _verify.look(connection, subject, start, heads))  # noqa: B023
         if after is not None and not await self._readers.do(lambda connection: _verify.is_there(connection, subject)):
-            after = None  # what was deleted meanwhile is not damaged
+            after = None  # the thread was deleted meanwhile, not damaged
         return after, subject.examination.looked_at
 
     async def backup(self, path: str | Path) -> None:
@@ -476,7 +484,7 @@ def _summary(thread: Thread) -> ThreadSummary:
 
 
 def _opened(place: LedgerFile, create: bool) -> Connection:
-    """Open the first connection, which brings the file to the present form."""
+    """Open the first connection, which migrates the file to the current format."""
     if create:
         _make_folder(Path(place.path).parent)
     elif not Path(place.path).exists():
@@ -492,7 +500,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _emptied(place: LedgerFile) -> None:
-    with suppress(apsw.Error, LedgerError):  # the deletion itself is done, and no caller should think that it is not
+    with suppress(apsw.Error, LedgerError):  # the deletion is committed: an error here must not tell the caller otherwise
         connection = connect(place._replace(busy_timeout=1.0))
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -501,7 +509,10 @@ def _emptied(place: LedgerFile) -> None:
 
 
 def _copied(place: LedgerFile, target: Path) -> None:
-    """Write a copy beside its place, make it durable, and only then give it its name."""
+    """Write a copy under another name, sync it, and only then rename it.
+
+    In any other order, a power cut could leave an incomplete file under the name of the backup.
+    """
     if target.exists():
         raise FileExistsError(f"{str(target)!r} is there already; a backup is written to a new file")
     partial = target.with_name(target.name + ".partial")
@@ -520,7 +531,7 @@ def _copied(place: LedgerFile, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,17 +1,17 @@
-"""The writer: one thread, one connection, and as many changes in one commit as are waiting.
+"""The writer: one thread with one connection, which commits many changes at once.
 
-A change waits in a queue; the thread takes all that are there, makes them inside one transaction, and commits once, so that
-many callers share one wait for the disk. Appends, claims and releases are decided before they write anything (see
-`_appends`); every other change is a function over the connection, run inside a savepoint. Where they could not be written
-together, they are made again, each inside a savepoint too. Either way, one that is refused harms no other. No caller gets an
-answer before the commit has returned.
+Callers put changes into a queue. The thread takes all changes that wait, makes them inside one transaction, and commits once,
+so many callers share one wait for the disk. An append, a claim or a release is decided before it writes anything (see
+`_appends`). Every other change is a function over the connection, which runs inside a savepoint. If the changes of a batch
+cannot be written together, the thread rolls back and repeats the batch with a savepoint for each change. In both cases a
+refused change does not affect the others. No caller gets an answer before the commit has returned.
 
-What is queued is done: cancelling the caller does not withdraw it, because it may be in the middle of a commit.
+Cancelling a caller does not withdraw its change: the change may be in the middle of a commit.
 
-After an error of the file or the machine, the whole batch gets the error, the connection is thrown away, and the next batch
-begins with a new one. If the disk failed to sync, what is in the log may be visible and yet not on the disk, and syncing again
-says nothing about it; so everything in the log is first copied into the file and that is synced, before anything more is
-acknowledged (a repeated append, above all, that finds its messages "there already").
+After an error of the file or the machine, all callers of the batch get the error. The writer closes the connection, and the
+next batch opens a new one. If the disk failed to sync, rows in the write-ahead log may be visible and yet not on the disk, and
+a second sync may succeed without having written them. So the writer first copies the whole log into the file and syncs the
+file, before it acknowledges anything more. This matters most for a repeated append, which finds its messages in the log.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from antiphon.ledger.sqlite._rows import Thread as StoredThread
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
-"""In one commit: enough that the wait for the disk is nothing, and few enough that no caller waits long."""
+"""Changes in one commit: enough to make the wait for the disk negligible, few enough that no caller waits long."""
 _MOST_BYTES = 16 * 1024 * 1024
-"""In one commit."""
+"""Bytes in one commit."""
 _ROOM = 64 * 1024 * 1024
-"""Bytes that may wait; then callers do."""
+"""Bytes that the queue holds; when it is full, callers wait."""
 _LOG_PAGES = 2000
-"""Pages in the write-ahead log from which on they are copied into the file: 4 MiB, as SQLite itself does."""
+"""Checkpoint the write-ahead log when it has this many pages: 4 MiB, SQLite's own default."""
 _PATIENCE = 200
-"""Milliseconds to wait for readers when the log is to begin anew."""
+"""Milliseconds that a checkpoint waits for readers."""
 
 ResultT = TypeVar("ResultT")
 _Work: TypeAlias = AppendRequest | ThreadChange | Callable[[Connection], Any]
 
 
 class _Change:
-    """Something to be done, and who waits for it."""
+    """A queued change, and the future that its caller waits for."""
 
     __slots__ = ("done", "outcome", "thread_id", "weight", "work")
 
@@ -99,7 +99,7 @@ class Writer:
         self._thread.start()
 
     async def do(self, work: Callable[[Connection], ResultT], weight: int = 1024) -> ResultT:
-        """Have a change made, and return what it returned once it is durable.
+        """Queue a change, and return its result once it is durable.
 
         Raises:
             LedgerError: it was refused, or the store cannot be used.
@@ -115,7 +115,7 @@ class Writer:
         return cast("StoredThread", await self._queued(work, 1024, thread_id))
 
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
-        """Have an append made, and return the records once they are durable.
+        """Queue an append, and return its records once they are durable.
 
         Raises:
             LedgerError: it was refused, or the store cannot be used.
@@ -125,10 +125,13 @@ class Writer:
     async def _queued(self, work: _Work, weight: int, thread_id: str | None = None) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise LedgerUnavailableError("the ledger belongs to the event loop that it was opened in; open it in this one too")
+        # A change that is larger than the whole queue waits only until the queue is empty.
         while self._room < weight and self._room < _ROOM:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(waiter)
             await waiter
+        # Nothing awaits between this check and `put`. Otherwise `close` could put its end mark in between: the thread would
+        # end without making the change, and the caller would wait for ever.
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed; open it again")
         self._room -= weight
@@ -137,15 +140,15 @@ class Writer:
         return await change.done
 
     async def close(self) -> None:
-        """Finish what is waiting, and close the file."""
-        self._is_closed = True
+        """Make the changes that wait, and close the file."""
+        self._is_closed = True  # before the end mark: no change may be queued behind it
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _settle(self, batch: Sequence[_Change]) -> None:
-        """Tell the callers, in their own thread."""
+        """Give the callers their outcomes, in the thread of the event loop."""
         for change in batch:
-            self._room += change.weight
+            self._room += change.weight  # first, and also for a cancelled caller: its change has left the queue
             if change.done.done():
                 continue  # the caller was cancelled
             if isinstance(change.outcome, _Failed):
@@ -168,18 +171,19 @@ class Writer:
                 self._commit(batch)
                 with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
+            # After the callers have their answers: the commit is durable without a checkpoint, which may wait for readers.
             self._copy_log()
         self._disconnect()
 
     def _take(self) -> tuple[list[_Change], bool]:
-        """Return what is waiting, and whether more may come."""
+        """Wait for changes, and return the next batch, and whether more may come."""
         batch: list[_Change] = []
         weight = 0
         change = self._queue.get()
         while change is not None:
             batch.append(change)
             weight += change.weight
-            # Only this thread takes from the queue: what is in it stays there until it is taken.
+            # Only this thread takes from the queue. So if it is not empty here, the `get` below does not block.
             if len(batch) == _MOST_CHANGES or weight >= _MOST_BYTES or self._queue.empty():
                 return batch, True
             change = self._queue.get()
@@ -191,8 +195,9 @@ class Writer:
             try:
                 self._attempt(connection, batch, is_careful=False)
             except FATAL:
-                raise
-            except Exception:  # noqa: BLE001 (a message is there already, or one of them cannot be written: see which)
+                raise  # the file or the machine failed, not one change: all callers get the error
+            except Exception:  # noqa: BLE001 (a message is stored already, or one change cannot be written: find out which)
+                # Undo the whole first attempt: it may have written rows of any change of the batch.
                 if connection.in_transaction:  # some errors have rolled back already
                     connection.run("ROLLBACK")
                 self._attempt(connection, batch, is_careful=True)
@@ -202,13 +207,15 @@ class Writer:
             self._give_up(exc)
 
     def _attempt(self, connection: Connection, batch: Sequence[_Change], *, is_careful: bool) -> None:
+        # IMMEDIATE takes the write lock before anything is read. So every epoch, version and id that an admission compares is
+        # still current when its rows are written, whatever other processes do.
         connection.run("BEGIN IMMEDIATE")
-        self._appends.begin(connection, is_careful=is_careful)
+        self._appends.begin(connection, is_careful=is_careful)  # inside the transaction: no other process commits after it
         for change in batch:
             self._try(connection, change, is_careful=is_careful)
         self._appends.flush(connection)
         connection.run("COMMIT")
-        self._appends.end(connection)
+        self._appends.end(connection)  # after the commit, which changes the version that it remembers
 
     def _translated(self, exc: Exception) -> Exception:
         is_refusal = isinstance(exc, ValueError)  # a change may refuse what it was given
@@ -216,8 +223,8 @@ class Writer:
         return exc if is_ours else translated(exc, self._place.path)
 
     def _give_up(self, exc: Exception) -> None:
-        """Throw the connection away, unless another process had the lock and nothing was begun."""
-        self._appends.forget()
+        """Close the connection, unless another process held the lock and no transaction has begun."""
+        self._appends.forget()  # what it remembers was not committed
         connection = self._connection
         if connection is not None and isinstance(exc, apsw.BusyError) and not connection.in_transaction:
             return
@@ -234,6 +241,8 @@ class Writer:
             except LedgerError as exc:
                 change.outcome = _Failed(exc)
             return
+        # Flush before the savepoint: rolling back to it must undo this change only, not the appends that were admitted before
+        # it. Forget, because the change may alter the threads that are remembered.
         self._appends.flush(connection)
         self._appends.forget()
         connection.run("SAVEPOINT change")
@@ -246,10 +255,10 @@ class Writer:
         except FATAL:
             raise
         except Exception as exc:  # noqa: BLE001 (the caller gets it)
-            self._appends.forget()
+            self._appends.forget()  # its pending rows too: the next flush must not write them
             connection.run("ROLLBACK TO change")
             change.outcome = _Failed(self._translated(exc))
-        connection.run("RELEASE change")
+        connection.run("RELEASE change")  # also after ROLLBACK TO, which leaves the savepoint open
 
     def _decided(self, connection: Connection, change: _Change) -> Any:
         """Make a change that raises before it writes anything, or not at all."""
@@ -262,6 +271,7 @@ class Writer:
             self._connection = connect(self._place)
             self._connection.set_wal_hook(self._count_log)
             self._appends = Appends()  # versions that another connection gave mean nothing to this one
+        # Before anything is read or acknowledged: a sync may have failed (see the top of this file).
         if self._is_suspect:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._is_suspect = False
@@ -269,22 +279,22 @@ class Writer:
 
     def _count_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
         if pages < self._log_pages:
-            self._copy_at = _LOG_PAGES  # it has begun anew
+            self._copy_at = _LOG_PAGES  # SQLite has started again at the beginning of the log
         self._log_pages = pages
         return apsw.SQLITE_OK
 
     def _copy_log(self) -> None:
-        """Copy the log into the file when it has grown, so that it begins anew; after the callers were told."""
+        """Checkpoint the log when it has grown: copy it into the file, so that SQLite can start again at its beginning."""
         if self._connection is None or self._log_pages < self._copy_at:
             return
-        # A log that has grown much further is held by readers who take turns: then stop new ones for a moment.
+        # A log that has grown much further is held by overlapping readers. RESTART makes new readers wait for a moment.
         mode = apsw.SQLITE_CHECKPOINT_RESTART if self._log_pages > 4 * _LOG_PAGES else apsw.SQLITE_CHECKPOINT_PASSIVE
         self._copy_at = self._log_pages + _LOG_PAGES
         try:
             self._connection.set_busy_timeout(_PATIENCE)
             self._connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
-            pass  # another process does it, or a reader has not finished: next time
+            pass  # another process checkpoints, or a reader has not finished: try again when the log has grown
         except apsw.Error as exc:
             self._give_up(exc)
             return

@@ -38,7 +38,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast._models import HeldModel, Patience, ask_in_turn
+from antiphon.patterns.cast._models import HeldModel, Outages, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
@@ -323,6 +323,7 @@ class Cast:
         Raises:
             CastError: there is no such agent, or it exists and is given tools of its own.
             RefusedError: its models do not answer, after all retries.
+            StoppedError: they do not answer because of something outside, or a budget is spent; the request stays open.
             ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
@@ -352,11 +353,16 @@ class Cast:
         agent = cast("AbstractAgent[Any, Any]", spec.agent)
         capabilities: list[AbstractCapability[Any]] = [*self.tools_of(spec).guarded, *self._capabilities]
         if not _has_durability(agent):
-            capabilities.insert(0, self._durability(spec.name, None if deps is None else _telling(deps)))
+            capabilities.insert(0, self._durability(spec.name, None if deps is None else _telling(deps), self._outages(spec)))
         told = "\n\n".join(text for text in (spec.instructions, instructions) if text) or None
         return await agent.run(prompt, instructions=told, deps=spec.deps, capabilities=capabilities, **given)
 
-    def _durability(self, name: str | None, handler: EventStreamHandler[Any] | None) -> LedgerDurability[Any]:
+    def _outages(self, spec: AgentSpec, model: str | None = None) -> Outages:
+        return Outages(patience=self.patience, who=spec.name, is_last=model == spec.models[-1])
+
+    def _durability(
+        self, name: str | None, handler: EventStreamHandler[Any] | None, outages: Outages
+    ) -> LedgerDurability[Any]:
         return LedgerDurability[Any](
             self.ledger,
             budget=self.budgets.run,
@@ -364,6 +370,7 @@ class Cast:
             live=self.live,
             event_stream_handler=handler,
             name=name,
+            outages=outages,
         )
 
     def tools_of(self, spec: AgentSpec) -> AgentTools:
@@ -397,7 +404,7 @@ class Cast:
         own = tuple(id(tool) for tool in toolset)  # tools have no hash; the agent below holds them, so no id is reused
         key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
         if key not in self._agents:
-            durability = self._durability(None, _tell_words if is_heard else None)
+            durability = self._durability(None, _tell_words if is_heard else None, self._outages(spec, model))
             tools = self.tools_of(spec)
             self._agents[key] = Agent(
                 self.model(model),

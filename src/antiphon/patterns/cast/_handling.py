@@ -1,9 +1,10 @@
 """What the handlers of all patterns share: the run around a handler, messages that stay open, and calls that are closed.
 
 A handler that cannot continue here may continue later, or in another program: after a person has settled or approved something
-(`ParkedError`), or in a program with the toolkit that guards the tools (`UnguardedToolError`). If the handler just raised that
-error, it would be the final answer. Inside `left_open` the message stays open instead: the caller gets the error, and the same
-request continues from there, in this process or the next.
+(`ParkedError`), has put right what failed outside or given a new budget (`StoppedError`), or in a program with the toolkit
+that guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside
+`left_open` the message stays open instead: the caller gets the error, and the same request continues from there, in this
+process or the next. Why it stopped is a row beside the message, `STOPPED`, which is open until the thread is resumed.
 """
 
 from __future__ import annotations
@@ -14,35 +15,63 @@ import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, cast
 
 from antiphon.agents import LedgerRun, ledger_run
-from antiphon.errors import DeliveryError, ParkedError, UnguardedToolError
+from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError
 from antiphon.ledger import Tailed
-from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages.keys import stop_id
+from antiphon.messages.long_values import cut_text
 from antiphon.runtime import Context
+from antiphon.runtime.extending import STOP, STOPPED, begun, unused
 
 # ---------------------------------------------------------------- messages that stay open
 
 
 RESTS: Final = (ParkedError, UnguardedToolError)
-"""The errors that leave a message open."""
+"""The errors that leave a message open; a `StoppedError` is a `ParkedError`."""
+_LONGEST: Final = 4000
+"""Bytes of a reason that are kept."""
 
 
 @asynccontextmanager
 async def left_open(context: Context) -> AsyncGenerator[None]:
-    """Leave the message open if the block must wait for a person, or for a program with the toolkit.
+    """Leave the message open if the block must wait for a person, or for a program with the toolkit, or was stopped.
 
     Raises:
         ParkedError, UnguardedToolError: it must wait; the caller gets the same error.
+        StoppedError: something outside failed, or a budget is spent; so does the caller.
     """
     try:
-        yield
+        try:
+            yield
+        except BudgetExceededError as exc:
+            if exc.limit is None:
+                raise  # a limit of the program, which nobody can raise from outside
+            raise stopped_by_budget(exc) from exc
     except RESTS as exc:
         if not context.is_answered:
+            if isinstance(exc, StoppedError) and exc.row is None:
+                await _write_stop(context, exc)  # before the caller gets the error: whoever is told can read why
             context.leave_open(exc)
         raise
+
+
+def stopped_by_budget(error: BudgetExceededError) -> StoppedError:
+    """Return the error of work that goes on when it gets a new budget."""
+    return StoppedError(error.reason, error.address, cause=error.code)
+
+
+async def _write_stop(context: Context, error: StoppedError) -> None:
+    thread_id, about = context.thread_id or "", context.course.invocation_id
+    number = await unused(context.ledger, thread_id, partial(stop_id, about), 1)
+    said: dict[str, Json] = {"reason": cut_text(error.reason, _LONGEST), "code": error.cause}
+    row = begun(STOP, stop_id(about, number), thread_id=thread_id, parent_id=about, arguments=said)
+    await context.journal.write(thread_id, [row])
+    error.row = row.invocation_id
 
 
 # ---------------------------------------------------------------- the run around a handler
@@ -94,6 +123,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
 
     Raises:
         ParkedError: a person must settle or approve something.
+        StoppedError: something outside failed, or a budget is spent.
         HistoryMismatchError, LedgerError: as in every run.
     """
     async with left_open(context), ledger_run(context) as run:
@@ -107,8 +137,16 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
         context.mark(status="processing", pattern=pattern, unless_held=True)
         try:
             yield here
-        except RESTS:
-            await run.journal.write(run.thread_id, (), status_unless_held="waiting", pattern=pattern)
+        except BudgetExceededError as exc:
+            is_stopped = exc.limit is not None
+            if is_stopped:
+                await run.journal.write(run.thread_id, (), status_unless_held=STOPPED, pattern=pattern)
+            else:
+                context.mark(status="failed", pattern=pattern, unless_held=True)
+            raise
+        except RESTS as exc:
+            status = STOPPED if isinstance(exc, StoppedError) else "waiting"
+            await run.journal.write(run.thread_id, (), status_unless_held=status, pattern=pattern)
             raise
         except DeliveryError:
             context.mark(status="failed", pattern=pattern, unless_held=True)

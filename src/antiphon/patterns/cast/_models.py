@@ -3,6 +3,12 @@
 `HeldModel` wraps a model. A request waits for a slot after its intent was recorded, so its thread may be paused meanwhile:
 then another request gets the slot, and the first waits again when the thread resumes. `ask_in_turn` retries a model where
 that may help, then asks the next one; if none answers, it raises one error.
+
+**Outside causes.** A provider that is down, a key that is missing or refused, an answer in a wrong protocol: none of that is
+the end of the work (`is_outside`). The request of the last model stays open then, with a row for each attempt that failed, and
+the caller gets a `StoppedError`. When the thread is resumed, the same request is made again, and nothing before it. The
+failure of a model that has a fallback is the outcome of its request: otherwise it would be asked again after the fallback
+answered.
 """
 
 from __future__ import annotations
@@ -29,8 +35,16 @@ from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
 from antiphon.agents import current_run
-from antiphon.agents.extending import is_recorded
-from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.agents.extending import is_outcome, is_outside, is_recorded, is_tried, may_pass
+from antiphon.errors import (
+    AntiphonError,
+    DeliveryError,
+    EffectFailedError,
+    LedgerError,
+    RefusedError,
+    StoppedError,
+    ToolServerError,
+)
 from antiphon.protocol import ErrorCode
 
 # ---------------------------------------------------------------- retries and fallbacks
@@ -61,44 +75,83 @@ class Patience(BaseModel):
     """How many concurrent requests a model gets, from all threads together."""
 
 
+class Outages(BaseModel):
+    """What becomes of a model request that fails because of something outside, for `LedgerDurability`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    patience: Patience
+    who: str
+    is_last: bool
+    """Whether no other model is asked if this one fails."""
+
+    def pause(self, error: Exception, failures: int) -> float | None:
+        """Return the seconds after which the model is asked again; None: it is not asked again."""
+        return None if failures >= self.patience.attempts or not may_pass(error) else _wait(error, failures, self.patience)
+
+    def stop(self, error: Exception) -> StoppedError | None:
+        """Return the error that leaves the request open; None: `error` is its outcome."""
+        return _stopped(error, self.who) if self.is_last and is_outside(error) else None
+
+
+def _stopped(error: Exception, who: str) -> StoppedError:
+    reason = str(error) if isinstance(error, _KNOWN) else f"{type(error).__qualname__}: {error}"
+    return StoppedError(f"the model of {who!r} cannot be asked: {reason}", cause=ErrorCode.AGENT_ERROR)
+
+
 async def ask_in_turn(
-    models: Sequence[ModelT], ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience, *, who: str
+    models: Sequence[ModelT],
+    ask: Callable[[ModelT], Awaitable[AnswerT]],
+    patience: Patience,
+    *,
+    who: str,
+    is_request: bool = False,
 ) -> AnswerT:
     """Ask one model after the other, with retries where that may help, and return the first answer.
 
+    `is_request`: `ask` makes one request, and not the run of an agent, which may fail by itself.
+
     Raises:
         RefusedError: no model answers (AGENT_ERROR); `retryable` says whether it may help to try later.
+        StoppedError: no model answers, because of something outside.
         DeliveryError, LedgerError: another cause: a person must be asked, the thread has ended, the disk is full.
     """
     failure: Exception = RuntimeError("there is no model")
     for model in models:
         try:
-            return await _asked(model, ask, patience)
+            return await _asked(model, ask, patience, is_request=is_request)
         except Exception as exc:
-            if not isinstance(exc, _KNOWN) and not is_recorded(exc):
+            if not isinstance(exc, _KNOWN) and not is_recorded(exc) and not (is_request and is_outside(exc)):
                 raise
             _raise_if_not_about_models(exc)
             failure = exc
+    is_missing = is_outside(failure) and isinstance(failure, AntiphonError)  # a key, a package: found before any request
+    is_failed_request = is_request and is_outside(failure) and not is_outcome(failure)
+    if current_run() is not None and (is_missing or is_failed_request):  # else nothing stays open that could go on
+        raise _stopped(failure, who) from failure
     said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
     details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
     reason = f"the agent cannot answer: {said}"
     raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
 
 
-async def _asked(model: ModelT, ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience) -> AnswerT:
+async def _asked(
+    model: ModelT, ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience, *, is_request: bool
+) -> AnswerT:
     attempt = 1
     while True:
         try:
             return await ask(model)
-        except AgentRunError as exc:
-            if attempt == patience.attempts or not _is_retryable(exc):
+        except Exception as exc:
+            is_useful = may_pass(exc) if is_request else isinstance(exc, AgentRunError) and _is_retryable(exc)
+            if attempt == patience.attempts or not is_useful or is_tried(exc):
                 raise
             await asyncio.sleep(_wait(exc, attempt, patience))
             attempt += 1
 
 
 def _raise_if_not_about_models(error: Exception) -> None:
-    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError)
+    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError | ToolServerError)
     if is_about_delivery or isinstance(error, LedgerError):
         raise error
 

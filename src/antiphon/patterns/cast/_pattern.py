@@ -14,7 +14,7 @@ from pydantic_ai import ModelRetry, Tool
 
 from antiphon import protocol
 from antiphon.agents import current_run
-from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
+from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
@@ -33,7 +33,7 @@ class Outcome:
 
     thread_id: str
     status: str
-    """completed or failed; some patterns have more."""
+    """completed, failed, or stopped if something outside failed: the thread goes on when it is resumed. Some have more."""
     response: str | None = None
     """The answer, if there is one."""
     error_code: str | None = None
@@ -47,11 +47,13 @@ class Outcome:
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
-    """Return the outcome of a failed task.
+    """Return the outcome of a failed or stopped task.
 
     Raises:
         ParkedError, HistoryMismatchError: it has not failed: a person must settle something, or the program has changed.
     """
+    if isinstance(error, StoppedError):
+        return Outcome(thread_id, "stopped", error_code=error.cause, error_message=error.reason)
     if isinstance(error, ParkedError | HistoryMismatchError):
         raise error
     return Outcome(thread_id, "failed", error_code=error.code, error_message=error.reason)
@@ -189,6 +191,8 @@ class Pattern(ABC):
         async def ask(task: str) -> Any:
             run = current_run()
             outcome = await (self.run(task) if run is None else self.run_inside(task, run.thread_id))
+            if outcome.status == "stopped" and run is not None:  # the caller stops too, and both are resumed
+                raise StoppedError(outcome.error_message or "", cause=outcome.error_code or StoppedError.code)
             if outcome.status != "completed":
                 raise ModelRetry(f"{name} has failed: {outcome.error_message}")
             return (outcome.response or "") if outcome.data is None else outcome.data

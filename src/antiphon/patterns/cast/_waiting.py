@@ -1,4 +1,4 @@
-"""Waiting: what a thread waits for that only a person can give, an approval or the outcome of a parked call.
+"""Waiting: what a thread waits for that only a person can give: an approval, the outcome of a parked call, or what failed.
 
 Each `Waiting` has the commands to type. It is read from the open calls of the thread, so any process can tell.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from antiphon.agents.extending import APPROVE
 from antiphon.agents.toolkit import Approval
-from antiphon.errors import WithdrawnError
+from antiphon.errors import BudgetExceededError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.protocol import PHASES
-from antiphon.runtime.extending import PARK
+from antiphon.runtime.extending import PARK, stopped_error, stops_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class Waiting:
     commands: tuple[str, ...]
     """The commands to run, in order; if there are alternatives, the first."""
     is_answered: bool = False
-    """Whether it can continue as it is: the approval has expired, and the model is told."""
+    """Whether it can continue as it is: the approval has expired, and the model is told; or what failed may work again."""
+    stopped_by: str | None = None
+    """The code of what failed outside, if that has stopped it; None: a person must decide something."""
 
     @property
     def text(self) -> str:
@@ -46,7 +48,7 @@ async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
         LedgerError: the ledger cannot be read.
     """
     rows = await ledger.open_calls(thread_id)
-    return _approval(_questions(rows, thread_id), thread_id) or _settlement(rows, thread_id)
+    return _approval(_questions(rows, thread_id), thread_id) or _settlement(rows, thread_id) or _stop(rows, thread_id)
 
 
 async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
@@ -91,6 +93,16 @@ def _call(approval: Approval) -> str:
     if approval.agent in PHASES:
         return f"{approval.tool!r} in the {approval.agent} phase"
     return f"{approval.tool!r} of {approval.agent!r}"
+
+
+def _stop(rows: Sequence[Record], thread_id: str) -> Waiting | None:
+    """Return why something outside has stopped a thread. After a spent budget, it needs a new one."""
+    for row in stops_in(rows):
+        error = stopped_error(row.message)
+        budget = " --budget NAME=NUMBER" if error.cause == BudgetExceededError.code else ""
+        command = f"antiphon resume {thread_id}{budget}"
+        return Waiting(error.reason, (command,), is_answered=True, stopped_by=error.cause)
+    return None
 
 
 def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:

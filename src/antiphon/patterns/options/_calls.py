@@ -111,6 +111,8 @@ async def complete(
             try:
                 why = await _run_all(setup, left, rule, outcomes)
             except BudgetExceededError as exc:
+                if exc.limit is not None:
+                    raise  # a new budget lets them run: they stay open
                 why = _Why(exc.code, exc.reason)
         results = [_result(call, outcomes.get(call.id) or _failed(call, why)) for call in left]
         stored = await _append(run, with_taint(run, results))

@@ -89,7 +89,7 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
                 publish_live(spec.name, event)
             return stream.get()
 
-    return _decided(await ask_in_turn(spec.models, ask, members.patience, who=spec.name))
+    return _decided(await ask_in_turn(spec.models, ask, members.patience, who=spec.name, is_request=True))
 
 
 def _definition(tool: Tool) -> ToolDefinition:

@@ -1,7 +1,9 @@
 """The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
-A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers with
-an error: the phase notifies the supervisor, which restarts the manager.
+A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the request stays open
+and the thread stops until it is resumed; a client that asks an agent directly gets an error. If the agent itself fails,
+because its model does not answer as it must, the manager answers with an error: the phase notifies the supervisor, which
+restarts it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pydantic_ai.run import AgentRunResult
 from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
-from antiphon.errors import RefusedError, WithdrawnError
+from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
 from antiphon.patterns.cast import RESTS, Hear, left_open, model_messages, read_history, untrusted_source, user_content
 from antiphon.patterns.postchain._chain import Chain
@@ -56,7 +58,7 @@ class AgentManagerActor(Actor):
         """Ask the agent."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
-        async with left_open(context):
+        async with self._for_caller(context, phase):
             result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
         context.rest()  # in a thread, it gives one answer in a turn
         return protocol.AgentResponse(result=result, processing_time=_since(began))
@@ -66,7 +68,7 @@ class AgentManagerActor(Actor):
         """Answer as the named agent; with `stream`, send the words while they arrive."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
-        async with left_open(context):
+        async with self._for_caller(context, phase):
             if not request.stream:
                 result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
             else:
@@ -149,6 +151,22 @@ class AgentManagerActor(Actor):
             if await self._chain.gates.is_over(thread_id):
                 raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
             raise
+
+    @asynccontextmanager
+    async def _for_caller(self, context: Context, phase: protocol.Phase) -> AsyncGenerator[None]:
+        """Answer a client that asks directly with an error if something outside fails: no thread runs that could be resumed.
+
+        Raises:
+            RefusedError: something outside fails.
+        """
+        async with left_open(context):
+            try:
+                yield
+            except StoppedError as exc:
+                if context.message.parent_id is not None:
+                    raise
+                details = {"agent_id": agent_of(phase), "details": exc.reason}
+                raise RefusedError(exc.reason, exc.cause, details=details, retryable=True) from exc
 
     async def _config(
         self, phase: protocol.Phase, about: protocol.AgentContext | None, context: Context

@@ -56,6 +56,7 @@ from antiphon.patterns.postchain._protocol import (
 )
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.runtime import Backoff, Supervision, System
+from antiphon.runtime.extending import STOPPED
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
@@ -69,6 +70,7 @@ PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
 )
 _RESTING = frozenset(error.code for error in RESTS)
 """The error codes of a thread that is paused until a person decides, or its own program continues it."""
+_ENDED = frozenset({"completed", "failed", "terminated"})
 _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05), heartbeat=5.0)
 """A manager that does not answer for 15 s counts as hung. `ChainConfig.timeout` limits models."""
 
@@ -77,7 +79,8 @@ _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05)
 class ChainResult(Outcome):
     """The result of a turn.
 
-    Its status is completed, failed or terminated; or paused, with the code PARKED, if a person must approve or settle
+    Its status is completed, failed or terminated; stopped, if something outside failed or a budget is spent: then the error
+    says what, and the thread goes on when it is resumed; or paused, with the code PARKED, if a person must approve or settle
     something: then `error_message` says what, and which command to run. The code UNGUARDED_TOOL means that only a program
     with the toolkit of the thread can continue.
     """
@@ -88,7 +91,7 @@ class ChainResult(Outcome):
     @property
     def is_final(self) -> bool:
         """Whether the thread has ended, or waits for a person."""
-        return self.status in {"completed", "failed", "terminated"} or self.error_code in _RESTING
+        return self.status in {*_ENDED, STOPPED} or self.error_code in _RESTING
 
 
 class PostChain(Pattern):
@@ -227,7 +230,7 @@ class PostChain(Pattern):
             answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:
             outcome = failed(thread_id, exc)
-            return ChainResult(thread_id, "failed", error_code=outcome.error_code, error_message=outcome.error_message)
+            return ChainResult(thread_id, outcome.status, error_code=outcome.error_code, error_message=outcome.error_message)
         return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
@@ -260,7 +263,7 @@ class PostChain(Pattern):
                 stirred.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._chain.at_work.get(thread_id)
-        if idle is not None and result.error_code not in _RESTING:
+        if idle is not None and result.status in _ENDED:
             await idle.wait()  # the caller may close the chain next, and then no work may be open
         return result
 
@@ -269,7 +272,7 @@ class PostChain(Pattern):
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
-            return ChainResult(thread_id, life.status, outputs=life.outputs or {}, **parked)
+            return replace(ChainResult(thread_id, life.status, outputs=life.outputs or {}), **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
             match record.message.parts if record.message.lane == "control" else ():
                 case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
@@ -292,9 +295,15 @@ class PostChain(Pattern):
     # ------------------------------------------------------------ the life of a thread
 
     async def create(
-        self, text: str, *, user_id: str = "user", metadata: Mapping[str, Any] | None = None, id: str | None = None
+        self,
+        text: str,
+        *,
+        user_id: str = "user",
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        thread_id: str | None = None,
     ) -> str:
-        """Create a thread for a question, and return its id. The same `id` gives the same thread.
+        """Create a thread for a question, and return its id; `thread_id` chooses it. The same `id` gives the same thread.
 
         Raises:
             RefusedError: the question or its metadata is TOO_LARGE.
@@ -302,7 +311,7 @@ class PostChain(Pattern):
         check_input(text, self.config.input_limit)
         check_about(user_id, metadata)
         message_id = id or current_port().new_id()
-        thread_id = thread_of_message(message_id)
+        thread_id = thread_id or thread_of_message(message_id)
         request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
@@ -362,8 +371,11 @@ class PostChain(Pattern):
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
-        """Return why a thread must wait for a person, or for another program; empty: it need not."""
-        if (waiting := await waiting_for(self.ledger, thread_id)) is not None:
+        """Return why a thread must wait for a person, or for another program, or has stopped; empty: it need not."""
+        waiting = await waiting_for(self.ledger, thread_id)
+        if waiting is not None and waiting.stopped_by is not None:
+            return {"status": STOPPED, "error_message": waiting.reason, "error_code": waiting.stopped_by}
+        if waiting is not None:
             return {"error_message": waiting.text, "error_code": ParkedError.code}
         why = await self._lacks(thread_id, life)
         return {} if why is None else {"error_message": why, "error_code": UnguardedToolError.code}

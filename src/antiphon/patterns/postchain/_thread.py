@@ -28,6 +28,7 @@ from antiphon.patterns.postchain._context import ChainContext, items_to, operati
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
 from antiphon.patterns.postchain._protocol import CLIENT, AskChain, ChainAnswered, RunThread, SubscribeThread, ThreadSubscribed
 from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime.extending import STOPPED
 
 
 class ThreadActor(Actor):
@@ -91,7 +92,10 @@ class ThreadActor(Actor):
             paused = protocol.ThreadPaused(
                 thread_id=thread_id, paused_at=current_port().now(), current_phase=life.current_phase or "yield"
             )
-            context.mark(status="paused", pattern=PATTERN)
+            # A thread that something outside has stopped is paused for the protocol, and listed as what it is.
+            waiting = await waiting_for(self._chain.ledger, thread_id)
+            is_stopped = waiting is not None and waiting.stopped_by is not None
+            context.mark(status=STOPPED if is_stopped else "paused", pattern=PATTERN)
             await context.reply(paused)
         except BaseException:
             await self._chain.gates.look_again(thread_id)

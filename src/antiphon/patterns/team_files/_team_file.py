@@ -167,11 +167,13 @@ def open_team(
     files: Path | str | None = None,
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     recover: bool = True,
+    budget: AgentBudget | None = None,
+    live: bool = False,
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
-    `model` overrides the models of the file; `files` overrides its folder. `settings` are those of the system, and `recover`
-    is that of every `Pattern`.
+    `model` overrides the models of the file; `files` overrides its folder; `budget` that of a thread. `settings` are those of
+    the system, `recover` is that of every `Pattern`, and `live` that of its `Cast`.
 
     Raises:
         TeamFileError: the file cannot be read, or is invalid; the text says where.
@@ -185,8 +187,9 @@ def open_team(
             "model": model or _beside(team.model, folder),
             "toolkit": _toolkit(team, folder, files),
             "patience": team.patience,
-            "thread_budget": team.budget.as_budget(),
+            "thread_budget": budget or team.budget.as_budget(),
             "recover": recover,
+            "live": live,
         }
         pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
         _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds

@@ -21,7 +21,7 @@ from pydantic_ai.models import ModelRequestContext
 from typing_extensions import override
 
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, RefusedError
+from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._delegation import end_open_calls
@@ -154,6 +154,8 @@ class TeamWorkerActor(Actor):
             except (ParkedError, HistoryMismatchError):
                 raise
             except DeliveryError as exc:
+                if isinstance(exc, BudgetExceededError) and exc.limit is not None:
+                    raise  # a new budget lets it go on
                 await self._fail(transcript, task, exc)
             content = {"operation": done.operation, "payload": done.payload, "human_readable_summary": done.summary}
             await transcript.answer(task, "final", "final", content=content)

@@ -166,6 +166,8 @@ class ControllerActor(_Agent):
                     async with within_deadline(query):
                         said = await control.policy(query, assigner)
                 except (RefusedError, BudgetExceededError) as exc:
+                    if isinstance(exc, BudgetExceededError) and exc.limit is not None:
+                        raise  # a new budget lets it go on
                     await _end_late(exc, context, query, *assigner.given)
                     return error_to(query, control.name, exc)
         return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)

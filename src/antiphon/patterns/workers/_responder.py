@@ -81,6 +81,8 @@ class Responder:
                 async with _limits_of(message), ticket or nullcontext(), self._reports(message):
                     await self._work(message, answer, is_said=is_said, history=history)
             except (RefusedError, BudgetExceededError) as exc:
+                if isinstance(exc, BudgetExceededError) and exc.limit is not None:
+                    raise  # a new budget lets it go on
                 answer = error_to(message, self.name, exc, of=answer)
         return answer, taint.untrusted
 

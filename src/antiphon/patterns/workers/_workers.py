@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 from typing_extensions import override
 
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import DeliveryError, UndeliverableError
+from antiphon.errors import DeliveryError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
 from antiphon.patterns.cast import (
@@ -24,6 +24,7 @@ from antiphon.patterns.cast import (
     PatternOptions,
     Task,
     TaskInput,
+    failed,
     known_by,
     read_answer,
 )
@@ -146,7 +147,10 @@ class Workers(Pattern):
         message_id = known_by("query", thread_id, *given.identity)
         await given.hand_over(self.system, thread_id, message_id)
         query = StructuredMessage.create_query(given.text, "user", self.controller, task_id=thread_id, message_id=message_id)
-        answer = await self.send(query)
+        try:
+            answer = await self.send(query)
+        except StoppedError as exc:
+            return failed(thread_id, exc)
         if answer.message_type != MessageType.ERROR:
             said = await read_answer(self.ledger, thread_id, partial(_is_answer, message_id))
             return Outcome(thread_id, "completed", answer.content, messages=said)

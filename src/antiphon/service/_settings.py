@@ -1,0 +1,349 @@
+"""What a thread was run with: recorded in the thread, recalled when it continues, compared with what is there now.
+
+A row of its own (`SETTINGS`, in the lane `effect`) has the model, the configuration, the team file, the folder of files, the
+task and the budget. The last one counts. It is data: nothing in it is executed. A file is recorded by its path, its hash and
+its text, without secrets; the text is for people, and for a configuration of phases, which is only data itself. Code and
+commands run from a file of this machine with the recorded hash, if this user trusts it (`_trust.py`): whoever wrote the ledger
+has no say.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from antiphon.agents.config import read_config, read_small
+from antiphon.errors import BudgetNeededError, ChainConfigError, OwnedError, SettingsError, SetupError, TeamFileError
+from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
+from antiphon.messages import RUNTIME_POLICY, DataPart, JsonObject, Message, PartsPayload, thaw
+from antiphon.service._models import choose_model
+from antiphon.service._trust import digest_of, is_trusted, is_trusted_content, trust_content, trust_folder
+
+if TYPE_CHECKING:
+    from antiphon.agents import AgentBudget
+    from antiphon.patterns.postchain import ChainConfig
+    from antiphon.runtime import System
+
+_SETTINGS: Final = "SETTINGS"
+_BUDGETS: Final = ("requests", "tool_calls", "tokens", "cost", "seconds")
+_SHOWN: Final = 40
+"""Lines of a difference that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedFile:
+    """A file that a thread was run with."""
+
+    path: str
+    digest: str
+    text: str
+    """Without secrets."""
+
+    @classmethod
+    def read(cls, path: Path) -> UsedFile:
+        """Read a file.
+
+        Raises:
+            SetupError: it cannot be read.
+        """
+        try:
+            data = read_small(path)
+        except (OSError, ValueError) as exc:
+            raise SetupError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        return cls(str(path.resolve()), digest_of(data), STANDARD_REDACTION.text(data.decode(errors="replace")))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text is all of the file: nothing in it was secret."""
+        return digest_of(self.text.encode()) == self.digest
+
+    def difference(self) -> str:
+        """Return how the file on this machine differs from the recorded one, for people; empty: it does not."""
+        try:
+            now = UsedFile.read(Path(self.path))
+        except SetupError as exc:
+            return str(exc)
+        if now.digest == self.digest:
+            return ""
+        lines = difflib.unified_diff(
+            self.text.splitlines(), now.text.splitlines(), "as the thread has it", "as it is now", lineterm="", n=1
+        )
+        return "\n".join(list(lines)[:_SHOWN]) or "secrets in it have changed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a thread was run with."""
+
+    model: str | None = None
+    """The model that was chosen; of a team, the one that overrides those of its file."""
+    config: UsedFile | None = None
+    team: UsedFile | None = None
+    files: str | None = None
+    """The folder that a team works on, if it was given beside the team file."""
+    task: str | None = None
+    """The last task of a team."""
+    documents: tuple[str, ...] = ()
+    """The documents that were added for it; the ledger has them."""
+    budget: Mapping[str, float] | None = None
+    """The budget of the thread, if one was given for it."""
+
+    @classmethod
+    def of_team(
+        cls, team: Path, task: str, *, model: str | None, files: Path | None, budget: Mapping[str, float] | None
+    ) -> RunSettings:
+        """Return the settings of a task for a team.
+
+        Raises:
+            TeamFileError: the team file cannot be read.
+        """
+        folder = None if files is None else str(files.resolve())
+        try:
+            file = UsedFile.read(team)
+        except SetupError as exc:
+            raise TeamFileError(str(exc)) from exc
+        return cls(model=model, team=file, files=folder, task=task, budget=budget)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object, without what is not set."""
+        said = {
+            "model": self.model,
+            "config": _file_json(self.config),
+            "team": _file_json(self.team),
+            "files": self.files,
+            "task": self.task,
+            "documents": list(self.documents) or None,
+            "budget": None if self.budget is None else dict(self.budget),
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    def agent_budget(self) -> AgentBudget | None:
+        """Return the budget of the thread; None: the one of its file, or none."""
+        from antiphon.agents import AgentBudget  # noqa: PLC0415 (only where it is used)
+
+        if self.budget is None:
+            return None
+        given: dict[str, Any] = dict(self.budget)
+        if "cost" in given:
+            given["cost"] = Decimal(str(given["cost"]))
+        return AgentBudget(**given)
+
+
+def _file_json(file: UsedFile | None) -> dict[str, str] | None:
+    return None if file is None else {"path": file.path, "digest": file.digest, "text": file.text}
+
+
+def _file_of(said: Any) -> UsedFile | None:
+    if not isinstance(said, dict):
+        return None
+    form = cast("dict[str, Any]", said)
+    return UsedFile(str(form["path"]), str(form["digest"]), str(form["text"]))
+
+
+# ---------------------------------------------------------------- in the thread
+
+
+async def settings_of(ledger: Ledger, thread_id: str) -> RunSettings | None:
+    """Return what a thread was last run with; None if it does not say.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    rows = await _rows(ledger, thread_id)
+    return None if not rows else _settings_in(rows[-1])
+
+
+async def _rows(ledger: Ledger, thread_id: str) -> list[Record]:
+    """Return the rows of settings. Only the runtime writes in that lane: what was imported is talk."""
+    found = await ledger.by_correlation(_SETTINGS, thread_id=thread_id)
+    return [row for row in found if row.message.lane == "effect" and row.message.policy == RUNTIME_POLICY]
+
+
+def _settings_in(row: Record) -> RunSettings | None:
+    match row.message.parts:
+        case (DataPart(data=JsonObject() as form),):
+            said: Any = thaw(form).get("data") or {}
+        case _:
+            return None
+    budget = said.get("budget")
+    return RunSettings(
+        model=said.get("model"),
+        config=_file_of(said.get("config")),
+        team=_file_of(said.get("team")),
+        files=said.get("files"),
+        task=said.get("task"),
+        documents=tuple(said.get("documents") or ()),
+        budget=None if budget is None else checked_budget({str(name): float(value) for name, value in budget.items()}),
+    )
+
+
+async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings, system: System | None = None) -> None:
+    """Record what a thread is run with, unless its last row says the same.
+
+    `system` is the one that runs it; without it, the thread must be new. A thread that another living host has is left alone.
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    rows = await _rows(ledger, thread_id)
+    data: dict[str, Any] = STANDARD_REDACTION.value(settings.to_json())
+    if rows and _settings_in(rows[-1]) == settings:
+        return
+    said = PartsPayload(parts=(DataPart(data={"type": _SETTINGS, "data": data}),))
+    row = Message(
+        id=f"{thread_id}@settings{len(rows) + 1}",
+        policy=RUNTIME_POLICY,
+        payload=said,
+        thread_id=thread_id,
+        correlation_id=_SETTINGS,
+        lane="effect",
+    )
+    if system is None:
+        await ledger.append(thread_id, [row])
+        return
+    with suppress(OwnedError):  # the other host runs it with its own settings
+        await system.append_note(thread_id, row)
+
+
+# ---------------------------------------------------------------- what is used now
+
+
+def chosen_model(name: str | None) -> str | None:
+    """Return the name of the model that is chosen: by the caller, the environment or `antiphon.toml`, else the best installed.
+
+    Raises:
+        ConfigError: `antiphon.toml` is wrong.
+        ModelError: the model cannot be used.
+    """
+    return name or os.environ.get("ANTIPHON_MODEL") or read_config().model or choose_model(None).name
+
+
+def chain_config(settings: RunSettings) -> Path | ChainConfig | None:
+    """Return the configuration of the phases that a thread was run with: the file if it is the same, else its recorded text.
+
+    Raises:
+        SettingsError: the file has changed, and the recorded text is not whole.
+        ChainConfigError: the recorded text is no configuration.
+    """
+    from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (only where it is used)
+
+    file = settings.config
+    if file is None:
+        return None
+    difference = file.difference()
+    if not difference:
+        return Path(file.path)
+    if not file.is_whole:
+        raise SettingsError(f"the configuration {file.path} is not what the thread was run with: {difference}", "--config")
+    try:
+        return ChainConfig.model_validate(tomllib.loads(file.text))
+    except ValueError as exc:
+        raise ChainConfigError(f"{file.path}, as the thread has it: {exc}") from exc
+
+
+def team_path(settings: RunSettings) -> Path:
+    """Return the team file that a thread was run with, if it is the same and this user trusts what it runs.
+
+    Raises:
+        SettingsError: it has changed or is gone, or its commands or its folder are not trusted.
+        TeamFileError: it cannot be read.
+    """
+    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+
+    file = settings.team
+    if file is None:
+        raise SettingsError("the thread does not say which team file it was run with", "--team")
+    if difference := file.difference():
+        raise SettingsError(f"the team file is not what the thread was run with:\n{difference}", "--team")
+    path = Path(file.path)
+    if _runs_code(TeamFile.read(path)) and not is_trusted_content(_data(path)):
+        reason = f"{path} runs commands, and you have not run or trusted it"
+        raise SettingsError(f"{reason}: look at it first", "--team")
+    if settings.files is not None and not is_trusted(Path(settings.files)):
+        raise SettingsError(f"the thread works on the folder {settings.files}, which you have not given to a team", "--files")
+    return path
+
+
+def trust_named(team: Path, files: Path | None) -> None:
+    """Trust what this user has named: the commands of a team file, and its folder. So the thread can be resumed by its id.
+
+    A list that cannot be written is no reason to refuse the run: it must be named again, then.
+
+    Raises:
+        TeamFileError: the file cannot be read, or is invalid.
+    """
+    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+
+    with suppress(SetupError):
+        if _runs_code(TeamFile.read(team)):
+            trust_content(_data(team), team)
+        if files is not None:
+            trust_folder(files)
+
+
+def _runs_code(team: Any) -> bool:
+    return any(server.command for server in team.mcp.values())
+
+
+def _data(path: Path) -> bytes:
+    try:
+        return read_small(path)
+    except (OSError, ValueError) as exc:
+        raise TeamFileError(f"{path}: {exc}") from exc
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def read_budget(given: Sequence[str]) -> dict[str, float] | None:
+    """Return a budget from texts such as `requests=20`; None if there are none.
+
+    Raises:
+        SetupError: a text is not of that form.
+    """
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        try:
+            found[name.replace("-", "_")] = float(number)
+        except ValueError:
+            found[name] = -1
+    return checked_budget(found) if found else None
+
+
+def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
+    """Return a budget whose names and numbers are right.
+
+    Raises:
+        SetupError: one is not.
+    """
+    for name, number in budget.items():
+        if name not in _BUDGETS or not number > 0:
+            raise SetupError(f"a budget is NAME=NUMBER, such as requests=20; names are {', '.join(_BUDGETS)}; not {name!r}")
+    whole = {name: int(number) if name in ("requests", "tool_calls", "tokens") else number for name, number in budget.items()}
+    return dict(whole)
+
+
+async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, float] | None) -> None:
+    """Refuse to resume a thread that has spent its budget without a new one: it would stop again at once.
+
+    Raises:
+        BudgetNeededError: it needs one.
+    """
+    from antiphon.patterns.cast import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
+
+    waiting = await waiting_for(ledger, thread_id)
+    if budget is None and waiting is not None and waiting.stopped_by == "BUDGET_EXCEEDED":
+        raise BudgetNeededError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id)
+
+
+def with_changes(settings: RunSettings, **given: Any) -> RunSettings:
+    """Return settings with what a person has given now."""
+    return replace(settings, **{name: value for name, value in given.items() if value is not None})
