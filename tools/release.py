@@ -21,6 +21,7 @@ from antiphon import check, decode
 assert not check(decode([{"role": "user", "content": "Hi"}], "openai-chat"))
 print(antiphon.__version__)
 """
+LACKING = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
 
 
 def run(*command: str | Path) -> str:
@@ -38,7 +39,21 @@ def try_out(archive: Path, folder: Path) -> str:
     run(uv, "venv", "--quiet", "--python", sys.executable, folder)
     run(uv, "pip", "install", "--quiet", "--python", python, f"antiphon[cli,sqlite] @ {archive.as_uri()}")
     run(folder / "bin" / "antiphon", "--help")
-    return run(python, "-I", "-c", USE)
+    version = run(python, "-I", "-c", USE)
+    lacking = ask(folder)
+    if (lacking.returncode, lacking.stderr) != (2, LACKING):
+        sys.exit(f"without the extra `agents`, `antiphon run` says:\n{lacking.stdout}{lacking.stderr}")
+    run(uv, "pip", "install", "--quiet", "--python", python, f"antiphon[all] @ {archive.as_uri()}")
+    answered = ask(folder)
+    if answered.returncode or "gave 391" not in answered.stdout:
+        sys.exit(f"with the extra `all`, `antiphon run` says:\n{answered.stdout}{answered.stderr}")
+    return version
+
+
+def ask(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Ask a question, as a new user does."""
+    command = [folder / "bin" / "antiphon", "run", "What is 17 * 23?", "--model", "scripted"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)  # noqa: S603 (our own command)
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ async def test_hints_for_a_person_name_the_ledger(tmp_path: Path, monkeypatch: p
         assert command_line(ledger, "settle", "a thread", "x") == f"antiphon settle 'a thread' x {place}"
         toolkit = Toolkit()
         toolkit.add(_search, name="search", approval=True, to=["clerk"])
-        with pytest.raises(ParkedError, match=f"`antiphon approve approval-[a-z0-9]+ {place}`"):
+        with pytest.raises(ParkedError, match=f"`antiphon approve approval-[a-z0-9]+ --as NAME {place}`"):
             async with ledger_run("t", ledger=ledger):
                 await toolkit.call("clerk", "search", {"word": "x"})
         monkeypatch.setenv("ANTIPHON_LEDGER", f"sqlite:///{tmp_path}/ledger.db")

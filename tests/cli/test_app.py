@@ -60,7 +60,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     ran = python(f"{hide}from antiphon.__main__ import main; main()")
     imported = python(f"{hide}import antiphon.cli")
 
-    advice = 'the command line needs Typer and Rich: pip install "antiphon[cli]"'
+    advice = 'the command line needs Typer and Rich: pip install "antiphon[all]", or "antiphon[cli]" for work on files only'
     assert (ran.returncode, ran.stderr.decode()) == (1, f"antiphon: {advice}\n")
     assert imported.returncode == 1
     assert imported.stderr.decode().endswith(f"ModuleNotFoundError: {advice}\n")
@@ -76,7 +76,7 @@ def test_without_the_extra_the_import_is_refused(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
 
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "antiphon\[cli\]"') as raised:
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "antiphon\[all\]"') as raised:
         import antiphon.cli  # noqa: F401
 
     assert str(raised.value.name).startswith("rich")

@@ -66,7 +66,11 @@ def test_a_house_file_may_be_longer_than_one_json_value(tmp_path: Path) -> None:
         ('{"a":[{"b":1,"b":2}]}', "stdin: a[0]: the key 'b' stands twice", 2),
         ("[" * 10_000 + "]" * 10_000, "stdin: not JSON: depth limit", 2),
         (USER.encode("utf-16"), "stdin: not UTF-8 (it looks like UTF-16", 2),
-        (b'{"role":"user","content":"\xe9"}', "stdin: not JSON: str is not valid UTF-8", 2),
+        (
+            b'{"role":"user","content":"\xe9"}',
+            "stdin: line 1: not text in UTF-8; if it is Latin-1: iconv -f latin1 -t utf-8",
+            2,
+        ),
         (f"{USER}\n{{", "stdin: line 2: not JSON: ", 2),
         (f'{USER}\n\n{{"a":[{{"b":1,"b":2}}]}}', "stdin: line 3: a[0]: the key 'b' stands twice", 2),
         (f'{USER}\n\n{{"role":"king","content":""}}', "stdin: line 3, role: unknown role 'king'", 1),

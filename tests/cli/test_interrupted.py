@@ -5,15 +5,12 @@ flight at the moment of the kill may be: nobody can know whether its answer arri
 """
 
 import asyncio
-import json
 import os
 import pty
 import random
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,7 +22,8 @@ from typing import Any
 
 import pytest
 from tests.cli.fake_openai import ANSWER, FakeOpenAI, fake_openai
-from tests.cli.running import PLAIN
+from tests.cli.running import COMMAND, PLAIN
+from tests.forked import Forked
 
 from antiphon.ledger import open_ledger
 from antiphon.service import settings_of
@@ -91,33 +89,35 @@ instructions = "You cook."
 """,
 }
 PATTERNS = ("postchain", *TEAMS)
-_PRINTED = re.compile(r"go on with:\s+(antiphon resume [^\r\n]+)")
+_PRINTED = re.compile(r"go on with:\s+python -m antiphon (resume [^\r\n]+)")
 
 
 @dataclass
 class Terminal:
     """A command in a terminal: what a person sees, and can type."""
 
-    zygote: "Zygote"
     arguments: list[str]
     environment: dict[str, str]
     folder: Path
     seen: bytes = b""
-    process: int = 0
     exit_code: int | None = None
+    _process: Forked | None = field(default=None, repr=False)
     _ours: int = field(default=0, repr=False)
     _reader: threading.Thread | None = field(default=None, repr=False)
 
     def start(self) -> "Terminal":
         self._ours, theirs = pty.openpty()
-        self.process = self.zygote.start(self.arguments, self.environment, self.folder, os.ttyname(theirs))
-        threading.Thread(target=self._until_ended, args=(theirs,), daemon=True).start()
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        environment = {**PLAIN, **self.environment}
+        command = [*COMMAND, *self.arguments]
+        self._process = Forked(command, cwd=self.folder, env=environment, start_new_session=True, **streams)
+        threading.Thread(target=self._until_ended, args=(self._process, theirs), daemon=True).start()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         return self
 
-    def _until_ended(self, theirs: int) -> None:
-        self.exit_code = self.zygote.ended()
+    def _until_ended(self, process: Forked, theirs: int) -> None:
+        self.exit_code = process.wait()
         os.close(theirs)  # held until here: a terminal without any process forgets what it was told
 
     def _read(self) -> None:
@@ -135,8 +135,9 @@ class Terminal:
         os.write(self._ours, b"\x03")
 
     def kill(self) -> None:
+        assert self._process is not None
         with suppress(ProcessLookupError):  # it was quicker
-            os.kill(self.process, signal.SIGKILL)
+            os.kill(self._process.pid, signal.SIGKILL)
 
     @property
     def text(self) -> str:
@@ -150,40 +151,6 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-class Zygote:
-    """The process that starts commands."""
-
-    def __init__(self) -> None:
-        program = [sys.executable, "-m", "tests.cli.zygote"]
-        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=PLAIN)
-        assert self._line() == "ready"
-
-    def start(self, arguments: list[str], environment: dict[str, str], folder: Path, terminal: str) -> int:
-        asked = {"arguments": arguments, "environment": environment, "folder": str(folder), "terminal": terminal}
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps(asked)}\n")
-        self._process.stdin.flush()
-        return int(self._line())
-
-    def ended(self) -> int:
-        return int(self._line())
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def close(self) -> None:
-        with self._process:  # closes its pipes: it ends with its input
-            pass
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    started = Zygote()
-    yield started
-    started.close()
-
-
 @pytest.fixture
 def fake() -> Iterator[FakeOpenAI]:
     with fake_openai() as served:
@@ -195,7 +162,6 @@ def fake() -> Iterator[FakeOpenAI]:
 class Place:
     """Where a pattern is run, by typing commands."""
 
-    zygote: Zygote
     fake: FakeOpenAI
     folder: Path
     pattern: str
@@ -209,19 +175,19 @@ class Place:
 
     def type(self, *arguments: str) -> Terminal:
         environment = {**self.fake.environment(), "TERM": "xterm-256color", "COLUMNS": "120", "ANTIPHON_LEDGER": ""}
-        return Terminal(self.zygote, list(arguments), environment, self.folder).start()
+        return Terminal(list(arguments), environment, self.folder).start()
 
     def printed(self, before: Terminal) -> list[str]:
         """Return the command that a person was told to go on with, exactly as it was printed; empty: none was."""
         found = _PRINTED.findall(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", before.text))
-        return shlex.split(found[-1])[1:] if found else []
+        return shlex.split(found[-1]) if found else []
 
 
-def _check(place: Place, thread_id: str, needed: int, at_kill: set[str]) -> int:
+def _check(place: Place, needed: int, in_flight: set[str]) -> int:
     """Check that nothing was paid twice, but what was in flight; return how many requests that were."""
     counted = Counter(place.fake.answered)
     twice = {digest for digest, number in counted.items() if number > 1}
-    assert twice <= at_kill, f"paid twice: {twice - at_kill}"
+    assert twice <= in_flight, f"paid twice: {twice - in_flight}"
     assert len(counted) == needed
     return len(twice)
 
@@ -230,12 +196,10 @@ def _check(place: Place, thread_id: str, needed: int, at_kill: set[str]) -> int:
 @pytest.mark.timeout(60 * MOMENTS + 120)
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_printed_command_completes_what_was_interrupted(
-    zygote: Zygote, fake: FakeOpenAI, tmp_path: Path, pattern: str, how: str
-) -> None:
+def test_the_printed_command_completes_what_was_interrupted(fake: FakeOpenAI, tmp_path: Path, pattern: str, how: str) -> None:
     """At each random moment: the printed command completes the thread, and nothing that was recorded is paid twice."""
     draw, again = random.Random(f"{pattern}-{how}"), 0
-    place = Place(zygote, fake, tmp_path, pattern)
+    place = Place(fake, tmp_path, pattern)
     began = time.monotonic()
     assert place.begin().wait().exit_code == 0
     took, needed = time.monotonic() - began, len(fake.answered)
@@ -243,7 +207,7 @@ def test_the_printed_command_completes_what_was_interrupted(
     for number in range(MOMENTS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        place = Place(zygote, fake, folder, pattern)
+        place = Place(fake, folder, pattern)
         fake.asked.clear()
         running = place.begin()
         command: list[str] = []
@@ -252,27 +216,25 @@ def test_the_printed_command_completes_what_was_interrupted(
             command = place.printed(running)
             assert running.exit_code is None or command
         time.sleep(draw.uniform(0, took * 0.8))
-        at_kill = {each.digest for each in fake.asked[-1:]}  # the last one that began may not be recorded
         getattr(running, how)()
         running.wait()
+        in_flight = {each.digest for each in fake.asked[-1:]}  # the last one that began may not be recorded
         command = place.printed(running)
         if running.exit_code != 0:
             resumed = place.type(*command).wait()
             assert resumed.exit_code == 0, f"{command} after {running.text}\n{resumed.text}"
             assert ANSWER.split()[0] in resumed.text
             assert "Traceback" not in running.text + resumed.text
-        again += _check(place, command[1], needed, at_kill | {each.digest for each in fake.asked[-1:]})
+        again += _check(place, needed, in_flight)
     counted = f"{pattern}, {how}: {MOMENTS} of {MOMENTS} complete; requests in flight that were asked again: {again}"
     print(counted)  # noqa: T201 (what `make chaos` is run for)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", ["429", "500", "503", "cut", "wrong"])
-def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(
-    zygote: Zygote, fake: FakeOpenAI, tmp_path: Path, failure: str
-) -> None:
+def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(fake: FakeOpenAI, tmp_path: Path, failure: str) -> None:
     """After three paid phases: what a person sees is the provider's own word, and the command that goes on."""
-    place = Place(zygote, fake, tmp_path, "postchain")
+    place = Place(fake, tmp_path, "postchain")
     fake.failure, fake.fails_after = failure, 3
     stopped = place.begin().wait()
     assert (stopped.exit_code, len(fake.answered)) == (4, 3), stopped.text
@@ -287,8 +249,8 @@ def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(
 
 
 @pytest.mark.slow
-def test_a_spent_budget_is_said_and_resume_needs_a_new_one(zygote: Zygote, fake: FakeOpenAI, tmp_path: Path) -> None:
-    place = Place(zygote, fake, tmp_path, "postchain")
+def test_a_spent_budget_is_said_and_resume_needs_a_new_one(fake: FakeOpenAI, tmp_path: Path) -> None:
+    place = Place(fake, tmp_path, "postchain")
     stopped = place.begin("--budget", "requests=2").wait()
     assert (stopped.exit_code, len(fake.answered)) == (4, 2)
     assert "has used up its 2 requests" in stopped.text
@@ -304,9 +266,9 @@ def test_a_spent_budget_is_said_and_resume_needs_a_new_one(zygote: Zygote, fake:
 
 
 @pytest.mark.slow
-def test_a_thread_is_continued_with_what_it_was_run_with(zygote: Zygote, fake: FakeOpenAI, tmp_path: Path) -> None:
+def test_a_thread_is_continued_with_what_it_was_run_with(fake: FakeOpenAI, tmp_path: Path) -> None:
     """Its model and configuration: by `run --thread`, `chat`, `fork` and `replay`; no secret of the file is in the row."""
-    place = Place(zygote, fake, tmp_path, "postchain")
+    place = Place(fake, tmp_path, "postchain")
     config = '[phases.yield]\nsystem_prompt = "You are the yield phase. sk-proj-abcdefghijklmnopqrstuvwx123456"\n'
     (tmp_path / "chain.toml").write_text(config)
     first = place.begin("--config", "chain.toml").wait()
@@ -330,8 +292,8 @@ def test_a_thread_is_continued_with_what_it_was_run_with(zygote: Zygote, fake: F
 
 
 @pytest.mark.slow
-def test_a_team_file_that_has_changed_is_compared_and_shown(zygote: Zygote, fake: FakeOpenAI, tmp_path: Path) -> None:
-    place = Place(zygote, fake, tmp_path, "workers")
+def test_a_team_file_that_has_changed_is_compared_and_shown(fake: FakeOpenAI, tmp_path: Path) -> None:
+    place = Place(fake, tmp_path, "workers")
     fake.failure, fake.fails_after = "503", 2
     stopped = place.begin().wait()
     assert stopped.exit_code == 4, stopped.text

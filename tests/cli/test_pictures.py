@@ -98,7 +98,7 @@ def test_a_team_ends_with_its_agents_as_a_tree_and_answers_in_prose(
     assert code == 0
     assert re.search(r"^└ ✓ controller .*\n  └ ✓ analyst .*\n      ✓ csv_columns\(", text, re.MULTILINE)
     answer = text.partition("\n\n")[2]
-    assert "• Oslo: 2810.1" in answer
+    assert "• revenue by city: Oslo 2810.1" in answer
     assert "{" not in answer
     kept("team", terminal.screen, "antiphon run --team examples/analyse_csv/team.toml", request)
 

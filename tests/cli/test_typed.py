@@ -1,5 +1,6 @@
 """Commands as a person types them, in a real terminal of 80 columns: what is seen, and the exit code."""
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -76,3 +77,52 @@ def test_a_file_of_another_kind_is_replaced_only_by_force(folder: Path) -> None:
     assert type_command("export", "-o", "notes.txt", "--force", "--ledger", url).code == 0
     assert type_command("export", "-o", "notes.txt", "--ledger", url).code == 0  # now it is an earlier export
     assert notes.read_bytes().startswith(b'{"antiphon":')
+
+
+# ---------------------------------------------------------------- how it ended
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.slow
+def test_an_answer_that_rests_on_failed_tools_says_so_and_is_no_success(folder: Path) -> None:
+    (folder / "none").mkdir()
+    triage = EXAMPLES / "triage_mailbox" / "team.toml"
+    seen = type_command("run", "--team", triage, "--files", "none", "What is in the mailbox?")
+    assert seen.code == 1
+    assert "the answer rests on failed tools:\n  list_letters: there is no file like '**/*.mbox'; list_files" in seen.text
+
+
+@pytest.mark.slow
+def test_the_exit_code_says_that_a_thread_waits_for_a_person_or_was_terminated(folder: Path) -> None:
+    waiting = type_command("run", "--team", "team.toml", "--thread", "t", "Calculate.")
+    assert waiting.code == 3
+    assert re.search(r"`antiphon approve approval-\w+ --as grace", waiting.text.replace("\n", " "))
+    assert "⟨U+" not in waiting.text
+    assert type_command("terminate", "t").code == 0
+    again = type_command("run", "--team", "team.toml", "--thread", "t", "Calculate.")
+    assert again.code == 1
+
+
+@pytest.mark.slow
+def test_the_exit_codes_are_explained() -> None:
+    seen = type_command("help", "exit-codes")
+    assert seen.code == 0
+    assert all(word in seen.text for word in ("completed", "failed", "waits for a person", "stopped before its end", "130"))
+    assert type_command("help", "exit-code") == ("there is no topic 'exit-code'; is it 'exit-codes'?\n", 2)
+
+
+# ---------------------------------------------------------------- files that are no JSON
+
+
+@pytest.mark.slow
+def test_a_file_in_another_encoding_says_so(folder: Path) -> None:
+    (folder / "old.json").write_bytes('[\n{"role": "user", "content": "Grüße"}]'.encode("latin-1"))
+    seen = type_command("check", "old.json")
+    assert " ".join(seen.text.split()) == (
+        "old.json: line 2: not text in UTF-8; if it is Latin-1: iconv -f latin1 -t utf-8 old.json"
+    )
+    assert seen.code == 2
+    (folder / "picture.json").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    said = "picture.json: this is a binary file; JSON is text in UTF-8\n"
+    assert type_command("convert", "picture.json", "--to", "house") == (said, 2)

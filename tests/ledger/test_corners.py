@@ -288,8 +288,8 @@ def test_what_is_damaged_is_not_forked(sql: str, words: str, tmp_path: Path) -> 
     ("sql", "words"),
     [
         ("UPDATE media SET hash = zeroblob(32)", "a medium in it is not what it was"),
-        ("DELETE FROM messages WHERE seq = 6", "what it shares with its origin is not there"),
-        ("UPDATE threads SET base = 999 WHERE base IS NOT NULL", "what it shares with its origin is not there"),
+        ("DELETE FROM messages WHERE seq = 6", "the messages that it shares with its origin are missing"),
+        ("UPDATE threads SET base = 999 WHERE base IS NOT NULL", "the messages that it shares with its origin are missing"),
     ],
 )
 def test_verify_names_what_is_wrong(sql: str, words: str, tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """The commands that run threads: live on stderr, the answer on stdout; interrupted, killed, and told from another process."""
 
 import asyncio
-import contextlib
 import json
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -12,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.running import COMMAND, PLAIN, start
 from tests.cli.running import run as command
-from tests.forked import Forked
+from tests.cli.running import start
+from tests.cli.screens import Terminal
 from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, said_in
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
@@ -195,23 +193,17 @@ def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Pa
 @pytest.mark.slow
 def test_ctrl_c_at_the_prompt_ends_a_talk(folder: Path) -> None:
     """Nobody has to press Enter first; and no banner of others stands in what is shown."""
-    ours, theirs = pty.openpty()
-    terminal = {**PLAIN, "TERM": "xterm-256color"}
-    process = Forked([*COMMAND, "chat", "--model", "scripted"], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal)
-    os.close(theirs)
-    written = b""
-    os.write(ours, b"Hello\n")
-    while written.count(b"> ") < 2:
-        written += os.read(ours, 65536)
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(OSError):  # as Linux says that the other end is closed
-        while piece := os.read(ours, 65536):
-            written += piece
-    os.close(ours)
+    with Terminal("chat", "--model", "scripted", folder=folder) as terminal:
+        terminal.until(">")
+        terminal.type("Hello\n")
+        terminal.until("no language model was asked.")
+        terminal.until_seen(lambda text: text.endswith("\n>"), "another prompt")
+        terminal.process.send_signal(signal.SIGINT)
+        code, written = terminal.ended()
 
-    assert process.wait() == 0
-    assert b"try next:" in written
-    assert b"pydantic-ai v" not in written
+    assert code == 0
+    assert "try next:" in written
+    assert "pydantic-ai v" not in written
 
 
 @pytest.mark.slow

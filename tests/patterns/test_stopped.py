@@ -1,5 +1,6 @@
 """What fails because of something outside is stopped, not failed: the thread goes on from there, and nothing is paid twice."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.models.test import TestModel
@@ -14,11 +16,11 @@ from pydantic_ai.models.wrapper import WrapperModel
 from tests.patterns.chains import said_in
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget
+from antiphon.agents import AgentBudget, LedgerDurability, ledger_run, recover_runs, runs
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionCallPayload, OptionResultPayload
+from antiphon.messages import OptionCallPayload, OptionResultPayload, current_port
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
@@ -160,6 +162,25 @@ async def test_a_thread_that_is_resumed_too_early_stops_again(name: str) -> None
     assert (await _run(name, ledger, provider)).status == "completed"
 
 
+@each_pattern
+async def test_a_stopped_thread_does_not_go_on_by_itself(name: str) -> None:
+    """A host, or a program that recovers what others left, does not ask a provider that is down again and again."""
+    ledger, provider = MemoryLedger(), Provider(fails_after=0)
+    assert (await _run(name, ledger, provider)).status == "stopped"
+    asked = provider.asked
+    model = Counted(provider, ("look",) if name in WITH_TOOL else ())
+    async with PATTERNS[name](ledger, model=model, patience=QUICK) as pattern:
+        (left,) = (await ledger.threads(ThreadFilter(system=False))).threads
+        epoch = await ledger.claim(left.thread_id)  # as a process that dies would leave it: open, and due
+        await ledger.release(left.thread_id, epoch=epoch, wake_at=current_port().now())
+        assert (await pattern.system.recover()).threads == 1
+        await asyncio.sleep(0.05)
+    assert provider.asked == asked
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert summary.status == "stopped"
+
+
 @pytest.mark.parametrize(
     "failure",
     [
@@ -211,3 +232,33 @@ async def test_the_wire_of_the_seed_shows_a_stopped_thread_as_paused() -> None:
         assert "503" in status.model_extra["waiting_for"]["reason"]
         with pytest.raises(RefusedError):
             await chain.start("t", "Something else?")
+
+
+# ---------------------------------------------------------------- runs of programs
+
+
+async def test_a_run_that_something_outside_ends_is_stopped_and_recovered() -> None:
+    """It is continued by whoever asks for that, and not by a host, which would ask the provider again and again."""
+    ledger, provider = MemoryLedger(), Provider(fails_after=0)
+    agent = Agent(Counted(provider), name="clerk", capabilities=[LedgerDurability(ledger)])
+    with pytest.raises(ModelHTTPError):
+        async with ledger_run("t", ledger=ledger, name="clerk", input=TASK):
+            await agent.run(TASK)
+    (run,) = await runs(ledger)
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert (run.status, run.is_left, summary.status) == ("stopped", False, "stopped")
+    assert "503" in (run.reason or "")
+    provider.fails_after = None
+    (done,) = await recover_runs(ledger, [agent])
+    assert (done.status, provider.answered) == ("completed", 1)
+
+
+async def test_a_run_that_ends_with_another_error_has_failed() -> None:
+    ledger, provider = MemoryLedger(), Provider(fails_after=0, failure=ModelHTTPError(400, "counted", "wrong"))
+    agent = Agent(Counted(provider), name="clerk", capabilities=[LedgerDurability(ledger)])
+    with pytest.raises(ModelHTTPError):
+        async with ledger_run("t", ledger=ledger):
+            await agent.run(TASK)
+    (run,) = await runs(ledger)
+    assert run.status == "failed"

@@ -234,7 +234,7 @@ async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     report = await run_team(MemoryLedger(), team, "How are the sales?", hear=steps.append)
     assert (report.status, report.models) == ("completed", ("scripted:analyse-csv",))
     assert [(each.kind, each.agent) for each in steps[:2]] == [("asked", "controller"), ("asked", "analyst")]
-    assert any(each.kind == "called" and each.text.startswith("csv_group(") for each in steps)
+    assert any(each.kind == "called" and each.text.startswith("csv_totals(") for each in steps)
     with pytest.raises(errors.TeamFileError):
         await run_team(MemoryLedger(), tmp_path / "none.toml", "Go.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,8 +23,10 @@ from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._life import pause, resume, status, terminate
 from antiphon.cli._local import local
+from antiphon.cli._output import EXIT_CODES
 from antiphon.cli._restore import restore
 from antiphon.cli._run import chat, run
+from antiphon.cli._screen import fail, open_console, print_table
 from antiphon.cli._show import show
 from antiphon.cli._threads import delete, reward, search, tail, threads
 from antiphon.cli._verify import backup, heads, verify
@@ -73,6 +76,7 @@ OVERVIEW: Final = {
         "check": "List what a provider would refuse",
         "repair": "Fix what a provider would refuse",
         "dialects": "List the supported formats",
+        "help": "Explain a command, or the exit codes",
     },
 }
 
@@ -117,6 +121,33 @@ def every_command(
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows a number, not a traceback
 
 
+def help_(
+    ctx: typer.Context,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="A command, or exit-codes; default: all commands.")
+    ] = None,
+) -> None:
+    """Explain a command, or the exit codes. Without a topic, list all commands."""
+    group: Any = ctx.parent.command if ctx.parent is not None else None
+    if topic == "exit-codes":
+        rows = [(str(code), about) for code, about in EXIT_CODES.items()]
+        print_table(open_console(), ("code", "meaning"), rows)
+        return
+    found = None if topic is None else group.get_command(ctx.parent, topic)
+    if topic is not None and found is None:
+        topics = [*group.list_commands(ctx.parent), "exit-codes"]
+        near = get_close_matches(topic, topics, 1)
+        fail(
+            f"there is no topic {topic!r}; " + (f"is it {near[0]!r}?" if near else "`antiphon help` lists the commands"),
+            code=2,
+        )
+    if found is None:
+        typer.echo(ctx.parent.get_help() if ctx.parent is not None else "")
+        return
+    with typer.Context(found, info_name=topic, parent=ctx.parent) as own:
+        typer.echo(own.get_help())
+
+
 for _command in (
     approvals,
     approve,
@@ -153,5 +184,6 @@ for _command in (
 ):
     app.command()(_command)
 app.command("import")(import_)
+app.command("help")(help_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")

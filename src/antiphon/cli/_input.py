@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger
 
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SAMPLE = 20
 """Messages that are enough to detect a format."""
 _IN_LINE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
@@ -142,6 +144,7 @@ def read_text(text: str, what: str) -> str:
 def parse_file(name: str, text: bytes) -> Given:
     """Read JSON or JSON Lines from the text of a file."""
     text = text.removeprefix(_BOM)
+    _check_encoding(name, text)
     try:
         return Given(name, text, parse(text))
     except JsonError as exc:
@@ -149,6 +152,20 @@ def parse_file(name: str, text: bytes) -> Given:
         if len(lines) < 2 or not _is_json(lines[0][1]):  # noqa: PLR2004 (JSON Lines have two lines or more, and the first is valid)
             _refuse(name, exc)
     return Given(name, text, [_parsed_line(name, *line) for line in lines], tuple(number for number, _ in lines))
+
+
+def _check_encoding(name: str, text: bytes) -> None:
+    """Refuse a file that is not text in UTF-8, with what it seems to be."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as exc:
+        if text.startswith(_UTF_16):
+            return  # the parser says so
+        if b"\0" in text:
+            fail(f"{name}: this is a binary file; JSON is text in UTF-8", code=2)
+        line = text.count(b"\n", 0, exc.start) + 1
+        file = "" if name == "stdin" else f" {shlex.quote(name)}"
+        fail(f"{name}: line {line}: not text in UTF-8; if it is Latin-1: iconv -f latin1 -t utf-8{file}", code=2)
 
 
 def _is_json(text: bytes) -> bool:

@@ -187,7 +187,18 @@ def complaints() -> Generator[None]:
     except AntiphonError as exc:
         fail(str(exc))
     except ModuleNotFoundError as exc:
-        fail(str(exc) if "pip install" in str(exc) else f'{exc}; pip install "antiphon[agents]"', code=2)
+        fail(_missing_packages(exc), code=2)
+
+
+_OWN_EXTRAS = ("antiphon[local]", "antiphon[mcp]", "antiphon[web]")
+"""Extras for something that a person has asked for by name; their errors say what needs them."""
+
+
+def _missing_packages(error: ModuleNotFoundError) -> str:
+    """Return what to install. People get one extra for all commands, not a new name with each error."""
+    if any(extra in str(error) for extra in _OWN_EXTRAS):
+        return str(error)
+    return 'this command needs packages that are not installed: pip install "antiphon[all]"'
 
 
 _ABOUT_THREADS = (
@@ -259,7 +270,9 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
         try:
             opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS)
             ledger = await stack.enter_async_context(opened)
-        except (ModuleNotFoundError, ValueError) as exc:
+        except ModuleNotFoundError as exc:
+            fail(_missing_packages(exc), code=2)
+        except ValueError as exc:
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)

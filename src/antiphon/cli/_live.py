@@ -18,7 +18,16 @@ import typer
 
 from antiphon import service
 from antiphon.cli._ledger import VARIABLE, complaints, with_ledger
-from antiphon.cli._output import deliver, print_json, print_json_line
+from antiphon.cli._output import (
+    COMPLETED,
+    FAILED,
+    INTERRUPTED,
+    STOPPED,
+    WAITING,
+    deliver,
+    print_json,
+    print_json_line,
+)
 from antiphon.cli._screen import fail, note, open_console, print_markdown, print_numbered
 from antiphon.errors import ConfigError, ModelError
 
@@ -26,10 +35,6 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport
 
-INTERRUPTED: Final = 130
-"""The exit code of an interrupted command, as shells have it."""
-STOPPED: Final = 4
-"""The exit code of a thread that something outside has stopped: it goes on when it is resumed."""
 _MUCH: Final = 65536
 
 
@@ -161,7 +166,7 @@ def show_report(
     as_events: bool = False,
     next_commands: tuple[str, ...] = ("show", "replay", "fork"),
 ) -> None:
-    """Print the outcome of a thread, and what to try next; exit 1 if it failed, 130 if it was interrupted."""
+    """Print the outcome of a thread, and what to try next; exit with the code that tells how it ended."""
     if as_events:
         print_json_line({"kind": "report", **report.to_json()})
     elif for_programs:
@@ -170,17 +175,37 @@ def show_report(
         if not is_quiet:
             note("")
         print_answer(report)
-    has_failed = report.status == "failed" and not report.was_interrupted
-    if has_failed:
-        note(f"the thread has failed: {report.error_message}", style="bad")
+    code = exit_code(report)
+    if code == FAILED and not report.is_unfounded:
+        note(f"the thread {_END[report.status == 'failed']}: {report.error_message or report.status}", style="bad")
+    if report.failed_tools and code in (COMPLETED, FAILED):
+        tell_failed_tools(report)
     if not for_programs and not as_events and not is_quiet:
         sum_up(report, ledger, next_commands)
-    if report.was_interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if report.status == "stopped":
-        raise typer.Exit(STOPPED)
-    if has_failed:
-        raise typer.Exit(1)
+    if code != COMPLETED:
+        raise typer.Exit(code)
+
+
+_END: Final = {True: "has failed", False: "has ended"}
+
+
+def exit_code(report: RunReport) -> int:
+    """Return the exit code that tells how a run ended."""
+    if report.by_caller:
+        return INTERRUPTED
+    if report.error_code == "PARKED":
+        return WAITING
+    if report.was_interrupted or report.status == "stopped":
+        return STOPPED
+    return COMPLETED if report.status == "completed" and not report.is_unfounded else FAILED
+
+
+def tell_failed_tools(report: RunReport) -> None:
+    """Print which tools failed that the answer may rest on."""
+    rests = "the answer rests on failed tools" if report.is_unfounded else "tools failed, and the answer may rest on them"
+    note(f"{rests}:", style="bad" if report.is_unfounded else "warning")
+    for each in report.failed_tools:
+        note(f"  {each}")
 
 
 _SOURCES: Final = "\n\nSources:\n"

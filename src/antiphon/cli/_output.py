@@ -20,6 +20,25 @@ from antiphon.dialects import Loss, detect
 from antiphon.messages.json_values import JsonError, parse, write
 from antiphon.service import escaped
 
+COMPLETED: Final = 0
+FAILED: Final = 1
+UNUSABLE: Final = 2
+WAITING: Final = 3
+STOPPED: Final = 4
+INTERRUPTED: Final = 130
+EXIT_CODES: Final = {
+    COMPLETED: "completed: the thread, or the work of the command, is done",
+    FAILED: "failed: the thread has failed or was terminated, or the answer rests on failed tools only; the data violates its "
+    "format, or a thread refuses it; --strict found a loss, check an error, verify a damage, or diff a difference",
+    UNUSABLE: "the command cannot run so: an unknown command, option, model, dialect or thread, a file that cannot be opened "
+    "or written or has an error in it, an unusable ledger, a package that is not installed",
+    WAITING: "the thread waits for a person: to approve, deny or settle a call; the output says how",
+    STOPPED: "the thread stopped before its end, and antiphon resume continues it: it was paused by another process, or needs "
+    "something from outside, such as a provider, a key, a budget or its own program",
+    INTERRUPTED: "interrupted by Ctrl-C; antiphon resume continues the thread",
+}
+"""The exit codes of all commands."""
+
 OutputOption: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="OUT", help="The output file; default: stdout.")
 ]

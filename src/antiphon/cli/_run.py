@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,21 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon import service
+from antiphon.cli._chat import Chat
 from antiphon.cli._input import read_text
 from antiphon.cli._knowledge import STDIN, document_name, read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption, NewThreadOption, ThreadOption, with_ledger
 from antiphon.cli._live import (
-    INTERRUPTED,
     BudgetOption,
     ConfigOption,
     EventsOption,
     ModelOption,
     QuietOption,
-    TypedLines,
     check_model,
     choose_model,
+    exit_code,
     interruptible,
-    print_answer,
     program_name,
     read_budget,
     run_chain,
@@ -33,7 +33,7 @@ from antiphon.cli._live import (
     show_report,
     sum_up,
 )
-from antiphon.cli._output import deliver
+from antiphon.cli._output import COMPLETED, WAITING
 from antiphon.cli._screen import fail, note
 from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
@@ -41,9 +41,6 @@ from antiphon.errors import ParkedError
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport
-
-_WAITING = 3
-"""The exit code of a task that waits for a person."""
 
 
 def run(
@@ -156,34 +153,20 @@ def chat(
     is_quiet: QuietOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
+    """Chat: each input line is a turn of one thread. Ctrl-C stops an answer; /help lists the commands of the chat."""
     _check_name(name, thread)
 
-    async def work(runner: ChainRunner) -> RunReport | None:
-        thread_id, report, typed = thread, None, TypedLines()
-        while (line := await typed.line()) is not None:
-            view = open_view(is_quiet=is_quiet)
-            with interruptible() as stop:
-                async with watching(view, runner.ledger):
-                    own = partial(runner.ask, thread_id=thread_id, name=name, user_id=user)
-                    report = await own(line, hear=view.take, stop=stop)
-            thread_id = report.thread_id
-            if report.response is None:
-                deliver(f"{report.error_message or report.status}\n".encode(), None)
-            else:
-                print_answer(report)
-            if report.was_interrupted:
-                break
-        return report
-
-    chosen = _chosen(model, thread)
-    last = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    session = Chat(user, is_quiet, thread, name, _chosen(model, thread))
+    is_new = thread is None
+    while not session.is_over:
+        run_chain(ledger, session.talk, model=session.model, config=config, thread=session.thread, create=is_new)
+    last = session.last
     if last is None:
         return
     if not is_quiet:
         sum_up(last, ledger)
-    if last.was_interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if not sys.stdin.isatty() and (code := exit_code(last)) != COMPLETED:  # a stopped answer is no fault of a typed chat
+        raise typer.Exit(code)
 
 
 # ---------------------------------------------------------------- teams
@@ -222,7 +205,7 @@ class TeamTask:
 
 
 def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
-    """Run a task, print the answer, and exit 1 if it failed, 3 if it waits for a person, 130 if it was interrupted."""
+    """Run a task, and print the answer."""
     if task.model is not None:
         check_model(task.model)
     view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
@@ -237,11 +220,13 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
                 async with watching(view, found):
                     return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
-            fail(f"{exc}\nthen go on with: {task.command}", code=_WAITING)
+            note(str(exc), style="bad")
+            note("then go on with:", command=task.command)
+            raise typer.Exit(WAITING) from None
 
     report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
     if report.was_interrupted:
         note("stopped; go on with:", command=task.command)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(exit_code(report))
     commands = ("show", "export", "fork")
     show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands)

@@ -1,18 +1,18 @@
-"""Redaction: what must never be written down, as data, and the one place where it is taken out.
+"""Redaction: the rules for data that must never be stored, and the one place where it is removed.
 
-A ledger only grows, so a secret in it cannot be edited away. Therefore messages are redacted before they are appended, and
-the caller acts on what was stored. The same message always becomes the same one, so that it is not written again.
+A ledger is append-only, so a stored secret cannot be removed. Therefore messages are redacted before they are appended, and
+the caller gets the stored form. Redaction is deterministic, so a repeated message has the same bytes and is not written twice.
 
-Three kinds of rule, all over every text of a message, wherever it stands: registered values (also as base64, once or
-twice, as hex or percent-encoded), patterns of well-known secrets (see `_secrets`), and names of keys whose value is never
-kept, also in JSON inside a text and in what a dialect notes of a unit. All is looked for in percent-encoded text too.
-Base64 in a `data:` URL is searched for registered values only: in so many random letters every pattern matches something.
+Three kinds of rules apply to every text of a message: registered values (also in base64, encoded once or twice, in hex or
+percent-encoded), patterns of well-known secrets (see `_secrets`), and names of keys whose value is never stored, also in JSON
+inside a text and in the residue of a dialect. Percent-encoded text is searched too. Base64 in a `data:` URL is searched for
+registered values only: in so many random letters every pattern would match something.
 
-What is found is marked as a stretch of the text, and stretches that overlap become one mark: so what one rule sees half of is
-not left to stand because another has changed the text already.
+All rules mark spans of the original text first, and overlapping spans become one mark. If each rule changed the text at once,
+a later rule could miss a secret of which an earlier rule has replaced a part.
 
-Names of threads, folds, states and patterns are not rewritten, because they are what a thread is found by: one that looks like
-a secret is refused.
+Names of threads, folds, statuses and patterns identify a thread, so they are not rewritten: a name that looks like a secret is
+refused.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=
 _IDS: Final = ("id", "turn_id", "thread_id", "correlation_id", "in_reply_to", "parent_id")
 _CARD: Final = "card-number"
 _CHANGE: Final = frozenset(("at", "is", "was", "add", "drop", "in"))
-"""The fields of a change that a dialect notes, to bring back what was read: `at` is the path of keys that it is at."""
+"""The fields of a change in the residue of a dialect: `at` is the path of keys to the changed value."""
 _TAG: Final = "__atlas__"
-"""The key of an object that stands for one value, of a type that JSON has not; without the value it would be wrong."""
+"""The key of an object that represents a value of a type which JSON does not have; without its value it would be invalid."""
 _ROUNDS: Final = 4
-"""How often a text is looked through at most: where a secret was taken out, another may begin that was part of a word."""
+"""The most passes over a text: after a secret is removed, the text around it may match as another."""
 _FEWEST: Final = 6
-"""Characters of the shortest value that may be registered: less would be found everywhere."""
+"""The least characters of a registered value: a shorter one would be found everywhere."""
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is taken out of messages before they are stored, and under which name."""
+    """The rules by which messages are redacted, each with the name that its mark shows."""
 
     keys: frozenset[str] = frozenset()
-    """The value under such a key is not kept. Case, `-` and `_` make no difference."""
+    """The value under such a key is not stored. Case, `-` and `_` make no difference."""
     patterns: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Regular expressions by name. Where one has a group `secret`, only that is taken out.
-    `card-number` also wants the check digit to be right."""
+    """Regular expressions by name. If one has a group `secret`, only that group is removed.
+    `card-number` also requires a correct check digit."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Values that are known, by name."""
+    """Registered values, by name."""
 
     def __post_init__(self) -> None:
         for name, value in self.secrets.items():
@@ -75,24 +75,24 @@ class Redaction:
                 raise ValueError(f"the secret {name!r} has fewer than {_FEWEST} characters; it would be found everywhere")
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Redaction:
-        """Return the same rules and more values that must not be stored."""
+        """Return the same rules with more registered values."""
         return Redaction(self.keys, self.patterns, {**self.secrets, **secrets})
 
     def message(self, message: Message) -> Message:
-        """Return the message as it may be stored; the same one if there is nothing to take out."""
+        """Return the redacted message; the same object if there is nothing to remove."""
         body = dumps(message)
         clean = self.body(body)
         return message if clean is body else loads(clean, Message, limits=NO_LIMITS)
 
     def json(self, text: bytes) -> bytes:
-        """Return a JSON text as it may be stored; the same object if there is nothing to take out."""
+        """Return the redacted JSON text; the same object if there is nothing to remove."""
         if self.is_clean(text.decode()):
             return text
         clean = write(self.value(parse(text)))
         return text if clean == text else clean
 
     def body(self, body: bytes) -> bytes:
-        """Return a message's house bytes as they may be stored; the same object if there is nothing to take out."""
+        """Return the redacted bytes of a message; the same object if there is nothing to remove."""
         if self.is_clean(body.decode()):
             return body
         form = parse(body)
@@ -100,9 +100,9 @@ class Redaction:
         return body if clean == body else clean
 
     def _identified(self, form: Any, clean: Any) -> Any:
-        """Return a message's clean form with its ids as they were, where they only look like the number of a card.
+        """Return a redacted form in which ids that only look like card numbers are restored.
 
-        Messages whose ids became the same would be taken for one.
+        Otherwise several messages could get the same id, and would count as repetitions.
         """
         names = {name: self._without_cards(form[name]) for name in _IDS if isinstance(form.get(name), str)}
         payload = form["payload"]
@@ -114,11 +114,11 @@ class Redaction:
         return self.text(text, but=_CARD)
 
     def is_secret(self, name: str) -> bool:
-        """Whether a name looks like a secret, that of a card aside: many ids are long numbers."""
+        """Whether a name looks like a secret. Card numbers are not searched: many ids are long numbers."""
         return self._without_cards(name) != name
 
     def value(self, value: object) -> Any:
-        """Return a JSON value, made of plain dicts and lists, as it may be stored."""
+        """Return a redacted JSON value of plain dicts and lists."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -131,7 +131,7 @@ class Redaction:
         return value
 
     def _change(self, change: dict[str, Any]) -> dict[str, Any]:
-        """Return a change that a dialect has noted: what it puts under a secret key is not kept, nor a hash of it."""
+        """Return a redacted change of a dialect's residue: neither a value under a secret key nor its hash is stored."""
         steps = [step for step in change["at"] if isinstance(step, str)]
         is_secret = any(plain_key(step) in self._plain_keys for step in steps)
         return {
@@ -150,7 +150,7 @@ class Redaction:
     # ------------------------------------------------------------ texts
 
     def text(self, text: str, *, but: str | None = None) -> str:
-        """Return a text as it may be stored; `but` is a pattern that is not looked for."""
+        """Return a redacted text; `but` is a pattern that is not applied."""
         if self.is_clean(text):
             return text
         if _MEDIUM.fullmatch(text):
@@ -169,11 +169,11 @@ class Redaction:
         return _marked(text, [*found, *self._encoded_spans(rules, said)])
 
     def is_clean(self, text: str) -> bool:
-        """Whether there is nothing to be taken out of a text or of a message's bytes, at the first look."""
+        """Whether a quick search finds no hint of a secret in a text or in a message's bytes."""
         return not self.secrets and self._hint is not None and not self._hint.is_in(text)
 
     def _structured(self, text: str) -> str:
-        """Return a text that is JSON without the values of secret keys; without such keys, as it is."""
+        """Return a JSON text without the values of secret keys; any other text unchanged."""
         if not self.keys or text.lstrip()[:1] not in ("{", "["):
             return text
         try:
@@ -184,7 +184,7 @@ class Redaction:
         return text if clean == value else write(clean).decode()
 
     def _encoded_spans(self, rules: Iterable[SecretRule], text: str) -> Iterator[Span]:
-        """Yield the secrets in a text that are percent-encoded, or partly so, as they stand there."""
+        """Yield the spans of percent-encoded, or partly encoded, secrets in the original text."""
         found = decoded(text)
         if found is not None:
             plain, places = found
@@ -219,7 +219,7 @@ class Redaction:
 
 
 def _masked(value: object) -> Any:
-    """Return a value with everything in it taken out but its shape."""
+    """Return a value of the same shape with all its contents masked."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
         return _marker("key") if _TAG in items else {key: _masked(each) for key, each in items.items()}
@@ -237,12 +237,12 @@ def _spans(rules: Iterable[SecretRule], text: str) -> list[Span]:
 
 
 def _without_media(text: str) -> str:
-    """Return a text of the same length that has blanks in the place of media."""
+    """Return a text of the same length with blanks instead of media."""
     return _MEDIUM_INSIDE.sub(lambda match: " " * len(match[0]), text) if ";base64," in text else text
 
 
 def _marked(text: str, spans: Iterable[Span]) -> str:
-    """Return a text with a mark in the place of each secret; where several overlap, one, of the first that was found."""
+    """Return a text with a mark instead of each secret; overlapping secrets get one mark, with the name of the first found."""
     pieces: list[str] = []
     done = 0
     for start, end, name in _merged(spans):
@@ -264,11 +264,11 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """Yield a value in all the forms that it may be written in."""
+    """Yield all spellings of a value."""
     data = value.encode()
     yield value
     yield quote(value, safe="")
-    yield write(value)[1:-1].decode()  # as it stands in JSON inside a text
+    yield write(value)[1:-1].decode()  # escaped, in JSON inside a text
     yield data.hex()
     yield data.hex().upper()
     for once in _base64(data):
@@ -277,7 +277,7 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _base64(data: bytes) -> Iterator[str]:
-    """Yield what is always there when data is somewhere in a base64 text: it may begin at each of three places."""
+    """Yield the base64 text that data always produces inside a longer base64 text: it may begin at three offsets."""
     for shift in range(3):
         bits = 8 * (shift + len(data))
         text = b64encode(b"\0" * shift + data).decode()[-(-8 * shift // 6) : bits // 6]
@@ -286,31 +286,31 @@ def _base64(data: bytes) -> Iterator[str]:
 
 
 STANDARD_REDACTION = Redaction(frozenset(KEYS), MappingProxyType(dict(PATTERNS)))
-"""The shapes of secrets that are in wide use. `with_secrets` adds your own."""
+"""Rules for the well-known shapes of secrets. `with_secrets` adds your own values."""
 
 Redacting: TypeAlias = Redaction | Literal["off"] | None
-"""How a ledger is told what to take out: by rules, not at all, or (None) by the usual ones, `STANDARD_REDACTION`."""
+"""The setting of a ledger: rules, "off", or None for `STANDARD_REDACTION`."""
 
 
 class LedgerRedaction(NamedTuple):
-    """The rules of an open ledger, and which threads they are for.
+    """The rules of an open ledger, and which threads they apply to.
 
-    A thread goes on as it began, redacted or not: otherwise a message that is appended again would have other bytes under
-    the same id. How a thread from before this was noted began is not known, but its ledger redacted only where it was
-    given rules. So rules that are given now hold for it, as they did then, and the usual ones do not.
+    A thread stays redacted or unredacted as it began: otherwise a repeated message would have other bytes under the same id.
+    Threads of older formats have no record of it. At that time a ledger redacted only with given rules. So given rules apply
+    to such a thread, and the standard rules do not.
     """
 
     rules: Redaction | None = None
-    """None if nothing is taken out."""
+    """None if nothing is redacted."""
     is_given: bool = True
-    """Whether the program chose the rules; if not, they are the usual ones."""
+    """Whether the program passed the rules; if not, they are the standard ones."""
 
     @classmethod
     def of(cls, redaction: Redacting) -> LedgerRedaction:
-        """Return what a ledger was told when it was opened.
+        """Return the value for the `redaction` argument of `open`.
 
         Raises:
-            TypeError: it is something else than rules, "off" or None.
+            TypeError: the argument is not rules, "off" or None.
         """
         if redaction is None:
             return cls(STANDARD_REDACTION, is_given=False)
@@ -322,11 +322,11 @@ class LedgerRedaction(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Whether a thread that begins now is redacted."""
+        """Whether a new thread is redacted."""
         return self.rules is not None
 
     def for_thread(self, is_redacted: bool | None) -> Redaction | None:
-        """Return the rules for a thread that began redacted, or not, or (None) not known; None if there are none."""
+        """Return the rules for a thread that is redacted (True), is not (False), or has no record of it (None)."""
         is_for_it = self.is_given if is_redacted is None else is_redacted
         return self.rules if is_for_it else None
 

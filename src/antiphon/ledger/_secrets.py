@@ -1,16 +1,16 @@
-"""The usual shapes of secrets: which names of keys and which texts are taken for one. Pure functions over texts.
+"""The well-known shapes of secrets: names of keys, and patterns of texts. Pure functions over texts.
 
-Each rule is a pattern, and for most of them a hint: a pattern for Rust's regex engine that matches wherever the rule could,
-and often where it does not. Nearly no text has a secret, so a text is first searched for all hints at once, at about 2 ns a
-character, and then only for the rules whose hint was found. A hint also holds for the text as it stands inside JSON, so that
-the bytes of a whole message are searched before anything of them is parsed. Hints have classes of ASCII letters: counted as
-often as here, those of Unicode are too large for the quick way of the engine, and it takes 500 times as long.
+Each rule is a pattern, and most rules have a hint: a pattern for Rust's regex engine that matches everything that the rule
+matches, and often more. Nearly no text has a secret. So a text is first searched for all hints at once, at about 2 ns per
+character, and then only for the rules whose hint was found. A hint also matches text that is escaped inside JSON, so the bytes
+of a whole message are searched before they are parsed. Hints use classes of ASCII letters: Unicode classes with these counts
+are too large for the engine's fast path, and take 500 times as long.
 
-Every pattern takes time in proportion to the text: no start of a match lies inside of what an earlier start has looked through
-in vain, or the look is bounded.
+Every pattern takes linear time: either no match starts inside text that an earlier start has scanned without success, or the
+scan is bounded.
 
-A pattern finds more than secrets where a name of a key stands before something, as it does in prose and in programs
-(`token: the smallest unit`, `password: str`). `is_secret` decides by what follows.
+A pattern also matches where the name of a key precedes other text, as in prose and in programs (`token: the smallest unit`,
+`password: str`). `is_secret` decides by the text that follows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import SchemaValidator, core_schema
 
 MARK: Final = "[redacted:"
-"""What stands in the place of a secret begins so."""
+"""The beginning of the mark that replaces a secret."""
 
 KEYS: Final = (
     "api_key",
@@ -74,7 +74,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     "card-number": r"(?<![\w.-])[2-6][0-9]{3}"
     r"(?:[0-9]{9,15}|(?P<gap>[ -])[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{1,7}|[ -][0-9]{6}[ -][0-9]{4,5})(?![\w.-])",
 }
-"""By name. Where one has a group `secret`, only that is taken out."""
+"""Patterns by name. If one has a group `secret`, only that group is removed."""
 
 _HINTS: Final[Mapping[str, str]] = {
     "private-key": "-----BEGIN ",
@@ -96,7 +96,7 @@ _HINTS: Final[Mapping[str, str]] = {
 
 
 class Hint:
-    """A pattern that says whether a text may have something in it, in linear time."""
+    """A pattern that tells in linear time whether a text may contain a secret."""
 
     __slots__ = ("_matches", "pattern")
 
@@ -106,7 +106,7 @@ class Hint:
         self._matches = SchemaValidator(schema).isinstance_python
 
     def is_in(self, text: str) -> bool:
-        """Whether a text may have it; of one that is no Unicode that is not known."""
+        """Whether a text may contain it; True for text with a lone surrogate, which the engine cannot search."""
         return self._matches(text) or not (text.isascii() or _is_unicode(text))
 
 
@@ -142,7 +142,7 @@ class SecretRule(NamedTuple):
     name: str
     pattern: re.Pattern[str]
     hint: Hint | None
-    """Found wherever the pattern could match; None where there is no hint."""
+    """It matches wherever the pattern could match; None if there is no hint."""
 
     def spans(self, text: str) -> Iterator[Span]:
         """Yield the secrets in a text."""
@@ -156,11 +156,11 @@ class SecretRule(NamedTuple):
                 yield Span(start, end, self.name)
                 at = max(end, match.end())
             else:
-                at = max(start, match.start() + 1)  # what is no secret may have one in it
+                at = max(start, match.start() + 1)  # a match that is not a secret may contain one
 
 
 def _secret_in(match: re.Match[str]) -> tuple[int, int]:
-    """Return where the secret is in what matched: the group of that name, else all of it."""
+    """Return the span of the secret in a match: the group `secret`, else the whole match."""
     start, end = match.span("secret") if "secret" in match.re.groupindex else (-1, -1)
     return match.span() if start < 0 else (start, end)
 

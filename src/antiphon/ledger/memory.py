@@ -238,7 +238,7 @@ class MemoryLedger(Verbs):
         if request.snapshot is not None:
             fold, state = request.snapshot
             thread.snapshots[fold] = (admission.state.seq, state)
-        self._commits.notify()
+        self._commits.notify()  # last: a reader that wakes must see the whole append
 
     def _put(self, thread: _Thread, rows: Iterable[AdmittedRow]) -> None:
         for row in rows:
@@ -265,7 +265,7 @@ class MemoryLedger(Verbs):
         since = now if key is None else self._hosts[key].since
         self._host_keys += key is None
         self._hosts[key or self._host_keys] = _Lease(host, since, now, clock + host.lease)
-        self._forget_hosts()
+        self._forget_hosts()  # after the lease is renewed: otherwise it could forget this host
         return now + timedelta(seconds=host.lease)
 
     async def leave(self, host: Host) -> None:

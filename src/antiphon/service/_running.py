@@ -79,6 +79,12 @@ class RunReport:
     """In US dollars, every digit."""
     host: str | None = None
     """The host in which the thread goes on, if only the wait for it was interrupted."""
+    by_caller: bool = False
+    """Whether `stop` interrupted it."""
+    failed_tools: tuple[str, ...] = ()
+    """Tools whose last call failed, each with the error: the answer may rest on them."""
+    is_unfounded: bool = False
+    """Whether the last tool of every agent that used tools has failed: the answer rests on failures."""
     failed_at: str | None = None
     """Where a branch of a failed thread begins: before the phase, or the message, that failed."""
     is_chain: bool = False
@@ -103,10 +109,14 @@ class RunReport:
             "cost": self.cost,
             "error_message": self.error_message,
             "error_code": self.error_code,
+            "failed_tools": list(self.failed_tools),
         }
 
 
-async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool) -> RunReport:
+async def _report(
+    ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool, after: int | None = None
+) -> RunReport:
+    """Return the report of a run; `after` is where the thread ended before it."""
     report = RunReport(
         outcome.thread_id,
         outcome.status,
@@ -121,8 +131,30 @@ async def _report(ledger: Ledger, outcome: Outcome, began: float, models: Iterab
     found = await ledger.thread(outcome.thread_id)
     if found is None:
         return report
+    if after is not None:
+        failed, is_unfounded = await _failed_tools(ledger, outcome.thread_id, after)
+        report = replace(report, failed_tools=failed, is_unfounded=is_unfounded)
     used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
     return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
+
+
+async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tuple[str, ...], bool]:
+    """Return the tools whose last call failed, with the errors, and whether the last tool of each agent failed."""
+    callers, started = dict[str, str](), set[str | None]()
+    tools, last = dict[str, OptionResultPayload](), dict[str, bool]()
+    async for record in ledger.read(thread_id, after):
+        lane, payload = record.message.lane, record.message.payload
+        if isinstance(payload, OptionCallPayload) and lane == "talk":
+            callers[payload.invocation_id] = record.message.policy
+        elif isinstance(payload, OptionCallPayload) and lane == "effect":
+            started.add(record.message.parent_id)  # tools of a history that was handed over did not start here
+        elif isinstance(payload, OptionResultPayload) and lane == "talk":
+            if payload.invocation_id not in started or payload.option_name in _UNSHOWN:
+                continue
+            tools[payload.option_name] = payload
+            last[callers.get(payload.invocation_id, "")] = payload.is_error
+    failed = tuple(f"{name}: {brief(each.error_message)}" for name, each in tools.items() if each.is_error)
+    return failed, bool(last) and all(last.values())
 
 
 # ---------------------------------------------------------------- six phases
@@ -335,18 +367,20 @@ class ChainRunner:
         owner: str | None = None,
     ) -> RunReport:
         """Have a thread begin or continue, wait until it stops, and report. `owner` is a host that runs it already."""
-        began = asyncio.get_running_loop().time()
+        began, after = asyncio.get_running_loop().time(), (await self.ledger.head(thread_id)).seq
         is_stopped = await self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
-        report = await self._reported(thread_id, began, is_stopped=is_stopped)
-        return replace(report, host=owner) if is_stopped else report
+        report = await self._reported(thread_id, began, is_stopped=is_stopped, after=after)
+        return replace(report, host=owner, by_caller=True) if is_stopped else report
 
-    async def _reported(self, thread_id: str, began: float, *, is_stopped: bool = False) -> RunReport:
+    async def _reported(
+        self, thread_id: str, began: float, *, is_stopped: bool = False, after: int | None = None
+    ) -> RunReport:
         chain = self._chain
         life = await chain.life(thread_id)
         models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
         outcome = await chain.result(thread_id)
         is_paused = is_stopped or (life.status == "paused" and outcome.status != STOPPED)
-        report = await _report(self.ledger, outcome, began, models, is_paused=is_paused)
+        report = await _report(self.ledger, outcome, began, models, is_paused=is_paused, after=after)
         return replace(report, failed_at=life.current_phase) if outcome.status == "failed" else report
 
     async def _run(
@@ -524,6 +558,7 @@ async def run_team(
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
+    after = (await ledger.head(own)).seq
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((team,), model))
     used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
@@ -546,8 +581,9 @@ async def run_team(
     if is_interrupted:
         running.cancel()
         await asyncio.wait((running,))
-        return await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
-    report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False)
+        report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
+        return replace(report, by_caller=True)
+    report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False, after=after)
     return replace(report, failed_at=await _failed_at(ledger, own)) if report.status == "failed" else report
 
 

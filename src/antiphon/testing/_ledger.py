@@ -649,7 +649,7 @@ async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
         for name, said in (("open", call), ("idle", _said())):
             await ledger.append(name, [said], epoch=await ledger.claim(name, by=dead, kind="agent"))
         await ledger.append("given up", [_call()], epoch=await ledger.claim("given up", by=dead, kind="agent"))
-        await ledger.release("given up", epoch=1)  # it waits for somebody, and for no host
+        await ledger.release("given up", epoch=1)  # it waits for a caller, not for a host
         _same(await ledger.take(host), ())
         await ledger.leave(dead)
         (taken,) = await ledger.take(host)

@@ -172,7 +172,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         while timers and timers[0][2].cancelled():
             heappop(timers)
         if not timers:
-            raise StuckError("nothing can run any more, and no timer is set: somebody waits for what nobody will do")
+            raise StuckError("deadlock: no task can run and no timer is set")
         self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             self._ready.append((heappop(timers)[2], False))

@@ -275,7 +275,7 @@ def _disobeyed(history: _History) -> Iterator[Breach]:
 
 
 def _broken_chains(history: _History) -> Iterator[Breach]:
-    """R12: each link is the hash of the one before, the time and the bytes; computed here anew."""
+    """R12: each link is the hash of the one before, the time and the bytes; computed again here."""
     for thread, rows in history.by_thread.items():
         if not rows[0].hash:
             continue

@@ -306,6 +306,23 @@ def test_numbers_are_added_up_by_group_exactly(root: Path) -> None:
     assert result_of(root, "csv_group", path="sales.csv", by="city", column="item", how="count") == {"Oslo": "2", "Rome": "1"}
 
 
+def test_a_whole_table_is_added_up(root: Path, tmp_path: Path) -> None:
+    by_item = "- price by item: tea 3.3, (empty) 0.2, cup 0.1"
+    assert result_of(root, "csv_totals", path="sales.csv") == f"- price by city: Oslo 3.3, Rome 0.3\n{by_item}"
+    (tmp_path / "mine.csv").write_text("a,b\n1,2\n0.5,3\n")
+    assert result_of(tmp_path, "csv_totals", path="**/*.csv") == "- a: 1.5\n- b: 5"
+    (tmp_path / "mine.csv").write_text("a,b\nx,y\n")
+    payload = called(tmp_path, "csv_totals", {"path": "*.csv"})
+    assert "there is no column of numbers; there are a, b" in (payload.error_message or "")
+
+
+def test_a_pattern_stands_for_the_first_file_that_fits(root: Path) -> None:
+    assert result_of(root, "csv_columns", path="**/s*.csv") == result_of(root, "csv_columns", path="sales.csv")
+    for tool, pattern in (("csv_totals", "*.tsv"), ("list_letters", "**/*.mbox")):
+        payload = called(root, tool, {"path": pattern})
+        assert f"there is no file like '{pattern}'; list_files says what there is" in (payload.error_message or "")
+
+
 def test_a_column_that_is_not_there_is_said_with_those_that_are(root: Path) -> None:
     payload = called(root, "csv_group", {"path": "sales.csv", "by": "town", "column": "price"})
     assert "there are city, item, price" in (payload.error_message or "")

@@ -38,12 +38,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None:
     done = command("run", "--team", CSV, "How are the sales?")
     assert done.exit_code == 0
-    assert done.stdout.startswith("Revenue by city:\n\n- Oslo: 2810.1\n- Kyoto: ")  # the model has said JSON
+    assert "- revenue by city: Oslo 2810.1, Kyoto 2536.5, Rome 2231.5\n" in done.stdout
     shown = [line for line in done.stderr.splitlines() if line]
     assert re.match(r"thread \S+; if it is interrupted, go on with: .* resume ", shown[0])
     assert shown[1:3] == ["● controller", "● analyst, asked by controller"]
-    assert '  analyst → csv_group(path="sales.csv", by="city", column="revenue")' in shown
-    assert any(line.startswith('  ← csv_group: {"Oslo": "2810.1"') for line in shown)
+    assert '  analyst → csv_totals(path="**/*.csv")' in shown
+    assert any(line.startswith("  ← csv_totals: - units by city: Oslo 587") for line in shown)
     assert any("the words are a script's" in line for line in shown)
 
 
@@ -51,7 +51,7 @@ def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None
 def test_the_same_task_in_the_same_thread_is_not_done_again(folder: Path) -> None:
     first, again = (command("run", "--team", CSV, "--thread", "sales", "How are the sales?") for _ in range(2))
     assert again.stdout == first.stdout
-    assert "csv_group" not in again.stderr
+    assert "csv_totals" not in again.stderr
 
 
 @pytest.mark.slow
@@ -59,8 +59,8 @@ def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> N
     said = json.loads(command("run", "--team", CSV, "--json", "How are the sales?").stdout)
     assert (said["status"], said["models"]) == ("completed", ["scripted:analyse-csv"])
     quiet = command("run", "--team", CSV, "--quiet", "How are the sales?")
-    assert said["response"].startswith('Revenue by city: {"Oslo":"2810.1"')
-    assert (quiet.stdout.splitlines()[0], quiet.stderr) == ("Revenue by city:", "")
+    assert said["response"].startswith("- units by city: Oslo 587, ")
+    assert (quiet.stdout.splitlines()[0], quiet.stderr) == ("- units by city: Oslo 587, Kyoto 503, Rome 439", "")
 
 
 def test_a_file_that_is_wrong_is_said_in_one_line(folder: Path) -> None:

@@ -368,7 +368,7 @@ class Toolkit:
             return await guard.call(asked)
         except PendingApproval as exc:
             if not await guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.ledger, exc.approval.id) from None
+                raise waits_for(exc.ledger, exc.approval) from None
             return await guard.call(asked)
 
     async def connect(self) -> AsyncExitStack:
@@ -450,7 +450,7 @@ class ToolkitCapability(AbstractCapability[object]):
         found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
         asked = [each for each in found if each is not None]
         answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
-        missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
+        missing = [each for each, is_there in zip(asked, answered, strict=True) if not is_there]
         if missing:
             raise waits_for(run.ledger, *missing)
 

@@ -18,6 +18,7 @@ from antiphon.agents._observers import capabilities_of
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability import ThreadTalk, ToolFailure, ToolFailures
+from antiphon.agents.toolkit._approvals import Approval
 from antiphon.agents.toolkit._decision_log import TaintLog, begin_under
 from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
@@ -168,7 +169,7 @@ class AgentToolset(AbstractToolset[Any]):
             if _can_wait(ctx) and not ctx.tool_call_approved:
                 raise ApprovalRequired({"antiphon": {WAITS: exc.approval.id}}) from None
             if not await self._guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.ledger, exc.approval.id) from None
+                raise waits_for(exc.ledger, exc.approval) from None
             return await self._guard.call(asked)
 
     def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
@@ -194,9 +195,10 @@ def _is_durable(run_id: str | None) -> bool:
     return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
 
 
-def waits_for(ledger: Ledger, *approvals: str) -> ParkedError:
-    """Return the error that names the missing approvals."""
-    how = " and ".join(f"`{command_line(ledger, 'approve', each)}`" for each in approvals)
+def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
+    """Return the error that names the missing approvals, with the whole commands that give them."""
+    commands = (command_line(ledger, "approve", each.id, "--as", (*each.approvers, "NAME")[0]) for each in approvals)
+    how = " and ".join(f"`{each}`" for each in commands)
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
 
 

@@ -14,7 +14,7 @@ from antiphon.agents.tools._folder import Folder
 from antiphon.agents.tools._lookup import READS
 from antiphon.agents.tools._mailbox import letter_in, letters_in
 from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
-from antiphon.agents.tools._tables import How, columns_of, grouped
+from antiphon.agents.tools._tables import How, columns_of, grouped, totals
 
 _TIMEOUT: Final = 20.0
 _LARGEST_PAGE: Final = 250_000
@@ -27,8 +27,8 @@ _MOST_PROBLEMS: Final = 500
 def file_tools(root: Path | str, *, hidden: bool = False, timeout: float | None = _TIMEOUT) -> list[Tool[Any]]:
     """Return tools that read the files below a folder, and nothing else.
 
-    `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_group`, `list_letters` and `read_letter`. What they
-    return is untrusted, and is marked so. Links are not followed. With `hidden`, files and folders
+    `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_totals`, `csv_group`, `list_letters` and `read_letter`.
+    What they return is untrusted, and is marked so. Links are not followed. With `hidden`, files and folders
     whose names begin with a dot are read too. A call that takes more than `timeout` seconds is cancelled.
 
     Raises:
@@ -77,40 +77,61 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
         """Say what is in a CSV file: how many rows, which columns, and of each what its values are.
 
         Args:
-            path: Which file, as list_files names it.
+            path: Which file, as list_files names it; or a pattern such as **/*.csv for the first that fits.
         """
-        return columns_of(folder.text(path))
+        return columns_of(folder.text(_first(folder, path)))
+
+    def csv_totals(path: str) -> str:
+        """Add up every column of numbers of a CSV file by every column of words; the largest first.
+
+        Args:
+            path: Which file, as list_files names it; or a pattern such as **/*.csv for the first that fits.
+        """
+        return totals(folder.text(_first(folder, path)))
 
     def csv_group(path: str, by: str, column: str, how: How = "sum") -> dict[str, str]:
         """Add up the numbers of one column of a CSV file, by the values of another; the largest first.
 
         Args:
-            path: Which file, as list_files names it.
+            path: Which file, as list_files names it; or a pattern such as **/*.csv for the first that fits.
             by: The column that says which rows belong together.
             column: The column with the numbers.
             how: What to make of them.
         """
-        return grouped(folder.text(path), by, column, how)
+        return grouped(folder.text(_first(folder, path)), by, column, how)
 
     def list_letters(path: str, words: str = "") -> list[dict[str, Any]]:
         """List the letters of a mailbox file: number, sender, subject, date and length.
 
         Args:
-            path: Which file, as list_files names it.
+            path: Which file, as list_files names it; or a pattern such as **/*.mbox for the first that fits.
             words: Only letters that have one of these words in them.
         """
-        return letters_in(folder.data(path), words)
+        return letters_in(folder.data(_first(folder, path)), words)
 
     def read_letter(path: str, number: int) -> dict[str, Any]:
         """Read one letter of a mailbox file.
 
         Args:
-            path: Which file, as list_files names it.
+            path: Which file, as list_files names it; or a pattern such as **/*.mbox for the first that fits.
             number: Which letter, as list_letters numbers it.
         """
-        return letter_in(folder.data(path), number)
+        return letter_in(folder.data(_first(folder, path)), number)
 
-    return csv_columns, csv_group, list_letters, read_letter
+    return csv_columns, csv_totals, csv_group, list_letters, read_letter
+
+
+def _first(folder: Folder, path: str) -> str:
+    """Return a path, or the first file that a pattern fits.
+
+    Raises:
+        ModelRetry: no file fits the pattern.
+    """
+    if "*" not in path or folder.has(path):
+        return path
+    if not (names := folder.names(path)):
+        raise ModelRetry(f"there is no file like {path!r}; list_files says what there is")
+    return names[0]
 
 
 class _Pages:

@@ -26,6 +26,10 @@ _LONGEST_NUMBER: Final = 50
 """Characters, and powers of ten in both directions. A longer number is a text."""
 _MOST_GROUPS: Final = 100
 _MOST_SHOWN: Final = 10
+_MOST_SUMMED: Final = 20
+"""Different values of a column by which totals are made."""
+_MOST_TOTALS: Final = 12
+"""Lines of totals."""
 _LONGEST_SHOWN: Final = 100
 """Characters of a value or a name."""
 _DELIMITERS: Final = ",;\t|"
@@ -75,6 +79,33 @@ def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
         found = {group: _HOW[how](numbers) for group, numbers in values.items()}
         largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_MOST_GROUPS]
         return {_short(group): _shown(number) for group, number in largest}
+
+
+def totals(text: str) -> str:
+    """Return the sums of every column of numbers by every column of words, a line each: `- revenue by city: Oslo 3, Rome 2`.
+
+    A column of words with too many different values has no groups. Without any groups, it is the sum of all rows.
+
+    Raises:
+        ModelRetry: it is not a table, too large, or has no column of numbers.
+    """
+    rows, names = _rows(text)
+    cells = {name: [cell for row in rows if (cell := _cell(row, place))] for name, place in names.items()}
+    numbers = [name for name, there in cells.items() if there and all(_number(cell) is not None for cell in there)]
+    if not numbers:
+        there = ", ".join(_short(each) for each in [*names][:_MOST_GROUPS])
+        raise ModelRetry(f"there is no column of numbers; there are {there}")
+    words = [name for name in names if name not in numbers and 0 < len(set(cells[name])) <= _MOST_SUMMED]
+    pairs = [(column, by) for column in numbers for by in words][:_MOST_TOTALS]
+    if not pairs:
+        with decimal.localcontext(_CONTEXT):
+            sums = {name: sum((Decimal(cell.strip()) for cell in cells[name]), Decimal(0)) for name in numbers[:_MOST_TOTALS]}
+            return "\n".join(f"- {_short(name)}: {_shown(number)}" for name, number in sums.items())
+    return "\n".join(f"- {_short(column)} by {_short(by)}: {_line(grouped(text, by, column, 'sum'))}" for column, by in pairs)
+
+
+def _line(sums: Mapping[str, str]) -> str:
+    return ", ".join(f"{group or '(empty)'} {number}" for group, number in sums.items())
 
 
 def _rows(text: str) -> tuple[list[list[str]], dict[str, int]]:

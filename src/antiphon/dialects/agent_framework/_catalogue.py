@@ -65,7 +65,7 @@ class MessageFormat:
 
     @property
     def optional_fields(self) -> tuple[str, ...]:
-        """The fields that mean something if they are there. Any other is allowed, and kept."""
+        """The optional fields with a meaning. Any other field is allowed, and kept."""
         return tuple(name for name in self._fields() if name not in self.required_fields)
 
     @property
@@ -77,7 +77,7 @@ class MessageFormat:
 
     @property
     def content(self) -> str:
-        """What the content may be, in words."""
+        """A description of the allowed content."""
         if model := self.content_model:
             return f"{model.accepts}: {model.__name__}"
         return "text" if self.model.model_fields["content"].annotation is str else "any JSON"
@@ -155,7 +155,7 @@ def validate_message(message: object) -> bool:
 
 
 def validation_errors(message: object) -> list[str]:
-    """Return what is wrong with a message, as `path: what was expected`; nothing for one that is right."""
+    """Return the faults of a message, as `path: what was expected`; empty if it is valid."""
     try:
         parse_message(cast("Mapping[str, Any]", message))
     except ValidationError as exc:
@@ -213,7 +213,7 @@ def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPl
     `manager` for `worker`, `action` for `name`, `context` for `goals`.
 
     Raises:
-        ValidationError: it is no strategic plan.
+        ValidationError: it is not a strategic plan.
     """
     if isinstance(plan, Plan):
         return plan.phases
@@ -237,27 +237,27 @@ class BaseMessageStore(Protocol):
     """A store that messages are read from; the host writes it."""
 
     def get_conversation_messages(self, location: str, limit: int | None = None) -> Entries | Awaitable[Entries]:
-        """Return what the user and the assistant have said."""
+        """Return the messages of the user and the assistant."""
         ...
 
     def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> Entries | Awaitable[Entries]:
-        """Return what is of one agent."""
+        """Return the messages of one agent."""
         ...
 
     def get_global_messages(self, location: str, limit: int | None = None) -> Entries | Awaitable[Entries]:
-        """Return what was said to all."""
+        """Return the global messages."""
         ...
 
     def get_team_messages(
         self, location: str, agent_keys: Sequence[str], limit: int | None = None
     ) -> Entries | Awaitable[Entries]:
-        """Return what is of some agents, in one order."""
+        """Return the messages of some agents, in one order."""
         ...
 
 
 @runtime_checkable
 class RecordingMessageStore(Protocol):
-    """A store that also takes what is said."""
+    """A store that also accepts new messages."""
 
     def add_message(self, location: str, message: dict[str, Any]) -> Awaitable[None] | None:
         """Keep a message. The same one may come again: it has the same `message_id`."""

@@ -1,4 +1,4 @@
-"""What the messages carry: frozen models of each type's content, which take every accepted form and give out one.
+"""The content of messages: frozen models for each type, which accept several forms and write one.
 
 A model allows keys it does not know and keeps them. A field that may be left out may also be null, which means the same.
 Short and older forms (an error as text, a plan without its wrapper, …) are turned into the long form when they come in;
@@ -81,9 +81,9 @@ class Value(BaseModel, frozen=True, extra="allow"):
 
     __pydantic_extra__: dict[str, AnyJson] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     accepts: ClassVar[str] = "an object"
-    """The forms that it takes, in words."""
+    """A description of the accepted forms."""
     _defaults: ClassVar[frozenset[str]] = frozenset()
-    """The fields for which null stands for another default."""
+    """The fields for which null means another default."""
 
     @classmethod
     @override
@@ -93,7 +93,7 @@ class Value(BaseModel, frozen=True, extra="allow"):
 
     @classmethod
     def long_form(cls, value: object) -> Any:
-        """Return what came in as the object that the fields describe; what is no accepted form as it is."""
+        """Return an accepted form as the object that the fields describe; any other value unchanged."""
         return value
 
     @model_validator(mode="before")

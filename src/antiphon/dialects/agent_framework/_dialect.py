@@ -37,11 +37,11 @@ _SPEAKERS = {
     "director_context": "orchestrator",
     "injected_context": "manager",
 }
-"""Who says an entry that does not name anyone."""
+"""The author of an entry that names none."""
 
 
 def read(unit: Unit) -> None:
-    """Say what one entry says."""
+    """Make the messages of one entry."""
     kind = unit.text("type")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -73,7 +73,7 @@ def _say(unit: Unit, policy: str) -> None:
 
 
 def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str) -> None:
-    """Say a call, and remember it under the key by which its answer will find it."""
+    """Make a call message, and store it under the key that its answer will have."""
     invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
     payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
@@ -178,7 +178,7 @@ def _said(message: Message, writing: Writing) -> dict[str, object]:
 
 
 def _content(message: Message, writing: Writing) -> Any:
-    """Return what is said: data as it is, if there is nothing else, and anything else as text."""
+    """Return the content: a single data part as data, anything else as text."""
     parts = message.parts
     if len(parts) == 1 and parts[0].kind == "data" and not isinstance(parts[0].data, str):
         return writing.json(parts[0], "data")
@@ -235,7 +235,7 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, ob
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like agent_framework."""
+    """Return why parsed JSON looks like agent_framework."""
     units = sample_units(data)
     known = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)
     return "types of agent_framework" if known else None

@@ -86,12 +86,12 @@ def _plain(content: object) -> object:
 
 
 def create_user_message(content: str, *, agent_key: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
-    """Return what a user said."""
+    """Return a message of the user."""
     return _build(constants.USER_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
 
 
 def create_assistant_message(content: str, *, agent_key: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
-    """Return what the assistant answers."""
+    """Return an answer of the assistant."""
     return _build(constants.ASSISTANT_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
 
 
@@ -131,7 +131,7 @@ def create_action_entry(
 def create_observation(
     content: Json, *, agent_key: str, call_id: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
-    """Return what a tool gave back: any JSON."""
+    """Return the result of a tool: any JSON."""
     return _build(constants.OBSERVATION, {"content": content, "agent_key": agent_key}, {"call_id": call_id}, common)
 
 
@@ -144,7 +144,7 @@ def create_error(
     call_id: str | None = None,
     **common: Unpack[Common],
 ) -> dict[str, Any]:
-    """Return what was raised. The type and the tool are for a content that does not name them itself."""
+    """Return an error. Pass the type and the tool if the content does not name them."""
     content = ErrorContent.model_validate(content)
     named = {"error_type": error_type, "tool": tool, **content.to_dict()}
     fields = {"content": {name: value for name, value in named.items() if value is not None}, "agent_key": agent_key}
@@ -173,7 +173,7 @@ def create_synthesis(
     agent_key: str | None = None,
     **common: Unpack[Common],
 ) -> dict[str, Any]:
-    """Return what a manager made of its workers' results; global unless `is_global=False`."""
+    """Return a manager's synthesis of its workers' results; global unless `is_global=False`."""
     fields = {"content": _plain(content), "from_manager": from_manager}
     return _build(constants.SYNTHESIS, fields, {"phase_id": phase_id, "agent_key": agent_key}, common)
 
@@ -216,7 +216,7 @@ def create_director_context(content: str, *, agent_key: str | None = None, **com
 def create_injected_context(
     content: Mapping[str, Json] | InjectedContext, *, agent_key: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
-    """Return what a worker is handed along with its task."""
+    """Return the context that a worker gets with its task."""
     return _build(constants.INJECTED_CONTEXT, {"content": _plain(content)}, {"agent_key": agent_key}, common)
 
 

@@ -190,7 +190,7 @@ ASSEMBLER = MessagesAssembler
 
 
 def _model(named: object) -> str | None:
-    """Return the model that goes on with an answer, named as text or in an object."""
+    """Return the model that continues an answer, named as text or in an object."""
     held = as_object(named)
     name = named if held is None else held.get("model")
     return name if isinstance(name, str) and name else None

@@ -30,7 +30,7 @@ _ANSWERS = ("response", "result", "error")
 
 
 def read(unit: Unit) -> None:
-    """Say what one Atlas message says."""
+    """Make the messages of one Atlas message."""
     content = unit.text("content")
     metadata = unit.object("metadata")
     kind, replied = metadata.get("type"), metadata.get("in_reply_to")
@@ -297,12 +297,12 @@ def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, object]:
 
 
 def _echoes(said: PartsPayload) -> list[str]:
-    """Return the invocations whose results a message says again."""
+    """Return the invocations whose results a message repeats."""
     return [invocation for part in said.parts if (invocation := _echo(part)) is not None]
 
 
 def _echo(part: Part) -> str | None:
-    """Return the invocation, if a part says its result again."""
+    """Return the invocation, if a part repeats its result."""
     if part.kind != "data" or not isinstance(part.data, JsonObject) or list(part.data) != ["result_of"]:
         return None
     invocation = part.data["result_of"]
@@ -310,7 +310,7 @@ def _echo(part: Part) -> str | None:
 
 
 def _without_echoes(message: Message) -> Message:
-    """Return a message without the results that it only says again."""
+    """Return a message without the results that it only repeats."""
     rest = [part for part in message.parts if _echo(part) is None]
     return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
 
@@ -349,7 +349,7 @@ _OWN = frozenset({"task_id", "tool_results", "source_agent", "target_agent"})
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like Atlas."""
+    """Return why parsed JSON looks like Atlas."""
     units = sample_units(data)
     if not units or not all("content" in unit and _OWN & unit.keys() and "role" not in unit for unit in units):
         return None

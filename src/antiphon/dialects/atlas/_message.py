@@ -34,7 +34,7 @@ _UNKNOWN_TYPE = "unknown"
 
 
 class Envelope(TypedDict, total=False):
-    """What every factory takes besides its own arguments."""
+    """The arguments that all factories share."""
 
     metadata: Mapping[str, Any] | None
     task_id: str | None
@@ -460,7 +460,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         """Read what `to_dict` gave. Only `content` is required; unknown fields are kept.
 
         Raises:
-            ValueError: it is no message; the error has the path.
+            ValueError: it is not a message; the error has the path.
         """
         return cls._of(encode_message(data, Encoder(cls.encoders, written=True)))
 

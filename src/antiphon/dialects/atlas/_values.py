@@ -1,4 +1,4 @@
-"""Values as JSON and back: what JSON has no word for is written with a tag from a closed list.
+"""Values as JSON and back: a type that JSON does not have is written with a tag from a closed list.
 
 A tag is an object with exactly these keys, and `type` only in the last row:
 
@@ -80,7 +80,7 @@ _NAMED = frozenset({"enum", "dataclass", "model", "object"})
 
 
 class ContentError(ValueError):
-    """Something that a message cannot hold: why, and where."""
+    """A value that a message cannot hold, with the reason and the path."""
 
     def __init__(self, reason: str, path: Path = ()) -> None:
         super().__init__(reason, path)
@@ -132,7 +132,7 @@ class Encoder:
         """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys.
 
         Raises:
-            ContentError: it is no mapping, or the first thing in it that cannot be written.
+            ContentError: it is not a mapping, or a value in it cannot be written; the error is about the first one.
         """
         if not isinstance(given, Mapping):
             refuse(f"must be a dict, not {type(given).__name__}", path)

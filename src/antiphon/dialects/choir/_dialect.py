@@ -20,13 +20,13 @@ TOLD = frozenset(
     | {entry.type for entry in CATALOGUE if entry.response_type is None}
     | {entry.response_type for entry in CATALOGUE if entry.response_type is not None}
 ) - {"MESSAGE"}
-"""Types that ask for no answer, where they answer nothing themselves."""
+"""Types that expect no answer, unless they answer a message themselves."""
 
 _ROLES = ("user", "assistant", "system", "tool")
 
 
 def read(unit: Unit) -> None:
-    """Say what one Choir message says."""
+    """Make the messages of one Choir message."""
     kind = unit.text("type")
     data = unit.object("data")
     receiver = unit.maybe_text("receiver")
@@ -113,7 +113,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 
 
 def _add_envelope(unit: dict[str, Any], message: Message) -> None:
-    """Add who says it, to whom, when and in which exchange."""
+    """Add the sender, the receiver, the time and the exchange."""
     unit["sender"] = message.policy
     if message.to:
         unit["receiver"] = message.to[0]
@@ -150,7 +150,7 @@ def _write_response(message: Message, outcome: OptionResultPayload, writing: Wri
 
 
 def _data(result: object) -> dict[str, object]:
-    """Return a result as the data of a response: an object as it is, anything else as its only key."""
+    """Return a result as the data of a response: an object unchanged, any other value under a single key."""
     plain = as_object(result)
     return {"result": result} if plain is None or list(plain) == ["result"] else plain
 
@@ -171,7 +171,7 @@ _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like Choir."""
+    """Return why parsed JSON looks like Choir."""
     units = sample_units(data)
     known = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
     return "a type with data, in an envelope of Choir" if known else None

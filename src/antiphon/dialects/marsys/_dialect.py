@@ -48,7 +48,7 @@ _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio
 
 
 def part_of(item: dict[str, object]) -> Part:
-    """Return what an item of a list is to us."""
+    """Return an item of a list as a part."""
     text = item.get("text") if item.get("type") == "text" else None
     return text_part(text) if isinstance(text, str) else read_medium(item)
 
@@ -88,7 +88,7 @@ def _medium(part: MediaPart) -> dict[str, Any] | None:
 
 
 def read(unit: Unit) -> None:
-    """Say what one MARSYS message says."""
+    """Make the messages of one MARSYS message."""
     role = unit.text("role")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -124,7 +124,7 @@ def _read_talk(unit: Unit, role: str) -> None:
 
 
 def _parts(unit: Unit) -> list[Part]:
-    """Return what a content says: its text, or the parts of its list."""
+    """Return the parts of a content: its text, or the items of its list."""
     if isinstance(unit.value.get("content"), list):
         return [part_of(item) for item in unit.objects("content")]
     text = unit.maybe_text("content")
@@ -132,7 +132,7 @@ def _parts(unit: Unit) -> list[Part]:
 
 
 def _words(unit: Unit) -> str:
-    """Return the words of a content that must be there."""
+    """Return the text of a required content."""
     is_list = isinstance(unit.value.get("content"), list)
     return text_of(unit.objects("content")) if is_list else unit.text("content")
 
@@ -182,7 +182,7 @@ def _arguments(unit: Unit, given: object, path: tuple[str | int, ...]) -> tuple[
 
 
 def _names(unit: Unit) -> list[str]:
-    """Return what pairs an agent's call with its answer: the interaction, or else the task, which may have several calls."""
+    """Return the key that pairs an agent's call with its answer: the interaction, else the task (which may have several)."""
     given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
     return [each for each in given if isinstance(each, str) and each]
 
@@ -229,7 +229,7 @@ def _error_type(unit: Unit) -> str | None:
 
 
 def _read_failure(unit: Unit, role: str) -> None:
-    """Say that a call failed: a tool message with an `error_type` says so, and an error that names its call."""
+    """Make the error result of a call: from a tool message with an `error_type`, or from an error that names its call."""
     invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
     called, name = unit.called(invocation), unit.maybe_text("name")
@@ -249,7 +249,7 @@ def _read_failure(unit: Unit, role: str) -> None:
 
 
 def _told(unit: Unit, role: str) -> None:
-    """Say something that answers no call that could be found."""
+    """Make a message from an answer whose call was not found."""
     unit.say({"kind": "parts", "parts": _parts(unit)}, policy=unit.maybe_text("name") or role, metadata=_as(role))
 
 
@@ -278,7 +278,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def _asks_agent(message: Message) -> bool:
-    """Whether a message is an agent_call: it was one here before, or it looks like one and was nothing else."""
+    """Whether a message is an agent_call: natively, or because it looks like one and has no other native role."""
     role = _role_of(message)
     return request_of(message.payload) is not None if role is None else role == "agent_call"
 
@@ -299,7 +299,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 
 
 def _role_of(message: Message) -> str | None:
-    """Return the role that a message had here before, where the core has no word for it."""
+    """Return the native role of a message, if the core cannot express it."""
     notes = notes_of(message, "marsys")
     role = notes.get("role") if notes else None
     return role if isinstance(role, str) else None
@@ -322,7 +322,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
 
 
 def _needs_list(parts: Sequence[Part]) -> bool:
-    """Whether parts say more than a text can, and something of that in a list."""
+    """Whether parts have content that a text cannot hold and a list can."""
     return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
 
 
@@ -395,7 +395,7 @@ _OWN = frozenset({"message_id", "metadata", "timestamp"})
 
 
 def recognise(data: object) -> str | None:
-    """Say why parsed JSON looks like MARSYS."""
+    """Return why parsed JSON looks like MARSYS."""
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), _ROLES) and "type" not in unit for unit in units):
         return None

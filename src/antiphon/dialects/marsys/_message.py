@@ -1,4 +1,4 @@
-"""Message: one thing said in a MARSYS system, frozen, with its JSON form and its form for a model.
+"""Message: a frozen message of a MARSYS system, with its JSON form and its form for a model.
 
 Its fields hold text, JSON that cannot be changed, and times, each checked when a message is made.
 """
@@ -107,7 +107,7 @@ Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_ca
 
 
 def text_of(content: str | Sequence[Mapping[str, object]]) -> str:
-    """Return the words of a content: the texts of its parts, a line each."""
+    """Return the text of a content: the texts of its parts, one per line."""
     if isinstance(content, str):
         return content
     texts = [part.get("text") for part in content if part.get("type") == "text"]
@@ -115,7 +115,7 @@ def text_of(content: str | Sequence[Mapping[str, object]]) -> str:
 
 
 def with_heading(heading: str, content: str | Sequence[Mapping[str, object]]) -> str | list[Any]:
-    """Return a content with words before it."""
+    """Return a content with text before it."""
     return f"{heading} {content}" if isinstance(content, str) else [{"type": "text", "text": heading}, *thawed(content)]
 
 
@@ -178,7 +178,7 @@ def _no_field(extra: Mapping[str, object]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False, config=_CONFIG)
 class Message:
-    """One thing said: frozen, with copies of the tool calls and metadata it is given, which cannot be changed either.
+    """A frozen message, with copies of its tool calls and metadata, which cannot be changed either.
 
     Any role and any shape of tool call can be constructed: `validation_errors` says what is wrong with them.
 
@@ -224,7 +224,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The words of the content: all of it, or the texts of its parts, a line each."""
+        """The text of the content: the content itself, or the texts of its parts, one per line."""
         return text_of(self.content)
 
     # ------------------------------------------------------------ what is in the metadata
@@ -307,7 +307,7 @@ class Message:
         The defaults replace missing fields of the response.
 
         Raises:
-            ValueError: the response or what the processor returned is no message.
+            ValueError: the response, or the return value of the processor, is not a message.
         """
         said: Any = as_object(response, "a response")
         if processor is not None:
@@ -333,7 +333,7 @@ class Message:
 
         Raises:
             ValidationError: a field is not what it should be; the error says which.
-            ValueError: this is no dict.
+            ValueError: the value is not a dict.
         """
         data = as_object(data, "a message")
         fields: dict[str, Any] = {field: data[field] for field in FIELDS if data.get(field) is not None}

@@ -47,12 +47,12 @@ VALID_ROLES = frozenset({"system", "user", "assistant", "tool", "error", "agent_
 
 
 def validate_message(message: Message) -> bool:
-    """Whether a message is as it should be; `validation_errors` says why it is not."""
+    """Whether a message is valid; `validation_errors` returns the reasons if it is not."""
     return not validation_errors(message)
 
 
 def validation_errors(message: Message) -> list[str]:
-    """Return what is wrong with a message, a sentence for each thing; empty if it is good."""
+    """Return the faults of a message, one sentence each; empty if it is valid."""
     return [*_role_errors(message), *_content_errors(message), *_tool_call_errors(message)]
 
 
@@ -122,7 +122,7 @@ def _no_constant(text: str) -> NoReturn:
 
 
 class MessageChain:
-    """A message and what came after it. The first is kept as it is, for its own id is that of the chain."""
+    """A message and the messages that followed from it. The first is kept unchanged: its id is the id of the chain."""
 
     def __init__(self, initial_message: Message) -> None:
         self.chain_id = initial_message.message_id
@@ -180,7 +180,7 @@ def filter_messages(messages: Iterable[Message], **criteria: Unpack[Criteria]) -
 
     Raises:
         TypeError: there is no such criterion.
-        ValueError: `after` or `before` is no time.
+        ValueError: `after` or `before` is not a time.
     """
     if unknown := criteria.keys() - _TESTS:
         raise TypeError(f"no criterion {min(unknown)!r}; there are {', '.join(_TESTS)}")

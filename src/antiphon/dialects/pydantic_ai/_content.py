@@ -27,11 +27,11 @@ from antiphon.messages.json_values import plain
 # ---------------------------------------------------------------- citations
 
 _WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "source", "title": "title"}}
-"""Our words for what a source holds, by its kind."""
+"""The modality of a source, by its kind."""
 
 
 def read_citations(given: object) -> tuple[Citation, ...]:
-    """Return what a text rests on; what is no citation is left to the residue."""
+    """Return the citations of a text; other data is left to the residue."""
     if not isinstance(given, list):
         return ()
     found = (as_object(each) or {} for each in cast("list[Any]", given))
@@ -64,7 +64,7 @@ def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool)
 
 
 def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | None:
-    """Write what a text rests on; None for nothing."""
+    """Write the citations of a text; None if it has none."""
     written: list[dict[str, Any]] = []
     for citation in citations:
         notes = plain(citation.metadata).get(NAME, {})
@@ -79,7 +79,7 @@ def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | 
 
 
 def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, object] | None:
-    """Return where it comes from; None if nothing says so."""
+    """Return the source; None if it is unknown."""
     excerpts = ([] if citation.quote is None else [citation.quote]) + thaw(notes.get("excerpts", []))
     if citation.url is not None:
         return {"url": citation.url, "title": citation.title, "excerpts": excerpts, "kind": "web"}
@@ -166,7 +166,7 @@ def _linked(item: _Item, kind: str) -> dict[str, Any] | None:
 
 
 def _vendor(item: _Item) -> dict[str, object]:
-    """Return a provider's settings for a file; the one that several dialects know has a name of its own."""
+    """Return a provider's settings for a file; the setting that several dialects share has its own name."""
     given = as_object(item.get("vendor_metadata"))
     if given is None:
         return {}
@@ -226,12 +226,12 @@ def _written(spelling: dict[str, Any], part: MediaPart, content: bytes, writing:
 
 
 def digest(item: object) -> str:
-    """Return the fingerprint by which a tool's return says that an object in it is a file."""
+    """Return the fingerprint that marks an object in a tool's return as a file."""
     return sha256(json.dumps(item, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def is_recorded(item: _Item, digests: list[object] | None) -> bool:
-    """Whether a tool's return says that an object in it is a file, and no data that only looks like one.
+    """Whether a tool's return marks an object in it as a file, as opposed to data that only looks like one.
 
     Bytes need no fingerprint. A return that records none at all is an old one: there, a link to the web is a file.
     """

@@ -1,7 +1,7 @@
-"""Reads a request (each part of it is one message) or a response (what is said between its calls stays together).
+"""Reads a request (each part becomes a message) or a response (each call becomes a message, and so do the parts between).
 
-The instructions of a request stand beside its parts, and Pydantic AI repeats them on each. They are said where they change, as
-a message of the system's, after the results that the request begins with: nothing may come between a call and its result.
+The instructions of a request are separate from its parts, and Pydantic AI repeats them on each request. Where they change,
+they become a system message after the results with which the request begins: nothing may come between a call and its result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.messages.json_values import canonical
 INSTRUCTIONS = "instructions"
 """The note of a message that was the instructions of its request; and the one of a request that has none, though some hold."""
 AUDIO = "speech-audio"
-"""The note of a sound whose words stand before it."""
+"""The metadata of audio whose transcript precedes it."""
 _REDACTED = ("redacted_thinking", "redacted_content")
 """Ids of thoughts that only their provider can read."""
 
@@ -45,7 +45,7 @@ class _Said(NamedTuple):
 
 
 def read(unit: Unit) -> None:
-    """Say what a request or a response says."""
+    """Make the messages of a request or a response."""
     match unit.value.get("kind"):
         case "request":
             _request(unit)
@@ -65,7 +65,7 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
 
 
 def _say(unit: Unit, said: Sequence[_Said], **first: Any) -> None:
-    """Say all of a unit; what is given besides is the first message's."""
+    """Make all messages of a unit; the other arguments are for the first message."""
     own_id, thread = _own_id(unit), unit.value.get("conversation_id")
     fields: dict[str, Any] = {"thread_id": thread} if is_name(thread) else {}
     if len(said) > 1 and unit.value["kind"] == "response":
@@ -139,7 +139,7 @@ def _of_request(unit: Unit, part: dict[str, Any], path: _Path, time: datetime | 
 
 
 def _told(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part] | None:
-    """Return what a part tells; None for one that only keeps books."""
+    """Return the content of a part; None for a part that is only bookkeeping."""
     kind, content = part["part_kind"], part.get("content")
     if kind == "speech":
         return _speech(unit, part, path) or None
@@ -227,7 +227,7 @@ def _thought(unit: Unit, part: dict[str, Any], path: _Path) -> ReasoningPart:
 
 
 def _speech(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part]:
-    """Return what was spoken: its words, its sound, or both; nothing if neither was kept."""
+    """Return speech: its transcript, its audio, or both; nothing if neither was stored."""
     notes = {"kind": "speech", **kept(part, "speech")}
     parts: list[Part] = []
     if part.get("transcript") is not None:
@@ -239,7 +239,7 @@ def _speech(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part]:
 
 
 def _noted(part: MediaPart, notes: dict[str, Any]) -> MediaPart:
-    """Return a file with what is noted of the part it came in, beside what is noted of itself."""
+    """Return a file with the metadata of the part that contained it, besides its own."""
     if not notes:
         return part
     return part.model_copy(update={"metadata": {NAME: {**part.metadata.get(NAME, {}), "part": notes}}})

@@ -36,7 +36,7 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
 
 
 def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
-    """Return the fields of the payload, and what is noted of the message."""
+    """Return the fields of the payload, and the metadata of the message."""
     given = part.get("tool_call_id")
     if given is not None and not isinstance(given, str):
         unit.fail(f"expected text, found {kind_of(given)}", *path, "tool_call_id")
@@ -78,7 +78,7 @@ def _error(part: dict[str, object], outcome: str) -> tuple[OutcomeFields, dict[s
 
 
 def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
-    """Return content as parts, if there are files in it; and notes of what is not plain from those."""
+    """Return content as parts, if it contains files; and metadata for what the parts do not show."""
     content, record = part.get("content"), part.get(DIGESTS)
     digests = cast("list[Any]", record) if isinstance(record, list) else None
     items: list[object] = cast("list[Any]", content) if isinstance(content, list) else [content]
@@ -108,7 +108,7 @@ def _said(item: Any) -> Part:
 def write_result(
     message: Message, payload: OptionResultPayload, notes: Mapping[str, Any], writing: BodyWriting
 ) -> dict[str, object]:
-    """Write what a tool returned."""
+    """Write the return of a tool."""
     content, digests = _content(payload, notes, writing)
     written: dict[str, Any] = {
         "tool_name": writing.aliases.option(payload.option_name),
@@ -159,7 +159,7 @@ def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: Bo
 
 
 def _error_content(payload: OptionResultPayload, notes: Mapping[str, object]) -> object:
-    """Return an error in words; as JSON, if that is what the words spell and how it came."""
+    """Return an error as text; as JSON, if the text is JSON and the original was."""
     words = error_text(payload)
     if notes.get("json"):
         try:

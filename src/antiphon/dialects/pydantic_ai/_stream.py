@@ -78,7 +78,7 @@ class PydanticAssembler(AssemblerBase):
                 self.count_unknown(event)
 
     def _start(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
-        """Begin a part; one that begins again replaces what was there, and is another piece."""
+        """Begin a part; a second beginning replaces the part, and counts as a new piece."""
         if index in self.pieces:
             self.pieces[f"{index} before {len(self.pieces)}"] = self.pieces.pop(index)
         self.parts[index] = part
@@ -167,7 +167,7 @@ class PydanticAssembler(AssemblerBase):
             yield from told
 
     def _add_speech(self, index: str, part: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
-        """Add to what is spoken; a transcript may be revised, and then there is nothing to tell."""
+        """Add to speech; a revised transcript yields no delta."""
         text = self.clean(index, text_in(delta, "transcript_delta"))
         if delta.get("transcript") is not None:
             part["transcript"] = text_in(delta, "transcript")

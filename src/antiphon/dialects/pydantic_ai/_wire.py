@@ -1,7 +1,7 @@
-"""A history as Pydantic AI stores it: a list of requests and responses, or one; and what their objects hold by default.
+"""A history as Pydantic AI stores it: a list of requests and responses, or one; and the defaults of its objects.
 
-Pydantic AI writes out every default, nulls too, so that what is loaded and dumped again is the same. `DEFAULTS` is read both
-ways: what a part holds beyond its defaults is noted when it is read, and written over the defaults when it is written.
+Pydantic AI writes every default, including nulls. So this dialect writes them too, and a round trip gives the same data.
+`DEFAULTS` is used in both directions: reading stores the values that differ from the defaults, and writing adds the defaults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.messages import Tool, Usage, thaw
 NAME = "pydantic-ai"
 
 NO_TIME = "1970-01-01T00:00:00Z"
-"""What is written where a time must stand and none is known; it is read as no time."""
+"""The time that is written if a time is required and none is known; it is read as no time."""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _BY_PROVIDER: dict[str, object] = {"id": None, "provider_name": None, "provider_details": None}
@@ -46,7 +46,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "video-url": _FILE,
     "document-url": _FILE,
 }
-"""What parts and pieces of content hold besides what the core has a word for, by kind."""
+"""The keys of parts and pieces of content that the core cannot express, with their defaults, by kind."""
 
 NOT_IN_REQUESTS = frozenset({"text", "thinking", "tool-call", "builtin-tool-call", "builtin-tool-return", "file"})
 NOT_IN_RESPONSES = frozenset(
@@ -118,12 +118,12 @@ def _has_parts(unit: dict[str, object]) -> bool:
 
 
 def kept(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what something of a kind holds beyond its defaults, for its notes."""
+    """Return the values of an object of a kind that differ from the defaults, for its metadata."""
     return {key: given[key] for key, default in DEFAULTS[kind].items() if key in given and given[key] != default}
 
 
 def spelled(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a kind, and over them what was noted."""
+    """Return the defaults of a kind, overridden by the stored values."""
     written = dict(DEFAULTS[kind])
     if notes:
         written |= {key: thaw(notes[key]) for key in written if key in notes}
@@ -134,7 +134,7 @@ def spelled(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_time(given: Any) -> datetime | None:
-    """Return a time; None for none, and for what cannot be read as one (the residue keeps that)."""
+    """Return a time; None if there is none, or if it cannot be read (the residue keeps it)."""
     if not isinstance(given, str):
         return None
     try:
@@ -154,7 +154,7 @@ def write_time(time: datetime | None) -> str:
 
 
 def read_usage(given: Any) -> Usage | None:
-    """Return what an answer cost. A count that is zero says nothing here: it is the default."""
+    """Return the usage of an answer. A count of zero is ignored, because it is the default."""
     usage = as_object(given)
     if usage is None:
         return None
@@ -173,7 +173,7 @@ def _cost(value: object) -> Decimal | None:
 
 
 def write_usage(usage: Usage | None) -> dict[str, object]:
-    """Write what an answer cost, with all that is counted."""
+    """Write the usage of an answer, with all counts."""
     written: dict[str, object] = {
         "input_tokens": 0,
         "cache_write_tokens": 0,

@@ -46,7 +46,7 @@ _TIMED = ("system-prompt", "user-prompt", "retry-feedback", "retry-prompt")
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Say whether a message belongs to the unit that was begun: results after results, and parts of one utterance."""
+    """Return whether a message belongs to the current unit: results after results, and parts of one utterance."""
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
     return said_together(group, message)
@@ -159,7 +159,7 @@ def _prompt(message: Message, items: list[object], notes: Mapping[str, object]) 
 
 
 def _item(part: Part, writing: BodyWriting) -> list[object]:
-    """Return a piece of what a user says."""
+    """Return a piece of a user's content."""
     match part:
         case TextPart():
             notes = writing.notes(part)
@@ -195,7 +195,7 @@ def _data(part: DataPart, writing: BodyWriting) -> dict[str, object]:
 
 
 def _whole(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, object] | None:
-    """Return a part that was kept whole, if it is of a kind that may stand on this side."""
+    """Return a part that was kept complete, if its kind is allowed in a request or response."""
     if not isinstance(part, ForeignPart) or part.dialect != NAME:
         return None
     own = as_object(writing.own(part)) or {}
@@ -207,13 +207,13 @@ def _is_spoken(part: Part, writing: BodyWriting) -> bool:
 
 
 def _note(part: Part, writing: BodyWriting) -> Mapping[str, object]:
-    """Return what is noted of the part that something came in."""
+    """Return the metadata of the part that contained it."""
     noted: Mapping[str, object] = writing.notes(part).get("part", _NONE)
     return noted
 
 
 def _add_speech(part: Part, written: list[dict[str, object]], speaker: str, writing: BodyWriting) -> None:
-    """Add words that were spoken, or the sound of them: to the words before it, if it is theirs."""
+    """Add a transcript, or audio; audio is added to the transcript before it, if it belongs to it."""
     notes = _note(part, writing)
     file = write_file(part, writing) if isinstance(part, MediaPart) else None
     sound = file if file is not None and file["kind"] == "binary" else None
@@ -264,7 +264,7 @@ def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, object
 
 
 def _answer(part: Part, written: list[dict[str, object]], writing: BodyWriting) -> None:
-    """Add what a part of the assistant's words is."""
+    """Add a part of the assistant's message."""
     if _is_spoken(part, writing):
         _add_speech(part, written, "assistant", writing)
         return
@@ -296,7 +296,7 @@ def _file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
 
 
 def _thought(part: ReasoningPart, writing: BodyWriting) -> list[dict[str, Any]]:
-    """Return a thought; with its proof, if it came from here. Without either there is nothing to say."""
+    """Return a thought, with its signature if it came from this format; None if it has neither text nor signature."""
     is_own = NAME in part.metadata
     if not is_own and not part.text:
         return []

@@ -20,12 +20,12 @@ from antiphon.ledger.sqlite._sql import Connection
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Thread:
-    """Make a branch that shares a thread's messages up to a place, and close the calls that are open there.
+    """Create a branch that shares a thread's messages up to a place, and close the calls that are open there.
 
     Raises:
-        LedgerCorruptError: the thread does not end as it says.
-        UnknownThreadError: there is no such thread any longer.
-        ValueError: there is a thread of the branch's name.
+        LedgerCorruptError: the head of the thread does not match its messages.
+        UnknownThreadError: the thread was deleted.
+        ValueError: a thread with the branch's id exists.
     """
     if find_thread(connection, closing.thread_id) is not None:
         raise ValueError(f"there is a thread called {closing.thread_id!r} already")
@@ -50,10 +50,10 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
 def restore(
     connection: Connection, journals: Iterable[tuple[ThreadJournal, Head]], redaction: LedgerRedaction
 ) -> list[Thread]:
-    """Write the rows of threads back, each proven by its head: all of them, or none.
+    """Write the rows of threads, each proven by its head: all threads or none.
 
     Raises:
-        RestoreRefusedError: rows do not match, a thread is there already, or an origin is not.
+        RestoreRefusedError: rows do not match, a thread exists already, or an origin does not exist.
     """
     return [_restore(connection, journal, head, redaction) for journal, head in journals]
 
@@ -72,7 +72,7 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
 
 
 def _note_open(connection: Connection, key: int, calls: Iterable[OpenCall]) -> None:
-    """Note which calls of a thread are open; their messages are there."""
+    """Record the open calls of a thread. Their messages must be written before, because a row has their position."""
     for call in calls:
         position = position_of(connection, key, call.seq)
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?, ?)", (key, *call, position))
@@ -80,7 +80,7 @@ def _note_open(connection: Connection, key: int, calls: Iterable[OpenCall]) -> N
 
 
 def _base_of(connection: Connection, journal: ThreadJournal) -> tuple[int | None, Base]:
-    """Return the key of the thread that a journal is a branch of, and what it shares with it."""
+    """Return the key of a journal's origin, and the messages that it shares with it."""
     if journal.forked_from is None:
         return None, Base(0, genesis(journal.thread_id), Pairing())
     origin, at = find_thread(connection, journal.forked_from), journal.forked_at or 0
@@ -91,7 +91,7 @@ def _base_of(connection: Connection, journal: ThreadJournal) -> tuple[int | None
 
 
 def _still_there(connection: Connection, head: Head) -> Thread:
-    """Return the thread that once ended so; another that has got its name since has other links."""
+    """Return the thread of a head. A newer thread of the same name has other links, so it is not mistaken for it."""
     thread = find_thread(connection, head.thread_id)
     link = None if thread is None else link_at(connection, thread.key, head.seq)
     if thread is not None and link is not None and link.hex() == head.hash:
@@ -102,11 +102,11 @@ def _still_there(connection: Connection, head: Head) -> Thread:
 
 
 def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:
-    """Remove a thread, and the branches that rest on it if they are to go too.
+    """Delete a thread, and with `with_branches` also its branches.
 
     Raises:
         UnknownThreadError: there is no such thread.
-        ValueError: there are branches, and they are to stay.
+        ValueError: there are branches, and `with_branches` is False.
     """
     thread = find_thread(connection, thread_id)
     if thread is None:
@@ -120,7 +120,7 @@ def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple
 
 
 def _family(connection: Connection, key: int) -> list[tuple[int, str]]:
-    """Return a thread and all branches that rest on it."""
+    """Return a thread, its branches, and their branches."""
     sql = """
 WITH RECURSIVE family (key) AS (VALUES (?) UNION SELECT threads.key FROM threads JOIN family ON threads.base = family.key)
 SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
@@ -129,12 +129,13 @@ SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
 
 
 def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
-    """Remove threads, by key and name, and media that are no longer used."""
+    """Delete threads, by key and name, and media that no message uses any longer."""
     searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
     holding: list[int] = []
     for key, _ in threads:
+        # Before the messages are deleted: the index of words removes a message only if it is given the same words again.
         for position, words in connection.rows(mine, (key, searchable)):
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
         holding += [position for (position,) in connection.rows(media, (key,))]
@@ -149,7 +150,7 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
 
 
 def expire(connection: Connection, before: int) -> tuple[str, ...]:
-    """Remove the threads that have not changed since a time, but for those that a younger branch rests on."""
+    """Delete the threads that have not changed since a time, except those that a younger branch needs."""
     gone: dict[int, str] = {}
     for (key,) in connection.rows("SELECT key FROM threads WHERE updated_at < ?", (before,)):
         family = _family(connection, key)

@@ -1,20 +1,19 @@
-"""Checksums of what nothing else in the file accounts for.
+"""Checksums of the data that cannot be computed from the messages.
 
-Most of a ledger's columns can be computed again from the messages, and `verify` does that. The rest gets a checksum when it
-is written:
+`verify` computes most of a ledger's columns again from the messages. The other columns get a checksum when they are written:
 
 - `messages.checksum` covers the position of a row: the order of commits across threads.
 - `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, whether it is redacted, its owner and
   kind, when it is due, and the builds that are unfit for it.
 - `hosts.checksum` covers a row of `hosts`.
-- Counters say how many messages, threads and hosts were removed. Numbers are given out without a gap and never
-  twice, so what is there and what was removed is as much as was ever given out; a row that was taken out is missed.
+- Counters hold how many messages, threads and hosts were removed. Keys are assigned without a gap and never twice. So the
+  number of rows and of removed rows must add up to the last key, and a row that was removed by other means is noticed.
 
-They are signed numbers of 32 bits, which SQLite writes in four bytes: a row that changes but keeps its size is overwritten in
-place, and a row of `threads` changes with every append.
+They are signed numbers of 32 bits, which SQLite writes in four bytes. So a changed row keeps its size and is overwritten in
+place, which matters because a row of `threads` changes with every append.
 
-There is no key in them: they find accidents and edits by SQL. Anyone who knows this file can compute them again; against
-that only heads help that were kept somewhere else.
+The checksums have no key. They detect accidents and edits by SQL. An attacker can compute them again; only heads that were
+kept elsewhere detect that.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from antiphon.ledger._admission import State
 from antiphon.ledger.sqlite._sql import Connection
 
 COUNTERS = ("searchable", "repeated", "unchecked", "removed messages", "removed threads", "removed hosts")
-"""All counters. `unchecked` is the last position that was written before there were checksums."""
+"""All counters. `unchecked` is the last position from before checksums existed."""
 
 NO_CHECKSUM = -(2**31)
-"""What a row has until its checksum is known: as long as one."""
+"""The value until the checksum is known; it has the size of a checksum."""
 
 
 _OWNERSHIP = State._fields.index("owner")
-"""Where the fields of a state begin that came with format 4; those are the last ones."""
+"""The index of the first field of a state that format 4 added; all later fields are of format 4 too."""
 _UNOWNED = tuple(State._field_defaults[name] for name in State._fields[_OWNERSHIP:])
 _OWNER = """
 UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit = ?, checksum = ? WHERE key = ?
@@ -42,15 +41,14 @@ UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit
 
 
 def message_checksum(position: int, digest: bytes) -> int:
-    """Return the checksum of a row of `messages`, whose hash accounts for everything but the position."""
+    """Return the checksum of a row of `messages`. The row's hash covers everything except the position."""
     return crc32(digest, position & 0xFFFFFFFF) - 2**31
 
 
 def state_checksum(key: int, state: State) -> int:
-    """Return the part of a thread's checksum that most appends leave as it is.
+    """Return the part of a thread's checksum that most appends do not change.
 
-    A later column goes in here. Append it to what is hashed only where it has another value than rows had before it, so
-    that the checksums of those stay true.
+    Add a later column here. Hash it only if its value differs from that of older rows, so that their checksums stay valid.
     """
     covered = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
     digest = crc32(b"%a %a %a %a %a %a" % covered)  # as `ascii`: what `repr` escapes depends on the version of Python
@@ -80,7 +78,7 @@ def set_owner(connection: Connection, key: int, state: State) -> None:
 
 
 def host_checksum(row: Sequence[object]) -> int:
-    """Return the checksum of a row of `hosts`, of which everything else is given."""
+    """Return the checksum of a row of `hosts`; `row` has all other columns."""
     return crc32(ascii(tuple(row)).encode()) - 2**31
 
 
@@ -95,10 +93,10 @@ def _count(connection: Connection, name: str, value: int) -> None:
 
 
 def check_written(written: int, expected: int) -> None:
-    """Make sure that SQLite has written as many rows as it was given.
+    """Check that SQLite has written the expected number of rows.
 
     Raises:
-        LedgerCorruptError: it has not; something in the file keeps it from doing so.
+        LedgerCorruptError: it has not; something in the file prevents it, such as a trigger.
     """
     if written != expected:
         reason = f"{written} rows were written where {expected} should have been"

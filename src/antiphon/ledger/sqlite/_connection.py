@@ -102,7 +102,7 @@ def _prepare(connection: Connection, place: LedgerFile) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else a statement is prepared anew for every other value
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # otherwise SQLite prepares a statement again for other values
     connection.define("words_of", _words)
     connection.setting("page_size", _PAGE)
     connection.setting("cache_size", -_CACHE)

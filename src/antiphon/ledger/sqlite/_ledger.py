@@ -413,7 +413,7 @@ class SqliteLedger(Verbs):
     # ------------------------------------------------------------ what the verbs ask
 
     async def open_from(self, thread_id: str, seq: int) -> int | None:
-        """Return the place of the first call since nothing was open, after a message."""
+        """Return the place of the first call since no call was open, as of a message."""
 
         def look(connection: Connection) -> int | None:
             thread = find_thread(connection, thread_id)
@@ -425,7 +425,7 @@ class SqliteLedger(Verbs):
         return await self._readers.do(look)
 
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-        """Return the place and the state of a fold's snapshot that is not after a message."""
+        """Return the place and the state of a fold's latest snapshot up to a message."""
         return await self._readers.do(lambda connection: _queries.snapshot(connection, thread_id, fold, upto))
 
     # ------------------------------------------------------------ care

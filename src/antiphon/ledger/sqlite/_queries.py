@@ -1,7 +1,7 @@
 """Queries: threads and open calls by page, heads, hosts, snapshots, and full-text search.
 
-Appending does not wait for the index of words: a search first brings it up to date, in steps small enough to let appends in
-between. The index holds no text of its own: the words of a message are read from its bytes where a snippet needs them.
+Appends do not update the index of words. A search first brings it up to date, in steps that are small enough for appends in
+between. The index stores no text: the words of a message are read from its bytes when a snippet needs them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _YES_OR_NO = {
     "system": ("pattern IS NOT :system_pattern", "pattern = :system_pattern"),
     "unfit": ("unfit IS NULL", "unfit IS NOT NULL"),
 }
-"""What each field of a filter asks, but for `open_calls`; of those that are True or False, what each of the two asks."""
+"""The condition of each field of a filter, except `open_calls`; of one that is True or False, the conditions for both."""
 
 _ORDER_INDEXES = {"updated_at": "threads_by_update", "created_at": "threads_by_creation"}
 _INDEXES = {
@@ -93,9 +93,9 @@ _HAS_INDEXES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'threads
 _ALWAYS_THERE = ("threads_owned", "threads_by_creation", "threads_by_update")
 _FITTING = "SELECT count(*) FROM (SELECT 1 FROM threads INDEXED BY {} WHERE {} LIMIT :few)"
 _FEW = 1000
-"""Open calls in all, up to which the threads that have some are sorted."""
+"""Up to this many open calls in the ledger, the threads with open calls are looked up and then sorted."""
 _FEW_THREADS = 5000
-"""Threads that fit a field of a filter, up to which they are looked up and sorted."""
+"""Up to this many threads that fit a field of a filter, they are looked up and then sorted."""
 
 _ORDERS = {
     "updated_at": ("(updated_at > :start OR updated_at = :start AND key > :start_key)", "ORDER BY updated_at, key"),
@@ -109,7 +109,7 @@ _FROM = {
     "created_at": "created_at >= :start",
     "-created_at": "created_at <= :start",
 }
-"""Where a page begins, as an index can look for it."""
+"""The start of a page, as a condition that an index can use."""
 
 
 def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int) -> ThreadPage:
@@ -184,9 +184,8 @@ def threads_statement(
 ) -> tuple[str, dict[str, int | str | None]]:
     """Return the statement for a page of threads, and its values.
 
-    It says which index SQLite uses, because only the caller knows how many threads fit. Where few do, those are looked up and
-    sorted: the ones with open calls, or the ones that fit the field `by` of the filter. Otherwise the threads are looked at in
-    their order, until there are enough.
+    It names the index, because SQLite does not know how many threads fit. If few do, they are looked up and sorted: those with
+    open calls, or those that fit the field `by` of the filter. Otherwise the threads are read in order until there are enough.
     """
     asked: dict[str, int | str | None] = {"limit": limit + 1, **_values(filter)}
     conditions = list(_conditions(filter).values())
@@ -245,15 +244,15 @@ def open_calls_of(connection: Connection, option_name: str, is_reversed: bool, s
 
 
 def heads(connection: Connection) -> tuple[Head, ...]:
-    """Return where every thread ends."""
+    """Return the heads of all threads."""
     return tuple(head_of(State(*row)) for row in connection.rows(_STATE))
 
 
 def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-    """Return the place and the state of a fold's snapshot that is not after a message.
+    """Return the place and the state of a fold's latest snapshot up to a message.
 
     Raises:
-        LedgerCorruptError: it is not as it was written.
+        LedgerCorruptError: it was altered.
     """
     thread = find_thread(connection, thread_id)
     sql = "SELECT seq, hash, state FROM snapshots WHERE thread = ? AND fold = ? AND seq <= ?"

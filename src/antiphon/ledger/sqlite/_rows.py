@@ -1,8 +1,8 @@
-"""From rows to records: large media, threads and what they share with their origins, and messages whose link is checked.
+"""From rows to records: large media, threads and their origins, and messages with checked links.
 
-Large media are taken out of a message's bytes, kept once by content, and put back where they were. What is taken out is the
-inside of a JSON text that begins with `data:`, by its place in the bytes. The bytes never say that something is missing: the
-table of uses does. So nobody can forge a reference in a message, and what remains is still JSON.
+Large media are removed from a message's bytes, stored once by content, and put back when the message is read. The removed
+bytes are the inside of a JSON text that begins with `data:`. Only the table `media_uses` records the place; the remaining
+bytes have no mark. So a message cannot contain a forged reference, and the remaining bytes are still JSON.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from antiphon.ledger.sqlite._sql import Connection
 # ---------------------------------------------------------------- media
 
 _LARGE = 8192
-"""Bytes from which on a text is kept outside the row: as much as a page."""
+"""Bytes from which on a medium is stored outside of its row."""
 _DATA = re.compile(rb'"(data:[^"\\]{%d,})"' % _LARGE, re.IGNORECASE)
 
 
 class Hole(NamedTuple):
-    """Where something was taken out, in the bytes that remain, and what."""
+    """A removed medium, and its place in the remaining bytes."""
 
     place: int
     text: bytes
 
 
 def split(body: bytes) -> tuple[bytes, list[Hole]]:
-    """Return the bytes of a message without its large media, and these."""
+    """Return the bytes of a message without its large media, and the media."""
     if len(body) < _LARGE:
         return body, []
     pieces: list[bytes] = []
@@ -51,7 +51,7 @@ def split(body: bytes) -> tuple[bytes, list[Hole]]:
 
 
 def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
-    """Return what `split` was given."""
+    """Return the bytes that `split` has split."""
     pieces: list[bytes] = []
     end = 0
     for place, text in holes:
@@ -61,7 +61,7 @@ def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
 
 
 def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> None:
-    """Keep what was taken out of a row."""
+    """Store the media of a row."""
     connection.run(MEDIA_TABLES)
     for place, text in holes:
         digest = sha256(text).digest()
@@ -71,7 +71,7 @@ def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> 
 
 
 def forget_media(connection: Connection, positions: Iterable[int]) -> None:
-    """Forget what was taken out of rows, as far as no other row uses it."""
+    """Delete the media of rows, unless other rows use them."""
     connection.run(MEDIA_TABLES)
     for position in positions:
         connection.run("DELETE FROM media_uses WHERE position = ?", (position,))
@@ -79,7 +79,7 @@ def forget_media(connection: Connection, positions: Iterable[int]) -> None:
 
 
 def media_at(connection: Connection, position: int) -> list[Hole]:
-    """Return what was taken out of a row, as far as it is there."""
+    """Return the media of a row; a missing or altered one is left out."""
     found = connection.rows(
         "SELECT place, text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ? ORDER BY place",
         (position,),
@@ -91,7 +91,7 @@ def media_at(connection: Connection, position: int) -> list[Hole]:
 
 _MOST_ROWS = 256
 _MOST_BYTES = 4 * 1024 * 1024
-"""Of messages that are read at once."""
+"""The most rows and bytes of messages that are read at once."""
 
 _THREAD = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
@@ -149,7 +149,7 @@ WITH RECURSIVE line (key, base, base_seq, thread_id) AS (
 )
 SELECT key, base, base_seq, thread_id FROM line ORDER BY key DESC
 """
-"""A branch is younger than what it rests on; a file in which it is not would lead in circles."""
+"""The comparison of keys ends the recursion: a branch is younger than its origin, and an altered file could have a cycle."""
 
 
 class Thread(NamedTuple):
@@ -162,13 +162,13 @@ class Thread(NamedTuple):
     """The thread that holds the messages up to `base_seq`."""
     base_seq: int
     checksum: int | None = None
-    """That of epoch, status, pattern, times and owner."""
+    """The checksum of epoch, status, pattern, times and owner."""
     owner: str | None = None
     """The name of the host that owns it."""
 
 
 class ThreadSegment(NamedTuple):
-    """Messages of a thread that are held by one row of `threads`: its own, or those of an origin."""
+    """A range of a thread's messages that are stored under one key: its own messages, or those of an origin."""
 
     key: int
     first: int
@@ -176,9 +176,10 @@ class ThreadSegment(NamedTuple):
 
 
 def key_of(name: str, salt: int = 0) -> int:
-    """Return the number by which a name is found again: 32 bits, a tenth of what the name takes.
+    """Return the index key of a name: 32 bits, a tenth of the size of the name.
 
-    Where a number is taken, the next salt gives another; by another function, so that names made to meet do so only once.
+    If a key is taken, the next salt gives another one. Salted keys use another hash function, so that names which were
+    constructed to collide collide only once.
     """
     if not salt:
         return crc32(name.encode()) - 2**31
@@ -189,7 +190,7 @@ _FIELDS = len(State._fields)
 
 
 def thread_of(row: Sequence[Any]) -> Thread:
-    """Return a row: the key, the fields of the state, and what `Thread` has after it."""
+    """Return a row as a `Thread`: the key, the fields of the state, and the other fields."""
     return Thread(row[0], State(*row[1 : _FIELDS + 1]), *row[_FIELDS + 1 :])
 
 
@@ -210,7 +211,7 @@ def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:
 
 
 class Ancestor(NamedTuple):
-    """A thread in the line from a branch to where it all began."""
+    """A thread in the line from a branch to its oldest origin."""
 
     key: int
     base: int | None
@@ -219,7 +220,7 @@ class Ancestor(NamedTuple):
 
 
 def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
-    """Return a thread and those that it rests on, down to the one that holds a message."""
+    """Return a thread and its origins, down to the one that holds a message."""
     return [Ancestor(*row) for row in connection.rows(_LINE, (key, seq))]
 
 
@@ -235,7 +236,7 @@ def lineage(connection: Connection, thread: Thread) -> list[ThreadSegment]:
 
 
 def position_of(connection: Connection, key: int, seq: int) -> int:
-    """Return the place of a message of a thread or its origins in the order of commits; 0 if it is not there."""
+    """Return the commit position of a message of a thread or its origins; 0 if it is missing."""
     line = line_to(connection, key, seq)
     sql = "SELECT position FROM messages WHERE thread = ? AND seq = ?"
     found: int | None = connection.value(sql, (line[-1].key, seq)) if line else None
@@ -243,7 +244,7 @@ def position_of(connection: Connection, key: int, seq: int) -> int:
 
 
 def link_at(connection: Connection, key: int, seq: int) -> bytes | None:
-    """Return the link of a message of a thread or its origins; None if it should be there and is not."""
+    """Return the link of a message of a thread or its origins; None if it is missing."""
     line = line_to(connection, key, seq)
     if not line:
         return None
@@ -264,7 +265,7 @@ def records_of(connection: Connection, rows: Iterable[Sequence[object]]) -> Iter
     """Yield each row's position and its record, after its link has been checked.
 
     Raises:
-        LedgerCorruptError: a row is not as it was written.
+        LedgerCorruptError: a row was altered.
     """
     for position, key, seq, recorded_at, digest, media, body, previous in rows:
         if not (isinstance(position, int) and isinstance(key, int) and isinstance(seq, int)):
@@ -292,10 +293,10 @@ def _as_bytes(value: object) -> bytes:
 def page_of_thread(
     connection: Connection, thread: Thread | None, first: int, last: int | None, *, reverse: bool = False
 ) -> list[tuple[int, Record]]:
-    """Return some messages from one end of a stretch of a thread; none, if there are no more.
+    """Return the next messages from one end of a range of a thread; none if there are no more.
 
     Raises:
-        LedgerCorruptError: the first of them is not as it was written, or is missing.
+        LedgerCorruptError: the first of them was altered or is missing.
     """
     if thread is None:
         return []
@@ -316,7 +317,7 @@ def page_of_thread(
 def _stretch(
     connection: Connection, segments: Sequence[ThreadSegment], first: int, last: int, *, reverse: bool
 ) -> Iterator[tuple[int, Record]]:
-    """Yield the messages from one place to another, or back, whichever threads hold them, up to the first that is missing."""
+    """Yield the messages of a range, forwards or backwards, from all threads that hold them, up to the first missing one."""
     sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
     for key, low, high in reversed(segments) if reverse else segments:
         if low <= place <= high:
@@ -325,10 +326,10 @@ def _stretch(
 
 
 def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
-    """Return the calls of a thread that were open after a message, looking back to where nothing was.
+    """Return the calls of a thread that were open after a message. It reads back to where no call was open.
 
     Raises:
-        LedgerCorruptError: a message is not as it was written.
+        LedgerCorruptError: a message was altered.
     """
     segments = lineage(connection, thread)
     holder = next((segment.key for segment in segments if segment.first <= seq <= segment.last), None)
@@ -342,10 +343,10 @@ def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
 
 
 def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
-    """Take as many as may be in memory at once, up to the first that is not as it was written.
+    """Return as many records as may be in memory at once, up to the first altered one.
 
     Raises:
-        LedgerCorruptError: it is the first of all.
+        LedgerCorruptError: the first record was altered.
     """
     found: list[tuple[int, Record]] = []
     size = 0
@@ -362,17 +363,17 @@ def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list
 
 
 def records_since(connection: Connection, position: int, most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
-    """Return some messages of all threads after a place in the order of commits."""
+    """Return the next messages of all threads after a commit position."""
     return _some(records_of(connection, connection.each(_SINCE, (position,))), most)
 
 
 def record_at(connection: Connection, position: int) -> Record | None:
-    """Return the message at a place in the order of commits."""
+    """Return the message at a commit position."""
     return next((record for found, record in records_since(connection, position - 1, 1) if found == position), None)
 
 
 def seq_at(connection: Connection, thread: Thread | None, position: int) -> int:
-    """Return how many messages of a thread stand at or before a place in the order of commits."""
+    """Return how many messages of a thread are at or before a commit position."""
     for segment in reversed(lineage(connection, thread) if thread is not None else []):
         if (found := _last_before(connection, segment, position)) is not None:
             return found
@@ -380,7 +381,7 @@ def seq_at(connection: Connection, thread: Thread | None, position: int) -> int:
 
 
 def _last_before(connection: Connection, segment: ThreadSegment, position: int) -> int | None:
-    """Return the last message of a segment at or before a place; by halves, because both numbers grow together."""
+    """Return the last message of a segment at or before a position, by binary search: both numbers grow together."""
     sql = "SELECT seq, position FROM messages WHERE thread = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1"
     found, low, high = None, segment.first, segment.last
     while low <= high:
@@ -395,7 +396,7 @@ def _last_before(connection: Connection, segment: ThreadSegment, position: int) 
 
 
 def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSegment]) -> list[Record]:
-    """Return the messages that have an id: those under its number, and then under each other number it may have.
+    """Return the messages with an id. It looks under each key that the id may have, until a key is unused.
 
     Raises:
         LedgerCorruptError: one of them is not as it was written.
@@ -410,7 +411,7 @@ def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSe
 
 
 def records_by_key(connection: Connection, kind: str, name: str, segments: Iterable[ThreadSegment] | None) -> list[Record]:
-    """Return the messages under a name's number, which may be some of other names: in some segments, or everywhere.
+    """Return the messages under the key of a name, in some segments or in all threads. Other names may have the same key.
 
     Raises:
         LedgerCorruptError: one of them is not as it was written.

@@ -127,7 +127,7 @@ CREATE TABLE IF NOT EXISTS media_uses (
     position INTEGER NOT NULL, place INTEGER NOT NULL, media INTEGER NOT NULL, PRIMARY KEY (position, place)
 ) WITHOUT ROWID;
 """
-"""Made when the first medium comes; a row that has none is never looked up in them."""
+"""Created with the first medium; rows without media are never looked up in them."""
 
 SEARCH_TABLES = """
 CREATE VIEW said AS SELECT position, words_of(body) AS words FROM messages;
@@ -136,7 +136,7 @@ CREATE VIRTUAL TABLE search USING fts5 (
 );
 INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
 """
-"""Made by the first search: a ledger that is not searched does not pay for it."""
+"""Created by the first search: a ledger that is never searched does not pay for it."""
 
 FILTER_INDEXES = """
 CREATE INDEX IF NOT EXISTS threads_by_status ON threads (status) WHERE status IS NOT NULL;
@@ -160,14 +160,14 @@ FROM threads
 
 
 def _add_checksums(connection: Connection) -> None:
-    """Give every thread its checksum. Messages keep none: to write gigabytes again could fill the disk."""
+    """Give every thread its checksum. Old messages get none: rewriting gigabytes could fill the disk."""
     connection.run(_SECOND)
     for key, *columns in connection.rows(_STATES):
         set_checksum(connection, key, State(*columns))
 
 
 _THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"
-"""NULL where a thread is from before: not known (see `LedgerRedaction`)."""
+"""NULL for older threads: unknown (see `LedgerRedaction`)."""
 
 _FOURTH = """
 DROP TABLE outbox;
@@ -205,7 +205,7 @@ UPDATE open_calls SET position = coalesce(
 );
 CREATE INDEX open_calls_by_option ON open_calls (option_name, position);
 """
-"""Rows are found in the order of the second column by each index: `key` and `thread` stand at the end of all of them."""
+"""Each index returns its rows in the order of its second column; SQLite appends the primary key to every index."""
 
 _ABANDONED = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
@@ -220,11 +220,11 @@ SELECT body FROM open_calls JOIN messages USING (thread, seq) WHERE open_calls.t
 def _add_hosts(connection: Connection) -> None:
     """Add hosts, owners and due times, and drop the outbox.
 
-    A thread that was claimed has no host, and nobody knows whether its owner still runs. So one with open calls is due since
+    A claimed thread has no host yet, and it is unknown whether its owner still runs. So a thread with open calls is due since
     its last message; its kind is that of the actor whose open call is the oldest.
 
     Raises:
-        LedgerCorruptError: messages were taken out of the outbox by other means.
+        LedgerCorruptError: messages were removed from the outbox by other means.
         LedgerFormatError: there are messages in the outbox.
     """
     if left := connection.value("SELECT count(*) FROM outbox"):
@@ -243,7 +243,7 @@ def _add_hosts(connection: Connection) -> None:
 
 
 def _receiver(body: object) -> str | None:
-    """Return the first receiver of a stored message; None if it has none, or cannot be read (`verify` says so)."""
+    """Return the first receiver of a stored message; None if it has none, or cannot be read (`verify` reports that)."""
     try:
         found = orjson.loads(body if isinstance(body, bytes) else b"").get("to")
     except (ValueError, AttributeError):
@@ -257,19 +257,20 @@ _FIFTH = "SELECT 1"
 Step: TypeAlias = str | Callable[[Connection], None]
 
 MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH)
-"""From each version to the next, beginning with nothing. What was released is never changed; a new step is added."""
+"""The steps from each version to the next, beginning with an empty file. Never change a released step; append a new one."""
 
 
 def migrate(connection: Connection, path: str) -> None:
-    """Bring a file to the present form; a new one is filled, a later one refused.
+    """Migrate a file to the current format; create the tables in a new file.
 
     Raises:
         LedgerCorruptError: its version or its schema was altered.
-        LedgerFormatError: it is another program's, or a later version's.
+        LedgerFormatError: another program wrote it, or a later version.
     """
     if _version(connection, path) == len(MIGRATIONS):
         check_schema(connection, path)
         return
+    # Read the version again under the write lock: another process may have migrated the file in between.
     connection.run("BEGIN IMMEDIATE")
     version = _version(connection, path)
     check_schema(connection, path, version)
@@ -305,20 +306,20 @@ def _version(connection: Connection, path: str) -> int:
 # ------------------------------------------------------------ comparison
 
 _Schema: TypeAlias = dict[tuple[str, str], str]
-"""What is in a file: by kind (`table`, `index`, `trigger`, `view`) and name, the statement that made it."""
+"""The schema of a file: by kind (`table`, `index`, `trigger`, `view`) and name, the statement that created it."""
 
 _OBJECTS = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema"
 _OWN = re.compile("sqlite_stat[0-9]")
-"""Tables of SQLite's own: what ANALYZE counted. They change how long a statement takes, not what it finds."""
+"""SQLite's own tables, with the statistics of ANALYZE. They change the speed of a statement, not its result."""
 _SHADOW = re.compile("search_[a-z]+")
 """Tables of the index of words: the extension decides how they are declared."""
 
 
 def check_schema(connection: Connection, path: str, version: int | None = None) -> None:
-    """Refuse a file whose schema is not that of a version, which is the present one if not given.
+    """Refuse a file whose schema is not that of a version, by default the current one.
 
     Raises:
-        LedgerCorruptError: it is not; it says in what.
+        LedgerCorruptError: it is not; the text has the differences.
     """
     found = list(differences(connection, version))
     if found:
@@ -329,7 +330,7 @@ def check_schema(connection: Connection, path: str, version: int | None = None) 
 
 
 def differences(connection: Connection, version: int | None = None) -> Iterator[str]:
-    """Yield in what a file's schema differs from that of a version: tables, indexes, triggers and views."""
+    """Yield the differences of a file's schema from that of a version: tables, indexes, triggers and views."""
     there = _schema_of(connection)
     whole, *later = _expected(MIGRATIONS[:version])
     for tables in later:  # made when first needed: either all of them are there, or none
@@ -345,7 +346,7 @@ def differences(connection: Connection, version: int | None = None) -> Iterator[
 
 @lru_cache(maxsize=8)
 def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
-    """Return the schema after some steps, and what each group of tables adds that are made when first needed."""
+    """Return the schema after some steps, and the additions of each group of tables that is created on demand."""
     if not steps:
         return ({},)
     connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE)
@@ -371,5 +372,5 @@ def _schema_of(connection: Connection) -> _Schema:
 
 
 def _normal(name: str, table: str, sql: str) -> str:
-    """Return how something is declared, without what makes no difference: white space."""
+    """Return a declaration with normalised white space."""
     return f"{table}: {'' if _SHADOW.fullmatch(name) else ' '.join(sql.split())}"

@@ -1,4 +1,4 @@
-"""Statements: a connection that finishes what it runs, with rows that type checkers understand."""
+"""A connection that runs each statement to its end, with typed rows."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 
 class Connection(apsw.Connection):
-    """A connection whose statements are finished when they return, but for `each`."""
+    """A connection whose methods return when their statement has ended, except `each`."""
 
     def __init__(self, path: str, flags: int, vfs: str | None = None) -> None:
         super().__init__(path, flags=flags, vfs=vfs)
-        # What is unknown to the type checker here stays here: the package's own types are not all there on each Python.
-        cursor = self.cursor()  # one for all that are finished: to make one takes as long as to run a short statement
+        # The casts stay in this class: the package does not have all its types on each Python.
+        cursor = self.cursor()  # shared by all but `each`: making a cursor takes as long as a short statement
         self._run = cast("Callable[[str, Values], Iterator[tuple[Any, ...]]]", cursor.execute)
         self._run_all = cast("Callable[[str, Sequence[Values]], object]", cursor.executemany)
 
     def run(self, sql: str, values: Values = ()) -> None:
-        """Run a statement whose rows, if any, do not matter."""
+        """Run a statement, and ignore its rows."""
         for _ in self._run(sql, values):
             pass
 
     def run_all(self, sql: str, values: Sequence[Values]) -> None:
-        """Run a statement that gives no rows, for each of many values."""
+        """Run a statement that returns no rows, once for each of the values."""
         if len(values) == 1:
             self._run(sql, values[0])
         else:
@@ -46,16 +46,16 @@ class Connection(apsw.Connection):
         return None if row is None else row[0]
 
     def setting(self, name: str, value: object = None) -> Any:
-        """Change one of SQLite's settings, or look at it."""
+        """Set one of SQLite's settings, or return it."""
         pragma = cast("Callable[..., Any]", self.pragma)
         return pragma(name) if value is None else pragma(name, value)
 
     def define(self, name: str, function: Callable[[Any], Any]) -> None:
-        """Make a pure function of one value known to statements, also to those inside views."""
+        """Define a pure function of one value for statements and views."""
         make = cast("Callable[..., None]", self.create_scalar_function)
         make(name, function, 1, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
-        """Return rows as they are wanted."""
+        """Return rows one by one, while the statement runs."""
         found = self.execute(sql, values)  # pyright: ignore[reportUnknownMemberType]
         return cast("Iterator[tuple[Any, ...]]", found)

@@ -1,4 +1,4 @@
-"""The examination of a ledger's file: every thread, row by row, then what no thread accounts for, then the file itself."""
+"""Verifies a ledger's file: every thread, row by row, then the data outside of threads, then the file itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import NO_LIMITS, Message, loads
 
 _STEP = 1000
-"""Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""
+"""Rows that are checked in one transaction: a longer transaction would keep the write-ahead log growing."""
 
 _USED = "SELECT media.hash, media.text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ?"
 
@@ -47,28 +47,28 @@ _COUNTS = {
     "threads": "SELECT count(*), coalesce(max(key), 0) FROM threads",
     "hosts": "SELECT count(*), coalesce(max(key), 0) FROM hosts",
 }
-"""How many rows there are, and the largest number, of each table that never uses one twice."""
+"""The number of rows and the largest key of each table that never reuses a key."""
 
 _GIVEN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 
 _STRAYS = {
     "threads": {
         "SELECT 1 FROM open_calls LEFT JOIN threads ON key = thread WHERE coalesce(threads.open_calls, 0) = 0": (
-            "there is an open call of a thread that has none"
+            "an open call belongs to a thread that has none"
         ),
-        "SELECT 1 FROM snapshots WHERE thread NOT IN (SELECT key FROM threads)": "there is a snapshot of no thread",
+        "SELECT 1 FROM snapshots WHERE thread NOT IN (SELECT key FROM threads)": "a snapshot belongs to no thread",
         "SELECT 1 FROM threads WHERE owner IS NOT NULL AND owner NOT IN (SELECT key FROM hosts)": (
-            "a thread has an owner that is not there"
+            "a thread has an owner that does not exist"
         ),
         """SELECT 1 FROM open_calls JOIN messages USING (thread, seq) WHERE open_calls.position <> messages.position""": (
-            "an open call is noted at another place than its message"
+            "an open call has another position than its message"
         ),
     },
     "media": {
         "SELECT 1 FROM media_uses WHERE position NOT IN (SELECT position FROM messages WHERE media IS NOT NULL)": (
-            "there is a medium of a message that has none"
+            "a medium belongs to a message that has none"
         ),
-        "SELECT 1 FROM media WHERE key NOT IN (SELECT media FROM media_uses)": "there is a medium of no message",
+        "SELECT 1 FROM media WHERE key NOT IN (SELECT media FROM media_uses)": "a medium belongs to no message",
     },
     "search": {  # a segment's pages are numbered from its own number times 2 ** 37 on
         "SELECT 1 FROM search_idx WHERE segid NOT IN (SELECT id >> 37 FROM search_data)": (
@@ -76,7 +76,7 @@ _STRAYS = {
         ),
     },
 }
-"""Rows that no thread's examination comes upon, by the table that must be there for it, and what to say if there are any."""
+"""Queries for stray rows that the check of threads does not reach, by the table that they need, with the damage to report."""
 
 _COPY = """
 CREATE TEMP VIEW indexed AS SELECT position, words_of(body) AS words FROM main.messages
@@ -93,12 +93,12 @@ INSERT INTO copy_config SELECT * FROM main.search_config;
 PRAGMA writable_schema = RESET;
 INSERT INTO copy (copy, rank) VALUES ('integrity-check', 1);
 """
-"""FTS5 compares an index with its messages only where it may write, and to write keeps others from writing. So the index is
-copied to where nobody else is, read anew (that is what the RESET is for), and compared there."""
+"""FTS5 compares an index with its messages only on a connection that may write, and a write would block other writers. So the
+index is copied into a temporary table, read again (hence the RESET), and compared there."""
 
 
 class Subject(NamedTuple):
-    """A thread under examination: as it was when that began."""
+    """A thread that is being verified, as it was at the start."""
 
     thread: Thread
     open_calls: Sequence[OpenCall]
@@ -106,7 +106,7 @@ class Subject(NamedTuple):
 
 
 def damages_of_schema(connection: Connection) -> list[Damage]:
-    """Return in what the schema is not the expected one; statements may then mean something else than they say."""
+    """Return the differences of the schema from the expected one. With an altered schema, queries could give wrong results."""
     return [Damage(None, None, f"the schema: {difference}") for difference in differences(connection)]
 
 
@@ -118,13 +118,13 @@ def names(connection: Connection) -> tuple[list[str], int]:
 
 
 def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
-    """Begin to examine a thread; None if there is no such thread any longer."""
+    """Begin to verify a thread; None if it was deleted."""
     thread = find_thread(connection, thread_id)
     if thread is None:
         return None
     previous = link_at(connection, thread.key, thread.base_seq)
     if previous is None:
-        return Damage(thread_id, thread.base_seq, "what it shares with its origin is not there")
+        return Damage(thread_id, thread.base_seq, "the messages that it shares with its origin are missing")
     shared = _open_at_base(connection, thread)
     open_calls = find_open_calls(connection, thread)
     if complaint := _complaint_about(connection, thread, len(open_calls)):
@@ -133,18 +133,18 @@ def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
 
 
 def _complaint_about(connection: Connection, thread: Thread, open_calls: int) -> str | None:
-    """Return what is wrong with what a thread says of itself, as far as that can be seen without its messages."""
+    """Return a fault in the row of a thread that can be seen without its messages."""
     origin = None if thread.base is None else name_of(connection, thread.base)
     began = None if thread.base is None else thread.base_seq
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
-        return "it says that it began elsewhere than it did"
+        return "its recorded origin is not the thread that it branched from"
     if thread.checksum != thread_checksum(state_checksum(thread.key, thread.state), thread.state.updated_at):
         return "its epoch, status, owner or times are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 
 def _open_at_base(connection: Connection, thread: Thread) -> Pairing:
-    """Return the calls that were open where a branch began."""
+    """Return the calls that were open where a branch begins."""
     segments = lineage(connection, thread._replace(state=thread.state._replace(seq=thread.base_seq)))
     if not segments:
         return Pairing()
@@ -161,12 +161,12 @@ def _open_at_base(connection: Connection, thread: Thread) -> Pairing:
 
 
 def _add(pairing: Pairing, seq: int, body: bytes) -> None:
-    with suppress(DecodeError):  # the examination of the origin says so
+    with suppress(DecodeError):  # the check of the origin reports it
         pairing.add(seq, loads(body, Message, limits=NO_LIMITS))
 
 
 def look(connection: Connection, subject: Subject, after: int, heads: Mapping[str, Head]) -> int | Damage | None:
-    """Look at the next rows of a thread. Return where to go on, or what is wrong, or None at the end."""
+    """Check the next rows of a thread. Return where to continue, or the damage, or None at the end."""
     thread, examination = subject.thread, subject.examination
     name = thread.state.thread_id
     found = connection.rows(_ROWS, (thread.key, after, thread.state.seq, _STEP))
@@ -196,7 +196,7 @@ def _complaint(connection: Connection, thread: int, row: Sequence[Any], message:
     names = (message.invocation_id, message.correlation_id)
     keys = tuple(None if name is None else key_of(name) for name in names)
     if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
-        return "what it is found by is wrong"
+        return "its index keys are wrong"
     used = connection.rows(_USED, (position,)) if media else []
     if len(used) != (media or 0) or any(sha256(text).digest() != medium for medium, text in used):
         return "a medium in it is not what it was"
@@ -206,7 +206,7 @@ def _complaint(connection: Connection, thread: int, row: Sequence[Any], message:
 
 
 def _complaint_about_old_position(connection: Connection, thread: int, seq: int, position: int) -> str | None:
-    """Return what is wrong with the position of a row that was written before there were checksums."""
+    """Return a fault in the position of a row from before checksums existed."""
     if position > connection.value("SELECT value FROM counters WHERE name = 'unchecked'"):
         return "it has no checksum"
     before = connection.value("SELECT position FROM messages WHERE thread = ? AND seq = ?", (thread, seq - 1))
@@ -214,7 +214,7 @@ def _complaint_about_old_position(connection: Connection, thread: int, seq: int,
 
 
 def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
-    """Whether a lookup of an id finds its row: by its number, or, where earlier rows have that, by the next."""
+    """Whether a lookup of an id finds its row: by its key, or by the next one if earlier rows have that key."""
     taken = "SELECT 1 FROM messages WHERE thread = ? AND id_key = ? AND seq < ?"
     for salt in count():
         key = key_of(id, salt)
@@ -224,7 +224,7 @@ def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: st
 
 
 def is_there(connection: Connection, subject: Subject) -> bool:
-    """Whether a thread has not been deleted since its examination began."""
+    """Whether a thread has not been deleted since its check began."""
     return bool(connection.value("SELECT 1 FROM threads WHERE key = ?", (subject.thread.key,)))
 
 
@@ -238,7 +238,7 @@ def _snapshot_damage(connection: Connection, thread: Thread) -> Damage | None:
 
 
 def damages_of_file(connection: Connection) -> list[Damage]:
-    """Return what is wrong beyond the threads: rows of none, rows after the end, and pages that do not hang together."""
+    """Return the damages outside of threads: rows that belong to no thread, rows after its end, and broken pages."""
     damages = [Damage(None, None, complaint) for complaint in _complaints_about_counters(connection)]
     damages += [Damage(None, None, complaint) for complaint in _complaints_about_strays(connection)]
     lost = connection.rows("SELECT DISTINCT thread FROM messages WHERE thread NOT IN (SELECT key FROM threads)")
@@ -265,7 +265,7 @@ SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, l
 
 
 def _complaints_about_counters(connection: Connection) -> Iterator[str]:
-    """Yield what is wrong with sums over rows and with the numbers that were given out."""
+    """Yield faults in the counters and in the last assigned keys."""
     counters: dict[str, Any] = dict(connection.rows("SELECT name, value FROM counters"))
     given: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
     if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):

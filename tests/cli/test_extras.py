@@ -1,0 +1,97 @@
+"""Each command without the packages of an extra: it works, or one line says what to install."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.running import CHAT, PLAIN, run, save
+
+from antiphon.cli._app import OVERVIEW
+
+pytest.importorskip("apsw")
+
+COMMANDS = """
+run hi
+run hi --team team.toml
+chat
+resume t
+pause t
+terminate t
+status t
+host --team none.toml
+hosts
+recover
+knowledge add a.md
+knowledge search hi
+local status
+local install --from none
+approvals
+approve x --as ada
+deny x --as ada
+parked
+settle t x --retry
+threads
+show chat.json
+show t
+tail --help
+search hi
+replay t
+replay t --against
+fork t --at 1 --into branch
+fork t --model scripted
+diff t t
+reward t x 1 --as ada
+verify
+heads
+backup copy.db
+export -o out.jsonl
+export --trajectories -o decisions.jsonl
+import chat.json --thread other
+restore none
+convert chat.json --to openai-chat
+check chat.json
+repair chat.json
+dialects
+help
+delete t --yes --with-branches
+"""
+ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
+ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail"}
+"""What works without a ledger."""
+WITH_AGENTS = {"run", "chat", "resume", "host", "recover", "local", "approvals", "approve", "deny", "replay"}
+EXTRAS = {
+    "agents": "pydantic_ai,jsonschema_rs",
+    "sqlite": "apsw",
+    "agents,sqlite": "pydantic_ai,jsonschema_rs,apsw",
+    "mcp,otel,web,local": "fastmcp,mcp,opentelemetry.sdk,opentelemetry.exporter,ddgs,markdownify,xllamacpp",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extras", EXTRAS)
+def test_without_an_extra_each_command_works_or_says_what_to_install(extras: str, tmp_path: Path) -> None:
+    save(tmp_path / "chat.json", CHAT)
+    (tmp_path / "a.md").write_text("Hi.")
+    (tmp_path / "team.toml").write_text('pattern = "peers"\nmodel = "scripted"\n[[agents]]\nname = "ada"\nrole = "leader"\n')
+    url = f"sqlite:///{tmp_path}/antiphon.db"
+    assert run("import", tmp_path / "chat.json", "--thread", "t", "--ledger", url).exit_code == 0
+    words = [line.split() for line in COMMANDS.strip().splitlines()]
+    assert {each[0] for each in words} == {name for section in OVERVIEW.values() for name in section}
+
+    given, program = json.dumps(words), [sys.executable, "-m", "tests.cli.without", EXTRAS[extras]]
+    done = subprocess.run(program, input=given, env=PLAIN, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert [each[0] for each in said] == words, done.stderr
+    for command, code, stderr, error in said:
+        assert error is None, (command, error)
+        assert code in (0, 1, 2, 3), (command, stderr)
+        assert (ADVICE in stderr) == _lacks(command, extras), (command, stderr)
+
+
+def _lacks(command: list[str], extras: str) -> bool:
+    if "agents" in extras and (command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]):
+        return True
+    return "sqlite" in extras and (command[0] not in ON_FILES or command == ["show", "t"])
