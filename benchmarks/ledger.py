@@ -10,6 +10,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, closing
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -468,6 +469,11 @@ def _list_many(name: str, stores: Stores) -> Table:
         _PAGE: lambda: ledger.threads(limit=_SHOWN),
         "a page of threads, oldest first": lambda: ledger.threads(order="created_at", limit=_SHOWN),
         "threads with open calls": lambda: ledger.threads(ThreadFilter(open_calls=True), limit=_SHOWN),
+        "threads of a rare status": lambda: ledger.threads(ThreadFilter(status="stopped"), limit=_SHOWN),
+        "threads of a status that none has": lambda: ledger.threads(ThreadFilter(status="lost"), limit=_SHOWN),
+        "threads of a usual status": lambda: ledger.threads(ThreadFilter(status="completed"), limit=_SHOWN),
+        "threads with a high cost": lambda: ledger.threads(ThreadFilter(min_cost=Decimal(1)), limit=_SHOWN),
+        "branches of a thread": lambda: ledger.threads(ThreadFilter(forked_from="t0"), limit=_SHOWN),
         "approvals": lambda: ledger.open_calls_of("APPROVE", limit=_SHOWN),
         "parked effects, newest first": lambda: ledger.open_calls_of("PARK", order="-recorded_at", limit=_SHOWN),
         "take, with nothing due": lambda: ledger.take(host),
@@ -498,7 +504,12 @@ _RARE = 500
 async def _begin_many(ledger: Ledger, host: Host) -> None:
     await ledger.beat(host)
     for first in range(0, MANY, _AT_ONCE):
-        await asyncio.gather(*(ledger.append(f"t{number}", _begun(number)) for number in range(first, first + _AT_ONCE)))
+        numbers = range(first, first + _AT_ONCE)
+        await asyncio.gather(*(ledger.append(f"t{each}", _begun(each), status=_status(each)) for each in numbers))
+
+
+def _status(number: int) -> str:
+    return "completed" if number % _RARE else "stopped"
 
 
 def _begun(number: int) -> list[Message]:

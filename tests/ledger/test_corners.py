@@ -22,13 +22,14 @@ from antiphon.errors import (
     LedgerError,
     LedgerFormatError,
     LedgerUnavailableError,
+    OwnedError,
     UnknownThreadError,
 )
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger._verbs import CommitSignal
-from antiphon.ledger.sqlite import _appends, _changes, _ledger, _rows, _verify, _writer
+from antiphon.ledger.sqlite import _appends, _changes, _hosts, _ledger, _rows, _verify, _writer
 from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
 from antiphon.ledger.sqlite._rows import key_of
 from antiphon.ledger.sqlite._sql import Connection
@@ -438,3 +439,69 @@ def test_a_statement_that_fails_leaves_nothing_behind_for_the_next(wrong: str) -
         (3, 3),
     ]
     connection.close()
+
+
+async def test_claims_and_releases_that_are_refused_harm_nothing_in_their_batch(tmp_path: Path) -> None:
+    """G4, G12: they are decided before anything is written, in one commit with appends to the same threads."""
+    one, two = Host("one", "1", ("agent",), 600.0), Host("two", "1", ("agent",), 600.0)
+    async with at(tmp_path / "ledger.db") as ledger:
+        await asyncio.gather(ledger.beat(one), ledger.beat(two))
+        first = await ledger.claim("t", by=one)
+        outcomes = await asyncio.gather(
+            ledger.append("t", [called()], epoch=first),
+            ledger.claim("t", by=two),
+            ledger.release("t", epoch=7),
+            ledger.append("t", [said("two")], epoch=first),
+            ledger.release("t", epoch=first),
+            ledger.append("t", [said("late")], epoch=first),
+            ledger.claim("t", by=two, kind="agent"),
+            ledger.append("t", [said("three")], epoch=first + 1),
+            ledger.append("t", [said("old")], epoch=first),
+            return_exceptions=True,
+        )
+
+        refused = {1: OwnedError, 2: FencedError, 5: FencedError, 8: FencedError}
+        assert {number: type(each) for number, each in enumerate(outcomes) if isinstance(each, Exception)} == refused
+        assert [each.message.text for each in await everything(ledger)][1:] == ["two", "three"]
+        found = await ledger.thread("t")
+        assert found is not None
+        assert (found.owner, found.open_calls, found.messages) == ("two", 1, 3)
+        assert (await ledger.verify()).is_whole
+
+
+async def test_a_claim_of_one_thread_leaves_what_is_known_of_others(tmp_path: Path) -> None:
+    """The first append to the claimed thread, and the next one to each other, read no row of `threads`."""
+    host = Host("one", "1", ("agent",), 600.0)
+    async with at(tmp_path / "ledger.db") as ledger:
+        await ledger.beat(host)
+        await ledger.append("other", [called()])
+        epoch = await ledger.claim("t", by=host)
+        known = ledger._writer._appends._known
+        assert set(known) == {"other", "t"}
+        before = [*known.values()]
+        await asyncio.gather(ledger.append("other", [said()]), ledger.append("t", [called()], epoch=epoch))
+        await ledger.release("t", epoch=epoch)
+        assert [*known.values()] == before
+        with pytest.raises(FencedError):
+            await ledger.append("t", [said()], epoch=epoch)
+        assert (await ledger.verify()).is_whole
+
+
+async def test_a_claim_that_is_written_in_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of the thread is written before its checksum. If that fails, the row is taken back."""
+    host = Host("one", "1", ("agent",), 600.0)
+
+    def failing(*given: Any) -> None:
+        raise LedgerCorruptError("0 rows were written")
+
+    async with at(tmp_path / "ledger.db") as ledger:
+        await ledger.beat(host)
+        with monkeypatch.context() as patched:
+            patched.setattr(_hosts, "set_checksum", failing)
+            outcomes = await asyncio.gather(
+                ledger.append("other", [said()]), ledger.claim("t", by=host), return_exceptions=True
+            )
+        assert [type(each) for each in outcomes] == [tuple, LedgerCorruptError]
+        assert await ledger.thread("t") is None
+        assert await ledger.claim("t", by=host) == 1
+        assert (await ledger.verify()).is_whole

@@ -3,8 +3,11 @@
 A plan says so without a clock: `SCAN threads` alone reads every thread, and a temporary B-tree sorts what was found.
 """
 
+from dataclasses import fields
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.ledger.histories import called, said, with_ledger
@@ -12,6 +15,7 @@ from tests.ledger.histories import called, said, with_ledger
 from antiphon.ledger import Host, Ledger, ThreadFilter
 from antiphon.ledger.sqlite import _hosts, _queries
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 ORDERS: tuple[Any, ...] = ("-updated_at", "updated_at", "-created_at", "created_at")
 HOST = Host("h", "1", ("agent",), 600.0)
@@ -24,9 +28,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def work(ledger: Ledger) -> None:
         await ledger.beat(HOST)
         for number in range(20):
-            await ledger.append(f"t{number}", [said(), called("APPROVE")])
+            await ledger.append(f"t{number}", [said(), called("APPROVE")], status="working")
             await ledger.post(f"p{number}", said(to=("agent/1",)))
             await ledger.claim(f"o{number}", by=HOST)
+        await cast("SqliteLedger", ledger)._writer.do(_queries.add_indexes)
 
     with_ledger(path, work)
     return path
@@ -64,11 +69,89 @@ def test_a_page_of_threads_is_read_in_the_order_of_an_index(path: Path, order: A
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_of_a_host_and_few_with_open_calls_are_looked_up(path: Path, order: Any) -> None:
     """Only what was found is sorted."""
-    plan = plan_of(path, *_queries.threads_statement(ThreadFilter(owner="h"), order, None, 50))
+    plan = plan_of(path, *_queries.threads_statement(ThreadFilter(owner="h"), order, None, 50, by="owner"))
     assert any(step.startswith("SEARCH threads USING INDEX threads_owned") for step in plan), plan
     few = plan_of(path, *_queries.threads_statement(ThreadFilter(open_calls=True), order, None, 50, has_few_open=True))
     assert is_by_index(few), few
     assert any(step.startswith("SEARCH threads USING INTEGER PRIMARY KEY") for step in few), few
+
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+FILTERS: dict[str, Any] = {
+    "status": "x",
+    "pattern": "x",
+    "system": True,
+    "kind": "x",
+    "forked_from": "x",
+    "unfit": True,
+    "owner": "x",
+    "min_tokens": 7,
+    "min_cost": Decimal(7),
+    "created_after": NOW,
+    "created_before": NOW,
+    "updated_after": NOW,
+    "updated_before": NOW,
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_few_threads_that_fit_a_filter_are_looked_up(path: Path, name: str) -> None:
+    """Each field of a filter has an index, but for `open_calls`, which has a table."""
+    assert FILTERS.keys() | {"open_calls"} == {each.name for each in fields(ThreadFilter)}
+    wanted = ThreadFilter(**{name: FILTERS[name]})
+    for order in ORDERS:
+        plan = plan_of(path, *_queries.threads_statement(wanted, order, None, 50, by=name))
+        assert any(step.startswith(f"SEARCH threads USING INDEX {_queries._INDEXES[name]} (") for step in plan), plan
+    connection = connect(LedgerFile(str(path), 5.0))
+    try:
+        assert _queries._field_with_few(connection, wanted) == name
+    finally:
+        connection.close()
+
+
+def test_threads_that_many_fit_are_read_in_their_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The field that few fit counts, wherever it stands; a least value of 0 fits all."""
+    monkeypatch.setattr(_queries, "_FEW_THREADS", 10)
+    connection = connect(LedgerFile(str(path), 5.0))
+    try:
+        assert _queries._field_with_few(connection, ThreadFilter(status="working")) is None
+        assert _queries._field_with_few(connection, ThreadFilter(status="working", min_tokens=1)) == "min_tokens"
+        for wanted in (ThreadFilter(min_tokens=0), ThreadFilter(min_cost=Decimal(0)), ThreadFilter(system=False, unfit=False)):
+            assert _queries._field_with_few(connection, wanted) is None
+    finally:
+        connection.close()
+
+
+def test_indexes_for_filters_are_made_when_there_are_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files stay small. A list is the same with and without them, and the schema is the ledger's."""
+    path = tmp_path / "ledger.db"
+    rare = ThreadFilter(status="rare")
+
+    def indexes() -> int:
+        connection = connect(LedgerFile(str(path), 5.0))
+        try:
+            return int(
+                connection.value("SELECT count(*) FROM sqlite_schema WHERE name IN ('threads_by_status', 'threads_unfit')")
+            )
+        finally:
+            connection.close()
+
+    async def work(ledger: Ledger) -> None:
+        for number in range(6):
+            await ledger.append(f"t{number}", [said()], status="rare" if number == 3 else "usual")
+        before = await ledger.threads(rare)
+        assert indexes() == 0
+        monkeypatch.setattr(_queries, "_FEW_THREADS", 5)
+        await ledger.threads(ThreadFilter(system=False, updated_after=NOW, open_calls=True, owner="h"))
+        assert indexes() == 0
+        assert await ledger.threads(rare) == before
+        assert indexes() == 2
+        await ledger.append("t4", [said()], status="rare")
+        assert [each.thread_id for each in (await ledger.threads(rare)).threads] == ["t4", "t3"]
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(path, work)
+    with_ledger(path, lambda ledger: ledger.verify())
 
 
 @pytest.mark.parametrize("sql", [_queries._CALLS, _queries._CALLS_BACK])

@@ -1,6 +1,7 @@
 """The schema of a ledger's file: earlier forms are brought up to date, and one that was altered is refused (G11, G20, S14)."""
 
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from pathlib import Path
 
 import apsw
@@ -8,8 +9,8 @@ import pytest
 from tests.ledger.histories import called, everything, fill, old_ledger, said, with_ledger
 
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerFormatError
-from antiphon.ledger import Fold, Host, Ledger, Verification
-from antiphon.ledger.sqlite import _schema
+from antiphon.ledger import Fold, Host, Ledger, ThreadFilter, Verification
+from antiphon.ledger.sqlite import _queries, _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._sql import Connection
 
@@ -127,13 +128,37 @@ def test_a_ledger_of_the_third_format_gets_owners_and_due_threads(tmp_path: Path
     with_ledger(old_ledger(tmp_path / "ledger.db", 3), work)
 
 
+def test_threads_of_the_fourth_format_are_found_by_the_indexes_of_the_fifth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G11: what each filter asks for is there, and the ledger goes on."""
+    monkeypatch.setattr(_queries, "_FEW_THREADS", 3)
+
+    async def work(ledger: Ledger) -> None:
+        assert (await ledger.verify()).is_whole
+        for wanted, found in (
+            (ThreadFilter(status="processing"), {"waits"}),
+            (ThreadFilter(pattern="peers", min_cost=Decimal("0.25")), {"ended"}),
+            (ThreadFilter(min_tokens=9), {"ended"}),
+            (ThreadFilter(forked_from="ended"), {"branch"}),
+            (ThreadFilter(kind="thread"), {"left"}),
+            (ThreadFilter(unfit=True), {"left"}),
+        ):
+            assert {each.thread_id for each in (await ledger.threads(wanted)).threads} == found, wanted
+        await ledger.append("waits", [said()], status="completed")
+        assert (await ledger.threads(ThreadFilter(status="processing"))).threads == ()
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(old_ledger(tmp_path / "ledger.db", 4), work)
+
+
 def test_a_version_that_knows_fewer_formats_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G25: a build from before hosts says what to do, and changes nothing."""
     path = tmp_path / "ledger.db"
     fill(path)
     before = path.read_bytes()
     monkeypatch.setattr(_schema, "MIGRATIONS", _schema.MIGRATIONS[:3])
-    with pytest.raises(LedgerFormatError, match="has ledger format 4, and this antiphon knows up to 3: upgrade it"):
+    with pytest.raises(LedgerFormatError, match="has ledger format 5, and this antiphon knows up to 3: upgrade it"):
         with_ledger(path, verified)
     assert path.read_bytes() == before
 

@@ -454,8 +454,10 @@ class LedgerRun:
 
     def _is_own(self, ledger: Ledger | str) -> bool:
         """Whether it is the ledger of this run, or its URL, however that is written."""
+        if ledger is self.ledger or ledger == self._url:
+            return True  # at each step of an agent: to resolve the names of files takes as long as to write a row
         file = _file_of(ledger)
-        return ledger in (self._url, self.ledger) or (file is not None and file == _file_of(self.ledger))
+        return file is not None and file == _file_of(self.ledger)
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""

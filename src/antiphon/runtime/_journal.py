@@ -430,8 +430,13 @@ class Journal:
         epoch = self._epochs.get(thread_id)
         if epoch is not None:
             self._disown(thread_id)  # first: a write that begins meanwhile claims the thread again, with a new epoch
-            with suppress(errors.FencedError), self._sure():  # fenced: another host has it already
+            try:
                 await self.ledger.release(thread_id, epoch=epoch, **more)
+            except errors.FencedError:
+                pass  # another host has it already
+            except errors.LedgerUnavailableError:
+                self._note_unsure()
+                raise
 
     def give_up(self, thread_id: str, error: errors.FencedError) -> None:
         """Write nothing more to a thread, as if it were lost. It is still owned in the ledger: release it with its epoch."""
@@ -459,30 +464,27 @@ class Journal:
     async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            with self._sure():
-                try:
-                    epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
-                except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
-                    epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
-                if epoch > 1:
-                    self.unrecovered[thread_id] = (await self.ledger.head(thread_id)).seq
+            try:
+                epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+                epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+            if epoch > 1:
+                self.unrecovered[thread_id] = (await self.ledger.head(thread_id)).seq
             self._epochs[thread_id] = epoch
+        except errors.LedgerUnavailableError:
+            self._note_unsure()
+            raise
         finally:
             del self._claims[thread_id]
         if self.on_claimed is not None:
             self.on_claimed()
         return epoch
 
-    @contextmanager
-    def _sure(self) -> Generator[None, None, None]:
-        """Note that a change of owner in this block was not confirmed: the ledger may say something else than this journal."""
-        try:
-            yield
-        except errors.LedgerUnavailableError:
-            self.is_unsure = True
-            if self.on_claimed is not None:
-                self.on_claimed()
-            raise
+    def _note_unsure(self) -> None:
+        """Note that a change of owner was not confirmed: the ledger may say something else than this journal."""
+        self.is_unsure = True
+        if self.on_claimed is not None:
+            self.on_claimed()
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)

@@ -17,9 +17,9 @@ ids of the last two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
@@ -58,10 +58,10 @@ INSERT INTO threads (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _THREAD = """
-UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
-    output_tokens = ?, cost = ?, open_calls = ?, checksum = ?
-WHERE key = ?
+UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, updated_at = ?, open_calls = ?, checksum = ? WHERE key = ?
 """
+_FIGURES = "UPDATE threads SET status = ?, pattern = ?, input_tokens = ?, output_tokens = ?, cost = ? WHERE key = ?"
+"""Only where one of these changes: SQLite writes the index of each column that is set, also if it is set to what it is."""
 _DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
 """Only after a post: an append of the owner does not change these columns."""
 _MESSAGE = """
@@ -81,6 +81,14 @@ INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn
 """
 _CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
+
+
+_USED = slice(State._fields.index("input_tokens"), State._fields.index("cost") + 1)
+"""The tokens and the cost of a thread, within its state."""
+
+ThreadChange: TypeAlias = Callable[[Connection, Thread | None], Thread]
+"""Changes a thread's row, given the thread if it is known, and returns the thread. It writes no message, and raises before it
+writes anything."""
 
 
 class _Known:
@@ -129,6 +137,7 @@ class Appends:
         self._closed: list[tuple[int, int]] = []
         self._changed: dict[int, _Known] = {}
         self._posted: dict[int, _Known] = {}
+        self._figures: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
         """Begin the appends of a transaction: forget the threads if another connection has committed since the last one.
@@ -153,11 +162,31 @@ class Appends:
         """Remember the file's version after a commit: our own commits change it too."""
         self._version = connection.data_version()
 
+    def change_thread(self, connection: Connection, thread_id: str, change: ThreadChange) -> Thread:
+        """Make a change of one thread's row, and return the thread.
+
+        The thread is remembered as it is then: neither the change nor the next append needs to look it up. Appends to it may
+        have been taken and not written: when they are, the checksum of its row is made from what is remembered.
+
+        Raises:
+            LedgerError: it is refused; nothing has changed.
+        """
+        known = self._known.get(thread_id)
+        if known is None:
+            thread = change(connection, None)
+            if not thread.open_calls:
+                self._known[thread_id] = _Known(self, connection, thread, ())
+        else:
+            thread = known.thread._replace(key=known.key, state=known.state, open_calls=len(known.open_calls))
+            thread = known.thread = change(connection, thread)
+            known.state, known.part = thread.state, None
+        return thread
+
     def forget(self) -> None:
         """Forget all threads, and all rows that are admitted and not written."""
         self._known.clear()
         self._last = None
-        for pending in (self._messages, self._opened, self._closed, self._changed, self._posted):
+        for pending in (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures):
             pending.clear()
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
@@ -211,9 +240,13 @@ class Appends:
             self._write_row(connection, known.key, row, request.micros, is_careful)
         if admission.pairing.changed:
             self._note_calls(known, admission.pairing, (self._last or 0) - admission.state.seq)
-        state = known.state = admission.state
+        before, state = known.state, admission.state
+        known.state = state
         if request.status or request.pattern:
             known.part = None  # the checksum covers both
+            self._figures[known.key] = known
+        elif state[_USED] != before[_USED]:
+            self._figures[known.key] = known
         self._changed[known.key] = known
         if request.is_post:
             known.part = None  # the checksum covers kind and due time
@@ -275,7 +308,8 @@ class Appends:
             apsw.ConstraintError: a message is stored already.
         """
         before = connection.total_changes()
-        expected = len(self._messages) + len(self._opened) + len(self._closed) + len(self._changed) + len(self._posted)
+        changes = (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures)
+        expected = sum(map(len, changes))
         if self._messages:
             connection.run_all(_MESSAGE, self._messages)
             self._messages.clear()
@@ -288,6 +322,9 @@ class Appends:
         if self._changed:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()
+        if self._figures:
+            connection.run_all(_FIGURES, [_figures(known) for known in self._figures.values()])
+            self._figures.clear()
         if self._posted:
             connection.run_all(_DUE, [_due(known) for known in self._posted.values()])
             self._posted.clear()
@@ -303,16 +340,16 @@ def _changed(known: _Known) -> tuple[Any, ...]:
         state.hash,
         state.run,
         state.open_from,
-        state.status,
-        state.pattern,
         state.updated_at,
-        state.input_tokens,
-        state.output_tokens,
-        state.cost,
         len(known.open_calls),
         thread_checksum(part, state.updated_at),
         known.key,
     )
+
+
+def _figures(known: _Known) -> tuple[Any, ...]:
+    state = known.state
+    return state.status, state.pattern, state.input_tokens, state.output_tokens, state.cost, known.key
 
 
 def _due(known: _Known) -> tuple[Any, ...]:

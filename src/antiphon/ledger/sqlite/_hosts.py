@@ -9,8 +9,9 @@ of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -115,10 +116,12 @@ def leases(connection: Connection) -> list[HostRow]:
     Raises:
         LedgerCorruptError: the row of a host was altered.
     """
-    return [_lease(row) for row in connection.rows(_HOSTS)]
+    return [_lease(tuple(row)) for row in connection.rows(_HOSTS)]
 
 
-def _lease(row: Sequence[Any]) -> HostRow:
+@lru_cache(maxsize=256)
+def _lease(row: tuple[Any, ...]) -> HostRow:
+    """Return a row as a value. Each claim looks at the row of its host, which changes with the next beat."""
     *columns, checksum = row
     key, name, instance, build, kinds, lease, *rest = columns
     if host_checksum(columns) != checksum:
@@ -134,7 +137,7 @@ def _write(connection: Connection, lease: HostRow) -> None:
 def _find(connection: Connection, host: Host) -> HostRow | None:
     """Return the row of a host that has registered and not left, even if its lease has ended."""
     for row in connection.rows(_ONE_HOST, (host.name, host.instance)):
-        return _lease(row)
+        return _lease(tuple(row))
     return None
 
 
@@ -206,6 +209,7 @@ def hosts(connection: Connection, now: datetime, clock: LeaseClock) -> tuple[Hos
 
 def claim(
     connection: Connection,
+    thread: Thread | None,
     thread_id: str,
     *,
     by: Host | None,
@@ -213,8 +217,8 @@ def claim(
     now: datetime,
     clock: LeaseClock,
     redaction: LedgerRedaction,
-) -> State:
-    """Give a thread its next epoch and owner, and return its state.
+) -> Thread:
+    """Give a thread its next epoch and owner, and return it. `thread` is the thread as it is, if that is known.
 
     Raises:
         OwnedError: another living host owns it.
@@ -223,17 +227,18 @@ def claim(
         SecretNameError: the thread is new, and its name looks like a secret.
     """
     owner = None if by is None else _living(connection, by, now, clock).key
-    thread = find_thread(connection, thread_id)
+    thread = thread or find_thread(connection, thread_id)
     if thread is None:
         redaction.check_name(thread_id, "the name of a thread")
         state = claimed(new_state(thread_id, to_micros(now), is_redacted=redaction.is_on), owner, kind)
-        set_checksum(connection, insert_thread(connection, state, None, 0), state)
-        return state
+        key = insert_thread(connection, state, None, 0)
+        set_checksum(connection, key, state)
+        return Thread(key, state, 0, None, 0)
     if owner is not None and thread.state.owner not in (None, owner):
         _refuse_owned(connection, thread.state, now, clock)
     state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
     set_owner(connection, thread.key, state)
-    return state
+    return thread._replace(state=state)
 
 
 def _refuse_owned(connection: Connection, state: State, now: datetime, clock: LeaseClock) -> None:
@@ -242,17 +247,19 @@ def _refuse_owned(connection: Connection, state: State, now: datetime, clock: Le
             raise OwnedError(state.thread_id, lease.host.name, lease.until(now, clock))
 
 
-def release(connection: Connection, thread_id: str, how: Release) -> None:
-    """Release a thread.
+def release(connection: Connection, thread: Thread | None, thread_id: str, how: Release) -> Thread:
+    """Release a thread, and return it. `thread` is the thread as it is, if that is known.
 
     Raises:
         FencedError: the epoch is not the owner's.
         UnknownThreadError: there is no such thread.
     """
-    thread = find_thread(connection, thread_id)
+    thread = thread or find_thread(connection, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    set_owner(connection, thread.key, released(thread.state, how))
+    state = released(thread.state, how)
+    set_owner(connection, thread.key, state)
+    return thread._replace(state=state)
 
 
 class TakeRequest(NamedTuple):

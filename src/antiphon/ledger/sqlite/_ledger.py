@@ -18,7 +18,7 @@ from types import MappingProxyType
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
-from antiphon.ledger._admission import State, new_state
+from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start, summary_of
@@ -192,10 +192,12 @@ class SqliteLedger(Verbs):
         check_kind(kind, self.redaction)
         now = current_port().now()
 
-        def change(connection: Connection) -> State:
-            return _hosts.claim(connection, thread_id, by=by, kind=kind, now=now, clock=self._clock, redaction=self.redaction)
+        def change(connection: Connection, thread: Thread | None) -> Thread:
+            return _hosts.claim(
+                connection, thread, thread_id, by=by, kind=kind, now=now, clock=self._clock, redaction=self.redaction
+            )
 
-        state = await self._writer.do(change)
+        state = (await self._writer.change_thread(thread_id, change)).state
         if len(self._redacted) >= _MOST_REMEMBERED:
             self._redacted.clear()
         self._redacted[thread_id] = state.is_redacted
@@ -214,7 +216,11 @@ class SqliteLedger(Verbs):
         how = make_release(
             thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
         )
-        await self._writer.do(lambda connection: _hosts.release(connection, thread_id, how))
+
+        def change(connection: Connection, thread: Thread | None) -> Thread:
+            return _hosts.release(connection, thread, thread_id, how)
+
+        await self._writer.change_thread(thread_id, change)
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
@@ -318,6 +324,9 @@ class SqliteLedger(Verbs):
         order_of(order)
         if page is not None:
             page_start(page)
+        if _queries.is_indexed(filter) and await self._readers.do(_queries.lacks_indexes):
+            with suppress(LedgerUnavailableError):  # the file can only be read: the list takes longer
+                await self._writer.do(_queries.add_indexes)
         return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:

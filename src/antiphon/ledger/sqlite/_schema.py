@@ -6,7 +6,7 @@ them (see `_rows`), a tenth of the usual text, and a lookup by such a number com
 in the order of commits, so a batch for a hundred threads fills a few pages and not a hundred.
 
 `position` is never used twice (AUTOINCREMENT), even when the last rows are deleted: it is the cursor of `tail`. The tables for
-media and for search are made when they are first needed (see `_media`, `_search`), so that a small ledger is a small file.
+media and for search, and the indexes for filters, are made when they are first needed, so that a small ledger is a small file.
 
 The file belongs to the ledger alone. A trigger, an index too many or too few, or a view in the place of a table changes what
 statements do, so the schema is compared with the expected one when the file is opened, when another process has changed it,
@@ -138,6 +138,20 @@ INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
 """
 """Created by the first search: a ledger that is never searched does not pay for it."""
 
+FILTER_INDEXES = """
+CREATE INDEX IF NOT EXISTS threads_by_status ON threads (status) WHERE status IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_by_pattern ON threads (pattern) WHERE pattern IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_by_kind ON threads (kind) WHERE kind IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_by_fork ON threads (forked_from) WHERE forked_from IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_unfit ON threads (unfit) WHERE unfit IS NOT NULL;
+CREATE INDEX IF NOT EXISTS threads_by_tokens ON threads (input_tokens + output_tokens) WHERE input_tokens + output_tokens > 0;
+CREATE INDEX IF NOT EXISTS threads_by_cost ON threads (CAST(cost AS REAL)) WHERE cost <> '0';
+"""
+"""Made by the first list with a filter in a file of many threads; with few, all of them are looked at. None of the indexes has
+the time of the last message: an append writes only the index of these times, however many filters there are."""
+_HAS_FILTERS = 5
+"""The first format whose files may have them."""
+
 _STATES = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
     output_tokens, cost, forked_from, forked_at
@@ -237,9 +251,12 @@ def _receiver(body: object) -> str | None:
     return found[0] if found and is_name(found[0]) else None
 
 
+_FIFTH = "SELECT 1"
+"""Files of this format may have `FILTER_INDEXES`; earlier versions, which do not know them, refuse such a file."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts)
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH)
 """The steps from each version to the next, beginning with an empty file. Never change a released step; append a new one."""
 
 
@@ -337,7 +354,7 @@ def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
         for step in steps:
             _take(connection, step)
         made = [_schema_of(connection)]
-        for tables in (MEDIA_TABLES, SEARCH_TABLES):
+        for tables in (MEDIA_TABLES, SEARCH_TABLES, *([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else ())):
             connection.run(tables)
             made.append(_schema_of(connection))
     finally:

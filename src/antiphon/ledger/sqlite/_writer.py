@@ -1,10 +1,10 @@
 """The writer: one thread with one connection, which commits many changes at once.
 
 Callers put changes into a queue. The thread takes all changes that wait, makes them inside one transaction, and commits once,
-so many callers share one wait for the disk. An append is admitted before it writes anything (see `_appends`). Every other
-change is a function over the connection, which runs inside a savepoint. If the appends of a batch cannot be written together,
-the thread rolls back and repeats the batch with a savepoint for each append too. In both cases a refused change does not
-affect the others. No caller gets an answer before the commit has returned.
+so many callers share one wait for the disk. An append, a claim or a release is decided before it writes anything (see
+`_appends`). Every other change is a function over the connection, which runs inside a savepoint. If the changes of a batch
+cannot be written together, the thread rolls back and repeats the batch with a savepoint for each change. In both cases a
+refused change does not affect the others. No caller gets an answer before the commit has returned.
 
 Cancelling a caller does not withdraw its change: the change may be in the middle of a commit.
 
@@ -22,15 +22,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import apsw
 
-from antiphon.errors import LedgerError, LedgerUnavailableError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError
 from antiphon.ledger._chain import Record
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger.sqlite._appends import Appends
+from antiphon.ledger.sqlite._appends import Appends, ThreadChange
 from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, connect, translated
+from antiphon.ledger.sqlite._rows import Thread as StoredThread
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
@@ -45,17 +46,26 @@ _PATIENCE = 200
 """Milliseconds that a checkpoint waits for readers."""
 
 ResultT = TypeVar("ResultT")
+_Work: TypeAlias = AppendRequest | ThreadChange | Callable[[Connection], Any]
 
 
 class _Change:
     """A queued change, and the future that its caller waits for."""
 
-    __slots__ = ("done", "outcome", "weight", "work")
+    __slots__ = ("done", "outcome", "thread_id", "weight", "work")
 
-    def __init__(self, work: AppendRequest | Callable[[Connection], Any], done: asyncio.Future[Any], weight: int) -> None:
+    def __init__(
+        self,
+        work: _Work,
+        done: asyncio.Future[Any],
+        weight: int,
+        thread_id: str | None,
+    ) -> None:
         self.work = work
         self.done = done
         self.weight = weight
+        self.thread_id = thread_id
+        """The thread whose row is all that it changes; None if it may change anything."""
         self.outcome: Any = None
 
 
@@ -96,6 +106,14 @@ class Writer:
         """
         return cast("ResultT", await self._queued(work, weight))
 
+    async def change_thread(self, thread_id: str, work: ThreadChange) -> StoredThread:
+        """Have the row of one thread changed, and return the thread once that is durable.
+
+        Raises:
+            LedgerError: it was refused, or the store cannot be used.
+        """
+        return cast("StoredThread", await self._queued(work, 1024, thread_id))
+
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
         """Queue an append, and return its records once they are durable.
 
@@ -104,7 +122,7 @@ class Writer:
         """
         return cast("tuple[Record, ...]", await self._queued(request, request.weight))
 
-    async def _queued(self, work: AppendRequest | Callable[[Connection], Any], weight: int) -> Any:
+    async def _queued(self, work: _Work, weight: int, thread_id: str | None = None) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise LedgerUnavailableError("the ledger belongs to the event loop that it was opened in; open it in this one too")
         # A change that is larger than the whole queue waits only until the queue is empty.
@@ -117,7 +135,7 @@ class Writer:
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed; open it again")
         self._room -= weight
-        change = _Change(work, self._loop.create_future(), weight)
+        change = _Change(work, self._loop.create_future(), weight, thread_id)
         self._queue.put(change)
         return await change.done
 
@@ -214,10 +232,12 @@ class Writer:
         self._disconnect()
 
     def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
-        work = change.work
-        if isinstance(work, AppendRequest) and not is_careful:
+        is_decided_first = isinstance(change.work, AppendRequest) or change.thread_id is not None
+        if is_decided_first and not is_careful:  # a refusal leaves nothing to undo
             try:
-                change.outcome = self._appends.take(connection, work)
+                change.outcome = self._decided(connection, change)
+            except LedgerCorruptError:
+                raise  # something may be written
             except LedgerError as exc:
                 change.outcome = _Failed(exc)
             return
@@ -227,7 +247,11 @@ class Writer:
         self._appends.forget()
         connection.run("SAVEPOINT change")
         try:
-            change.outcome = self._made(connection, work) if isinstance(work, AppendRequest) else work(connection)
+            if is_decided_first:
+                change.outcome = self._decided(connection, change)
+                self._appends.flush(connection)
+            else:
+                change.outcome = cast("Callable[[Connection], Any]", change.work)(connection)
         except FATAL:
             raise
         except Exception as exc:  # noqa: BLE001 (the caller gets it)
@@ -236,10 +260,11 @@ class Writer:
             change.outcome = _Failed(self._translated(exc))
         connection.run("RELEASE change")  # also after ROLLBACK TO, which leaves the savepoint open
 
-    def _made(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
-        records = self._appends.take(connection, request)
-        self._appends.flush(connection)
-        return records
+    def _decided(self, connection: Connection, change: _Change) -> Any:
+        """Make a change that raises before it writes anything, or not at all."""
+        if isinstance(change.work, AppendRequest):
+            return self._appends.take(connection, change.work)
+        return self._appends.change_thread(connection, change.thread_id or "", cast("ThreadChange", change.work))
 
     def _connected(self) -> Connection:
         if self._connection is None:
