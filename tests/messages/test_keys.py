@@ -30,6 +30,7 @@ def test_stored_ids_keep_their_text() -> None:
         "m-1#failed2",
         "m-1#reopen",
     ]
+    assert [keys.stop_id("m-1", 1), keys.stop_id("m-1", 2)] == ["m-1#stop", "m-1#stop2"]
     assert [keys.changed_id("m-1", "ab"), keys.patch_id("m-1", "new-greeting")] == ["m-1#changed-ab", "m-1#patch-new-greeting"]
     assert [keys.renamed("m-1"), keys.renamed("m-1~2"), keys.renamed("m~x")] == ["m-1~2", "m-1~3", "m~x~2"]
     assert keys.as_key("a/b") == "sha256:c14cddc033f64b9dea80ea675cf280a0"
