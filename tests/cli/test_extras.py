@@ -61,6 +61,7 @@ ADVICE = 'this command needs packages that are not installed: pip install "antip
 ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail"}
 """What works without a ledger."""
 WITH_AGENTS = {"run", "chat", "resume", "host", "recover", "local", "approvals", "approve", "deny", "replay"}
+ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "agents": "pydantic_ai,jsonschema_rs",
     "sqlite": "apsw",
@@ -81,7 +82,8 @@ def test_without_an_extra_each_command_works_or_says_what_to_install(extras: str
     assert {each[0] for each in words} == {name for section in OVERVIEW.values() for name in section}
 
     given, program = json.dumps(words), [sys.executable, "-m", "tests.cli.without", EXTRAS[extras]]
-    done = subprocess.run(program, input=given, env=PLAIN, cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = {**PLAIN, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, input=given, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     said = [json.loads(line) for line in done.stdout.splitlines()]
 
     assert [each[0] for each in said] == words, done.stderr

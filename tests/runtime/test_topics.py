@@ -413,7 +413,9 @@ def _live(path: Path, least: int | None, last: str = "") -> list[int]:
     finally:
         limit.cancel()
         process.kill()
-        rest, _ = process.communicate()
+        assert process.stdout is not None
+        rest = process.stdout.read()  # not by `communicate`, which leaves out what was read ahead of the lines above
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
     return [*said, *map(int, rest.split())]
 
