@@ -285,13 +285,14 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 @contextmanager
 def _fewer_collections() -> Generator[None]:
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(*_COLLECTED)
     gc.freeze()  # imported modules stay: the collector need not visit them
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:  # otherwise the program itself has frozen what it had: that stays
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 

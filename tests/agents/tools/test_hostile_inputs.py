@@ -230,14 +230,11 @@ def test_no_input_keeps_the_event_loop_or_a_call(tmp_path: Path, monkeypatch: py
     assert len(row.page) + sum(len(str(value)) for value in row.arguments.values()) <= 101 * KB
     toolkit = prepared(tmp_path, row)
     gc.collect()
-    gc.freeze()
-    try:
-        found = asyncio.run(measured(toolkit, row))
-        for _ in range(2):
-            if found.stall >= STALL:
-                found = min(found, asyncio.run(measured(toolkit, row)))
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # and never unfrozen: every later collection would look through all that the tests have imported
+    found = asyncio.run(measured(toolkit, row))
+    for _ in range(2):
+        if found.stall >= STALL:
+            found = min(found, asyncio.run(measured(toolkit, row)))
     print(f"{row.name:60} {found.stall * 1000:8.1f} ms {found.call * 1000:8.1f} ms")  # noqa: T201 (the table)
     assert found.stall < STALL
     assert found.call < TIMEOUT
