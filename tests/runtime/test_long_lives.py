@@ -1,6 +1,7 @@
 """A system that lives long: it forgets what it need not know, wakes whom it should, and ends in time (G14, G16, G18)."""
 
 import asyncio
+import gc
 from contextlib import suppress
 
 import pytest
@@ -371,3 +372,12 @@ async def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
         assert (await system.recover()).delivered == 500
         heard = await system.ask("probe/1", Do(what="list"), within=600)
         assert sorted(heard.said, key=int) == [str(number) for number in range(500)]
+
+
+def test_a_program_leaves_frozen_what_was_frozen_before() -> None:
+    """A program that runs in tests, or in a server that has forked, does not make each collection slow again."""
+    gc.freeze()
+
+    run(asyncio.sleep(0))
+
+    assert gc.get_freeze_count() > 0
