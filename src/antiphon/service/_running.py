@@ -581,6 +581,8 @@ async def run_team(
     if is_interrupted:
         running.cancel()
         await asyncio.wait((running,))
+        if not running.cancelled():
+            running.exception()  # the end of the system may be an error to it; unread, asyncio would print its traceback
         report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
         return replace(report, by_caller=True)
     report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False, after=after)
