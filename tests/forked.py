@@ -154,7 +154,7 @@ def _serve(path: str, tests: int) -> None:
             with client, suppress(OSError):  # who asked may have gone
                 client.send(str(os.waitpid(pid, 0)[1]).encode())
         for _, pid in [each for each in clients.values() if each[0].fileno() in ready]:
-            os.kill(pid, signal.SIGKILL)  # who asked for it has ended
+            os.kill(pid, signal.SIGKILL)  # the client has ended
         if listening in ready:
             _fork(listening, clients)
     for _, pid in clients.values():

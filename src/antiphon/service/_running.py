@@ -314,7 +314,7 @@ class ChainRunner:
             RefusedError, UnguardedToolError: it cannot continue here.
         """
         life, began = await self._chain.life(thread_id), asyncio.get_running_loop().time()
-        if life.status == "completed":  # whoever was to get the answer may have been killed before
+        if life.status == "completed":  # the process that asked may have been killed before it got the answer
             return await self._reported(thread_id, began)
         if life.is_over:
             raise ThreadEndedError(f"thread {thread_id} is {life.status}", thread_id, life.status)

@@ -3,8 +3,8 @@
 A row of its own (`SETTINGS`, in the lane `effect`) has the model, the configuration, the team file, the folder of files, the
 task and the budget. The last one counts. It is data: nothing in it is executed. A file is recorded by its path, its hash and
 its text, without secrets; the text is for people, and for a configuration of phases, which is only data itself. Code and
-commands run from a file of this machine with the recorded hash, if this user trusts it (`_trust.py`): whoever wrote the ledger
-has no say.
+commands run only from a file of this machine that has the recorded hash and that this user trusts (`_trust.py`). The author of
+the ledger cannot choose what runs.
 """
 
 from __future__ import annotations

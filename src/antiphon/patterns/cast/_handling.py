@@ -55,7 +55,7 @@ async def left_open(context: Context) -> AsyncGenerator[None]:
     except RESTS as exc:
         if not context.is_answered:
             if isinstance(exc, StoppedError) and exc.row is None:
-                await _write_stop(context, exc)  # before the caller gets the error: whoever is told can read why
+                await _write_stop(context, exc)  # before the caller gets the error, so that it can read why
             context.leave_open(exc)
         raise
 

@@ -76,7 +76,7 @@ class Patience(BaseModel):
 
 
 class Outages(BaseModel):
-    """What becomes of a model request that fails because of something outside, for `LedgerDurability`."""
+    """How `LedgerDurability` ends a model request that fails because of something outside."""
 
     model_config = ConfigDict(frozen=True)
 
