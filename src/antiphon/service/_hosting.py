@@ -96,11 +96,12 @@ async def run_host(
     told = _Told(ledger, hear)
     patterns = [new_chain(ledger, model=model, config=config), *_teams(ledger, teams, team_model)]
     async with together(*patterns, settings=settings) as system:
+        # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
+        await _tell_ready(ledger, system.host_name, ready)
         hosting = asyncio.ensure_future(system.host())
         telling = asyncio.ensure_future(told.tell(system.host_name))
         stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
         try:
-            await _tell_ready(ledger, system.host_name, ready)
             await asyncio.wait((hosting, telling, stopping), return_when=asyncio.FIRST_COMPLETED)
             for work in (hosting, telling):
                 if work.done():
