@@ -47,6 +47,8 @@ class Witness:
     most: int = 0
     on_request: Callable[[str], Awaitable[None]] | None = None
     """Awaited while a request is under way."""
+    text: str = ""
+    """What the model says, if it is always the same."""
     judged: dict[str, list[Any]] = field(default_factory=dict)
     """By phase, the typed outputs that the model gives, one after the other, the last one from then on; without one, text."""
 
@@ -84,7 +86,7 @@ class Teller(FunctionModel):
             output = given.pop(0) if len(given) > 1 else given[0]
             called = f"output-{len(witness.asked)}"
             return ModelResponse([ToolCallPart(info.output_tools[0].name, output, tool_call_id=called)])
-        return ModelResponse([TextPart(f"the {phase} phase says so")])
+        return ModelResponse([TextPart(witness.text or f"the {phase} phase says so")])
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
         for index, part in enumerate((await self._answer(messages, info)).parts):

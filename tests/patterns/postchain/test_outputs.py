@@ -135,11 +135,13 @@ def test_room_is_never_made_of_the_words_of_a_user() -> None:
 # ---------------------------------------------------------------- in a chain
 
 
-async def test_text_is_taken_as_it_is_and_code_decides() -> None:
+@pytest.mark.parametrize("text", ["So it is.", "80 degrees", "[1]", "null"])
+async def test_text_is_taken_as_it_is_and_code_decides(text: str) -> None:
     """A model that does not give the form is asked once, and every phase says that code has decided."""
-    result, _, _ = await _run(witness := Witness())
+    result, _, _ = await _run(witness := Witness(text=text))
 
     assert witness.asked == list(PHASES)
+    assert result.outputs["action"]["response"] == text
     assert {phase: output["by"] for phase, output in result.outputs.items()} == dict.fromkeys(PHASES, "code")
 
 
@@ -236,15 +238,26 @@ async def test_what_stays_wrong_is_dropped_and_reported_and_the_rest_counts() ->
 
 
 async def test_an_output_that_never_validates_is_taken_as_text_after_a_bounded_number_of_requests() -> None:
-    judged = {"action": [{"response": "80", "confidence": 7}], "yield": [{"answer": "80 it is", "confidence": "high"}]}
+    judged: dict[str, list[Any]] = {
+        "action": [{"response": "80", "confidence": 7}],
+        "intention": [{"goal": "no such field"}],
+        "yield": [{"answer": "80 it is", "confidence": "high"}],
+    }
     result, _, _ = await _run(witness := Witness(judged=judged))
 
     assert result.status == "completed"
-    assert [witness.asked.count(phase) for phase in ("action", "yield")] == [2, 2]
-    assert {phase: (result.outputs[phase]["response"][:8], result.outputs[phase]["by"]) for phase in judged} == {
+    assert [witness.asked.count(phase) for phase in judged] == [2, 2, 2]
+    assert {phase: (result.outputs[phase]["response"].partition("\n")[0], result.outputs[phase]["by"]) for phase in judged} == {
         "action": ("80", "code"),
+        "intention": ("no such field", "code"),
         "yield": ("80 it is", "code"),
     }
+
+
+async def test_an_output_without_any_text_is_an_error_that_ends_the_turn() -> None:
+    result, _, _ = await _run(Witness(judged={"action": [{"confidence": 0.5}]}), attempts=1, restarts=0)
+
+    assert (result.status, result.error_code) == ("failed", "PHASE_PROCESSING_ERROR")
 
 
 async def test_with_text_the_agents_are_not_asked_for_forms() -> None:

@@ -327,8 +327,8 @@ class FormChecks(AbstractCapability[Any]):
         request = _asked.get()
         if request is None or output_context.output_type is not FORMS[request.phase]:
             raise error
-        text = _text_in(output, SPOKEN[request.phase])
         is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
+        text = output.strip() if is_text else _text_in(output, SPOKEN[request.phase])
         if text and (is_text or ctx.retry >= ctx.max_retries):
             return PlainAnswer(text)
         raise error
@@ -346,15 +346,15 @@ class FormChecks(AbstractCapability[Any]):
 
 
 def _text_in(output: Any, field: str) -> str:
-    """Return the text of an output that does not validate: its field of text, if it has one, or all of it."""
+    """Return the text of a JSON object that does not validate: that of a field, else the first text that it has."""
     value = output
     if isinstance(output, str):
         try:
             value = from_json(output, allow_partial="trailing-strings")
         except ValueError:
-            return output.strip()
-    found = cast("dict[str, Any]", value).get(field) if isinstance(value, dict) else None
-    return found.strip() if isinstance(found, str) else ""
+            return ""
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return next((text.strip() for text in (found.get(field), *found.values()) if isinstance(text, str) and text.strip()), "")
 
 
 # ---------------------------------------------------------------- what is recorded

@@ -185,7 +185,7 @@ MUTANTS = (
         "by_agent",
         '"agent" if is_judged else "code"',
         '"agent"',
-        (outputs.test_text_is_taken_as_it_is_and_code_decides,),
+        (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
     ),
     Mutant(
         "code has always decided",
@@ -233,7 +233,7 @@ MUTANTS = (
         "on_output_validate_error",
         "if text and (is_text or ctx.retry >= ctx.max_retries):",
         "if False:",
-        (outputs.test_text_is_taken_as_it_is_and_code_decides,),
+        (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
     ),
     Mutant(
         "an earlier commit's phase is asked for a form",
