@@ -16,7 +16,7 @@ from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, 
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import prompt_of
-from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, Told, operations_to, told
+from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
@@ -48,7 +48,7 @@ class PhaseActor(Actor):
         """Return the prompt of an agent that gives text. Threads record it: a change would be another request."""
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
-    def told(self, work: PhaseWork) -> Told:
+    def told(self, work: PhaseWork) -> PhasePrompt:
         """Return the prompt of an agent with a typed output, with its numbered sources."""
         return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
@@ -104,7 +104,7 @@ class PhaseActor(Actor):
         prepared = (await context.work_out(prepare, key="prepare")).context
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
         work = replace(work, is_typed=given["agent"].get("outputs") == TYPED)  # as recorded: an earlier commit had text only
-        prompt = self.told(work) if work.is_typed else Told(self.prompt(work))
+        prompt = self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
         if prompt.places:
             given["sources"] = [list(place) for place in prompt.places]
         if work.history:
