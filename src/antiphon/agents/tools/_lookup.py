@@ -1,9 +1,9 @@
 """`knowledge_base` and `memory_retrieval`: tools that find documents and earlier messages by their words.
 
-Documents are found by a retriever (see `antiphon.retrieval`). Earlier messages have no such index: a ledger finds those that have
-all the words of a query, but a question has words that no answer has. So `retrieve` queries the ledger several times: for all
-the words together, and for each word by itself. A record gets points for its rank in each list, more where the word is rare, and
-the best records are returned.
+Documents are found by a retriever (see `antiphon.retrieval`). Earlier messages have no such index: a ledger finds those that
+have all the words of a query, but a question has words that no answer has. So `retrieve` queries the ledger several times: for
+all the words together, and for each word by itself. A record gets points for its rank in each list, more where the word is
+rare, and the best records are returned.
 """
 
 from __future__ import annotations
