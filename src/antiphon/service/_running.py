@@ -223,8 +223,8 @@ def new_chain(
 
 
 def import_model(model: str | None) -> None:
-    """Import what a model needs before the event loop runs: the client of the local model takes a second to import."""
-    if model == LOCAL:
+    """Import what a model needs before the event loop runs: the client of a local model takes a second to import."""
+    if (model or "").partition(":")[0] in (LOCAL, "ollama"):
         with suppress(ModuleNotFoundError):  # the model itself says what is missing
             import_module("openai.resources.chat")
 

@@ -1,9 +1,11 @@
 """The real local model, through the real client: what is looked at is protocol and schema, never its words."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import urllib.request
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -18,7 +20,7 @@ from pydantic_ai.tools import ToolDefinition
 from tests.agents.models.phases import Phase
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.models import LocalModel, LocalServer, model
+from antiphon.agents.models import LocalModel, LocalServer, find_weights, model
 from antiphon.agents.models._local import BoundedSchema, _step
 from antiphon.ledger import Ledger, open_ledger
 
@@ -175,6 +177,51 @@ def test_what_is_too_long_for_it_is_the_error_of_a_provider(local: LocalModel) -
     with pytest.raises(ModelAPIError, match="exceeds the available context size"):
         asyncio.run(Agent(local).run("word " * 3000))
     assert local.context_window == 2048
+
+
+@pytest.mark.slow
+def test_weights_of_the_user_are_served_beside_the_pinned_ones(local: LocalModel) -> None:
+    """They have a server of their own, which is shared too, a longer context, and are asked without help for small models."""
+    own = model(f"local:{find_weights()}")
+    assert isinstance(own, LocalModel)
+    assert own.server is model(f"local:{find_weights()}").server  # type: ignore[attr-defined]
+    try:
+        result = asyncio.run(Agent(own, model_settings=SHORT).run("Hi"))
+        assert own.server.pid not in (None, local.server.pid)
+        assert _context_of(own.server) == own.context_window == 8192
+    finally:
+        own.server.stop()
+
+    (_, response) = result.all_messages()
+    assert isinstance(response, ModelResponse)
+    assert (response.model_name, response.provider_name) == (find_weights().stem, "local")
+    assert (own.is_pinned, local.is_pinned) == (False, True)
+    assert own._step([ASKED], {"tool_choice": "none"}, ModelRequestParameters(function_tools=TOOLS)) == (
+        {"tool_choice": "none", "extra_headers": {"Connection": "close"}},
+        ModelRequestParameters(function_tools=TOOLS),
+    )
+
+
+def _context_of(server: LocalServer) -> int:
+    """Return how many tokens the server itself says that a conversation may have."""
+    endpoint = server.ensure()
+    asked = urllib.request.Request(f"{endpoint.url}/props", headers={"Authorization": f"Bearer {endpoint.key}"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return int(json.load(answer)["default_generation_settings"]["n_ctx"])
+
+
+@pytest.mark.slow
+def test_a_model_of_ollama_is_asked_at_the_address_of_its_server(local: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any server that speaks OpenAI's protocol will do: here it is that of the local model."""
+    endpoint = local.server.ensure()
+    monkeypatch.setenv("OLLAMA_BASE_URL", f"{endpoint.url}/v1")
+    monkeypatch.setenv("OLLAMA_API_KEY", endpoint.key)
+
+    async def once() -> str:
+        async with Agent(model("ollama:smollm2"), model_settings=SHORT) as agent:
+            return (await agent.run("Say hello.")).output
+
+    assert asyncio.run(once())
 
 
 @pytest.mark.slow

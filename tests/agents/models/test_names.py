@@ -163,6 +163,24 @@ def test_a_local_model_that_is_not_installed_says_how_to_install_it(monkeypatch:
         model("local")
 
 
+def test_a_file_that_is_no_model_is_refused_before_a_server_is_started(tmp_path: Path) -> None:
+    (tmp_path / "notes.gguf").write_text("not weights")
+
+    with pytest.raises(WeightsError, match=r"notes\.gguf is not a GGUF file"):
+        model("local:notes.gguf")
+    with pytest.raises(WeightsError, match=r"nowhere\.gguf: No such file or directory"):
+        model("local:nowhere.gguf")
+
+
+def test_a_model_of_ollama_is_on_this_machine_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = model("ollama:qwen3")
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://10.0.0.7:8080/v1")
+    elsewhere = model("ollama:qwen3")
+
+    assert (here.base_url, here.model_id) == ("http://127.0.0.1:11434/v1/", "ollama:qwen3")
+    assert elsewhere.base_url == "http://10.0.0.7:8080/v1/"
+
+
 # ---------------------------------------------------------------- the configuration
 
 

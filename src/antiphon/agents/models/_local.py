@@ -1,5 +1,7 @@
 """LocalModel: a real language model on this machine, through the same client that speaks to OpenAI.
 
+A model in a GGUF file of the user is asked as any other. The rest is about the pinned model.
+
 The model is small, so it gets help. It never calls a tool of its own accord, and its server enforces either tools or the
 schema of an answer, not both. So an answer has two steps: after the user's message it must call one of the tools, if there are
 any; after a tool's result it must answer, in the form that is wanted. `tool_choice` overrides this.
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -30,7 +33,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 from typing_extensions import override
 
-from antiphon.agents.models._local_server import CONTEXT, MODEL_NAME, Endpoint, LocalServer, shared_server
+from antiphon.agents.models._local_server import CONTEXT, OWN_CONTEXT, Endpoint, LocalServer, shared_server
 
 # ---------------------------------------------------------------- schemas
 
@@ -78,12 +81,21 @@ def _steps(schema: dict[str, Any]) -> dict[str, Any]:
 _NOWHERE = Endpoint("http://127.0.0.1:9", "none")
 """The address until there is a server; nothing is sent to it."""
 _SETTINGS = ModelSettings(temperature=0, max_tokens=512, timeout=300, max_retries=0)
+_OWN_SETTINGS = ModelSettings(temperature=0, timeout=600, max_retries=0)
 _EACH_ITS_OWN = {"Connection": "close"}
 """No keep-alive: a program that does not enter the model would leave connections open. A new local one costs nothing."""
 _PROFILE = OpenAIModelProfile(
     context_window=CONTEXT,
     default_structured_output_mode="native",
     json_schema_transformer=BoundedSchema,
+    openai_chat_supports_max_completion_tokens=False,
+    openai_supports_strict_tool_definition=False,
+    supports_forced_tool_choice=True,
+    supports_json_object_output=True,
+    supports_json_schema_output=True,
+)
+_OWN_PROFILE = OpenAIModelProfile(
+    context_window=OWN_CONTEXT,
     openai_chat_supports_max_completion_tokens=False,
     openai_supports_strict_tool_definition=False,
     supports_forced_tool_choice=True,
@@ -104,11 +116,16 @@ class _LocalProvider(OpenAIProvider):
 class LocalModel(WrapperModel):
     """A small language model in a server process, which is started, watched and stopped automatically."""
 
-    def __init__(self, *, settings: ModelSettings | None = None, server: LocalServer | None = None) -> None:
-        self._chosen = merge_model_settings(_SETTINGS, settings)
-        super().__init__(_client(_NOWHERE, self._chosen))
-        self.server = server or shared_server()
-        """The process that the model runs in, shared by all local models of this one."""
+    def __init__(
+        self, *, settings: ModelSettings | None = None, server: LocalServer | None = None, weights: Path | None = None
+    ) -> None:
+        """Make it; no server is started yet. `weights` is a GGUF file; without it, it is the pinned model."""
+        self.server = server or shared_server(weights)
+        """The process that the model runs in, shared by all local models of this one with the same weights."""
+        self.is_pinned = self.server.weights is None
+        """Whether it is the pinned model, which is too small to write prose or to call a tool of its own accord."""
+        self._chosen = merge_model_settings(_SETTINGS if self.is_pinned else _OWN_SETTINGS, settings)
+        super().__init__(self._client(_NOWHERE))
         self._endpoint = _NOWHERE
         self._entered: list[Model] = []
 
@@ -132,7 +149,7 @@ class LocalModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        step = _step(messages, model_settings, model_request_parameters)
+        step = self._step(messages, model_settings, model_request_parameters)
         asked = await self._connect()
         try:
             return await self._ask(messages, *step)
@@ -158,7 +175,7 @@ class LocalModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        settings, parameters = _step(messages, model_settings, model_request_parameters)
+        settings, parameters = self._step(messages, model_settings, model_request_parameters)
         await self._connect()
         async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
             yield stream
@@ -171,22 +188,26 @@ class LocalModel(WrapperModel):
             found = await to_thread.run_sync(self.server.ensure)
         if found != self._endpoint:
             self._endpoint = found
-            self.wrapped = _client(found, self._chosen)
+            self.wrapped = self._client(found)
         return found
 
+    def _client(self, endpoint: Endpoint) -> OpenAIChatModel:
+        provider = _LocalProvider(base_url=f"{endpoint.url}/v1", api_key=endpoint.key)
+        profile = _PROFILE if self.is_pinned else _OWN_PROFILE
+        return OpenAIChatModel(self.server.model_name, provider=provider, profile=profile, settings=self._chosen)
 
-def _client(endpoint: Endpoint, settings: ModelSettings | None) -> OpenAIChatModel:
-    provider = _LocalProvider(base_url=f"{endpoint.url}/v1", api_key=endpoint.key)
-    return OpenAIChatModel(MODEL_NAME, provider=provider, profile=_PROFILE, settings=settings)
+    def _step(
+        self, messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+    ) -> tuple[ModelSettings, ModelRequestParameters]:
+        return _step(messages, settings, parameters) if self.is_pinned else (_alone(settings), parameters)
 
 
 def _step(
     messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
 ) -> tuple[ModelSettings, ModelRequestParameters]:
     """Return a request that asks either for tools or for an answer."""
-    given: dict[str, Any] = {**(settings or {})}
+    given: dict[str, Any] = {**_alone(settings)}
     choice = given.pop("tool_choice", None)
-    given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
     asked = cast("ModelSettings", given)
     tools = parameters.function_tools
     if isinstance(choice, list):
@@ -198,6 +219,13 @@ def _step(
         )
         return asked, only_tools
     return asked, replace(parameters, function_tools=[])
+
+
+def _alone(settings: ModelSettings | None) -> ModelSettings:
+    """Return settings with which a request has its own connection."""
+    given: dict[str, Any] = {**(settings or {})}
+    given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
+    return cast("ModelSettings", given)
 
 
 def _has_used_tools(messages: Sequence[ModelMessage]) -> bool:

@@ -46,9 +46,10 @@ def _parameters(wanted: dict[str, Any]) -> Any:
     chosen.webui = chosen.endpoint_slots = False
     chosen.n_parallel = wanted["slots"]
     chosen.n_ctx = wanted["slots"] * wanted["context"]
-    chosen.cpuparams.n_threads = chosen.cpuparams_batch.n_threads = 1  # threads that spin on busy cores are far slower
+    chosen.cpuparams.n_threads = chosen.cpuparams_batch.n_threads = wanted["threads"]
     chosen.sampling.temp = 0  # the same answer every time
-    chosen.chat_template = wanted["template"]  # the model's own knows no tools
+    if wanted["template"] is not None:
+        chosen.chat_template = wanted["template"]  # the model's own knows no tools
     chosen.use_jinja = True
     chosen.warmup = False
     return chosen

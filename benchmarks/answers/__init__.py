@@ -1,0 +1,1 @@
+"""Answers over documents: fifty questions with their gold passages, and the documents that they are asked about."""

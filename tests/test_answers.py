@@ -1,0 +1,41 @@
+"""The questions of `benchmarks/answers`: every gold sentence is in its document, below its heading."""
+
+import re
+from collections import Counter
+
+import pytest
+from benchmarks.answers._questions import Question, plain, read_documents, read_questions
+
+QUESTIONS = read_questions()
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def sections(text: str) -> list[tuple[str, str]]:
+    """Return each heading with the text up to the next one; a comment in code is no heading."""
+    masked = _CODE.sub(lambda found: found[0].replace("#", " "), text)
+    found = list(_HEADING.finditer(masked))
+    ends = [*(each.start() for each in found[1:]), len(text)]
+    return [(each[1], text[each.end() : end]) for each, end in zip(found, ends, strict=True)]
+
+
+@pytest.mark.parametrize("question", [each for each in QUESTIONS if each.gold], ids=lambda each: each.id)
+def test_the_gold_sentence_is_in_its_document_below_its_heading(question: Question) -> None:
+    """If a page of the docs has changed: correct the question, or move it to a sentence that says the same."""
+    documents = read_documents()
+
+    for gold in question.gold:
+        below = [text for heading, text in sections(documents[gold.document]) if heading == gold.heading]
+        assert any(plain(gold.sentence) in plain(text) for text in below)
+
+
+def test_half_of_the_fifty_questions_have_no_answer_in_three_languages() -> None:
+    languages = Counter(each.language for each in QUESTIONS)
+    parts = Counter((each.part, bool(each.gold)) for each in QUESTIONS)
+
+    assert len({each.id for each in QUESTIONS}) == len(QUESTIONS) == 50
+    assert sum(not each.gold for each in QUESTIONS) == 25
+    assert sorted(languages) == ["de", "en", "fr"]
+    assert min(languages.values()) >= 14
+    assert min(parts.values()) >= 10
+    assert {part for part, _ in parts} == {"tune", "check"}
