@@ -19,7 +19,7 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
-from antiphon.ledger import Fold, Host, Ledger, Record, ThreadFilter
+from antiphon.ledger import Fold, Host, Ledger, Record, TermEntry, TermIndex, ThreadFilter
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._sql import Connection
@@ -32,6 +32,9 @@ ASKED = OptionCallPayload(invocation_id="asked", option_name="weather", argument
 NAMES = ("talk", "owned", "branch", "empty", "shown", "late", "left", "held", "asked", "refused")
 DEAD, LIVING, GONE, NEW = (Host(name, "2", ("agent",), 3600.0, name) for name in ("dead", "living", "gone", "new"))
 ORDERS = ("-updated_at", "updated_at", "-created_at", "created_at")
+
+
+SHELF = TermIndex("shelf", "1", lambda message: TermEntry(message.text[0], 1, "", message.text))
 
 
 async def fill(ledger: Ledger) -> None:
@@ -61,7 +64,11 @@ async def fill(ledger: Ledger) -> None:
     await ledger.leave(DEAD)
     await ledger.leave(GONE)
     await ledger.append("last", [said("deleted too")])
+    await ledger.append("shelf", [said("a north wind", id="s1"), said("a train", id="s2")])
+    await ledger.append("shelf/b", [said("b deleted")])
     await ledger.search("words")
+    await ledger.find_terms(SHELF, ["north"])
+    await ledger.delete("shelf/b")
     await ledger.delete("first")
     await ledger.delete("last")
     await ledger.append("late", [said("after the search", id="l1"), said("words once more", id="l2")])
@@ -156,6 +163,7 @@ def questions() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
         lambda ledger: ledger.by_invocation("asked"),
         lambda ledger: ledger.by_correlation("exchange"),
         lambda ledger: ledger.diff("talk", "branch"),
+        *(lambda ledger, text=text: ledger.find_terms(SHELF, [text]) for text in ("north", "train", "deleted", "zebra")),
         *(lambda ledger, text=text: ledger.search(text) for text in ("words", "train", "deleted", "after the", "zebra")),
     )
 
@@ -240,6 +248,12 @@ TABLES = {
     "search_idx": ("segid", "term"),
     "search_docsize": ("id",),
     "search_config": ("k",),
+    "term_indexes": ("name",),
+    "term_entries": ("position",),
+    "terms_data": ("id",),
+    "terms_idx": ("segid", "term"),
+    "terms_docsize": ("id",),
+    "terms_config": ("k",),
 }
 """The tables, and what a row of each is found by."""
 _MOST_ROWS = 4
@@ -284,7 +298,7 @@ def _changed(name: str) -> str:
 
 def _swapped(table: str, keys: tuple[str, ...], names: list[str], one: str, other: str) -> str:
     """Return statements by which two rows change places."""
-    if len(keys) == 1 and keys[0] in names and table not in ("counters", "search_config"):
+    if len(keys) == 1 and keys[0] in names and table not in ("counters", "search_config", "terms_config", "term_indexes"):
         (key,) = keys
         return (
             f"UPDATE {table} SET {key} = -1 WHERE {one}; UPDATE {table} SET {one} WHERE {other}; "
@@ -331,6 +345,9 @@ def whole_threads() -> Iterator[str]:
     yield "INSERT INTO search (search, rowid, words) VALUES ('delete', 3, 'north by train')"
     yield "INSERT INTO search (search) VALUES ('delete-all')"
     yield "INSERT INTO search (search, rank) VALUES ('rank', 'bm25(0.0)')"
+    yield "INSERT INTO terms (rowid, heading, body) VALUES (3, '', 'zebra')"
+    yield "INSERT INTO terms (terms) VALUES ('delete-all')"
+    yield "INSERT INTO terms (terms, rank) VALUES ('rank', 'bm25(0.0)')"
     yield "UPDATE threads SET status = 'done' WHERE status = 'running'"
     yield "UPDATE threads SET epoch = 0"
     yield "UPDATE threads SET epoch = -epoch"
@@ -344,7 +361,7 @@ SWALLOW = "CREATE TRIGGER t {} ON {} BEGIN SELECT RAISE(IGNORE); END"
 
 def schema_alterations() -> Iterator[str]:
     """Statements that alter what a later statement does."""
-    tables = [table for table in TABLES if not table.startswith("s")] + ["snapshots"]
+    tables = [table for table in TABLES if not table.startswith(("s", "terms_"))] + ["snapshots"]
     yield from (
         SWALLOW.format(f"{when} {what}", table)
         for when in ("BEFORE", "AFTER")
@@ -376,6 +393,9 @@ def schema_alterations() -> Iterator[str]:
     yield "DROP VIEW said; CREATE VIEW said AS SELECT position, 'zebra' AS words FROM messages"
     yield "DROP TABLE search"
     yield "DROP TABLE search_docsize"
+    yield "DROP TABLE terms"
+    yield "DROP TABLE term_counts"
+    yield "DROP INDEX term_entries_by_source"
     yield "CREATE TABLE notes (text)"
     yield from (f"PRAGMA user_version = {version}" for version in (-1, 0, 1, 3, 99))
     yield from (f"PRAGMA application_id = {number}" for number in (0, 1))

@@ -192,7 +192,8 @@ async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_wha
         cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
         assert turn.result.citations == (cited,)
         assert turn.result.outputs["yield"]["next_phase"] is None
-        (passage,) = [row for row in await said_in(turn.chain.ledger, "knowledge") if row.id == turn.tea]
+        thread = f"knowledge/{turn.tea.rsplit('-', 2)[0]}"
+        (passage,) = [row for row in await said_in(turn.chain.ledger, thread) if row.id == turn.tea]
         assert quote in passage.text
 
 

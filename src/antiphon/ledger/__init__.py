@@ -8,6 +8,7 @@ from antiphon.ledger._open import check_opened, command_line, open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
+from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -27,6 +28,7 @@ from antiphon.ledger._values import (
 )
 
 __all__ = [
+    "MOST_TERMS",
     "STANDARD_REDACTION",
     "SYSTEM_PATTERN",
     "CallOrder",
@@ -47,6 +49,10 @@ __all__ = [
     "Snapshot",
     "Tailed",
     "TakenThread",
+    "TermEntry",
+    "TermIndex",
+    "TermMatch",
+    "TermMatches",
     "ThreadFilter",
     "ThreadJournal",
     "ThreadOrder",

@@ -29,6 +29,9 @@ secret is refused, not rewritten.
 **Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
 an altered message and never returns it.
 
+**Derived indexes.** The indexes of words and of terms can be computed from the messages. `verify` checks them, and a store may
+drop and rebuild them. A search sees every message that was committed before it began.
+
 Reading an unknown thread returns no messages. A ledger belongs to the event loop it was opened in.
 """
 
@@ -43,6 +46,7 @@ from typing import Protocol, TypeVar, overload
 from antiphon.ledger._chain import Record
 from antiphon.ledger._hosts import Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._terms import TermIndex, TermMatches
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -343,6 +347,30 @@ class Ledger(Protocol):
         """Find messages that contain all the words, the best match first.
 
         "Words in quotes" must follow each other; `begin*` matches every word with that beginning.
+        """
+        ...
+
+    async def find_terms(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        """Find messages of an index that have one of the terms at least; those with the most and the rarest terms first.
+
+        Messages that were committed before the call are in the index, and those of removed sources are not. `source` is a
+        pattern with `*`, `?` and `[...]`, which the source of an entry must match; case matters.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
+            ValueError: there are too many terms, or one has white space; or the limit is negative.
+        """
+        ...
+
+    async def rebuild_terms(self, index: TermIndex) -> int:
+        """Drop an index, build it again from the messages, and return how many messages it has.
+
+        A search does this by itself if the version of the index has changed. It is for an index that `verify` finds damaged.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
         """
         ...
 

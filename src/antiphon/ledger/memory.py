@@ -48,6 +48,7 @@ from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, TermTable, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -174,6 +175,7 @@ class MemoryLedger(Verbs):
         self._log: list[tuple[int, _Thread, int]] = []
         self._keys = 0
         self._position = 0
+        self._terms: dict[str, TermTable] = {}
         self._commits = CommitSignal()
 
     @classmethod
@@ -428,8 +430,12 @@ class MemoryLedger(Verbs):
         names = [thread.state.thread_id for thread in self._family(self._known(thread_id))]
         if len(names) > 1 and not with_branches:
             raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
-        gone = {self._threads.pop(name).key for name in names}
+        removed = [self._threads.pop(name) for name in names]
+        gone = {thread.key for thread in removed}
         self._log = [place for place in self._log if place[1].key not in gone]
+        for table in self._terms.values():
+            for position in [each for thread in removed for each in thread.positions if each in table.entries]:
+                table.remove(position)
         return tuple(names)
 
     def _family(self, thread: _Thread) -> list[_Thread]:
@@ -551,6 +557,36 @@ class MemoryLedger(Verbs):
         scored = [(_score(terms, words_of(record.body)), record) for _, record in self._since(0, thread_id)]
         best = sorted((pair for pair in scored if terms and pair[0]), key=lambda pair: -pair[0])
         return tuple(Hit(record, _snippet(terms, words_of(record.body))) for _, record in best[:limit])
+
+    async def find_terms(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        check_limit(limit)
+        wanted, table = check_terms(terms), self._table_of(index)
+        best = table.best(wanted, source, limit)
+        found = tuple(TermMatch(self._record_at(position), table.entries[position]) for position in best)
+        return TermMatches(found, len(table.entries), table.length, table.frequency(wanted))
+
+    async def rebuild_terms(self, index: TermIndex) -> int:
+        self._terms.pop(index.name, None)
+        return len(self._table_of(index).entries)
+
+    def _record_at(self, position: int) -> Record:
+        _, thread, place = self._log[bisect_right(self._log, position, key=itemgetter(0)) - 1]
+        return thread.records[place]
+
+    def _table_of(self, index: TermIndex) -> TermTable:
+        """Return an index that has all messages."""
+        table = self._terms.get(index.name)
+        if table is None or table.version != index.version:
+            table = self._terms[index.name] = TermTable(index.version)
+        start = bisect_right(self._log, table.upto, key=itemgetter(0))
+        for position, thread, place in self._log[start:]:
+            entry = index.entry_of(thread.records[place].message) if index.covers(thread.state.thread_id) else None
+            if entry is not None:
+                table.add(position, entry)
+            table.upto = position
+        return table
 
     # ------------------------------------------------------------ what the verbs ask
 

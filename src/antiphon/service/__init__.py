@@ -8,4 +8,6 @@ from antiphon._lazy import lazy_names as _lazy_names
 
 _AGENTS = 'the extra `agents`: pip install "antiphon[agents]"'
 
-__getattr__, __dir__ = _lazy_names(__name__, needs={"pydantic_ai": _AGENTS})
+_RETRIEVAL = 'the extra `retrieval`: pip install "antiphon[retrieval]"'
+
+__getattr__, __dir__ = _lazy_names(__name__, needs={"pydantic_ai": _AGENTS, "snowballstemmer": _RETRIEVAL})

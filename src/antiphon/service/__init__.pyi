@@ -2,9 +2,9 @@ from antiphon.agents import RecoveredRun as RecoveredRun
 from antiphon.agents import RunCheck as RunCheck
 from antiphon.agents import RunStatus as RunStatus
 from antiphon.agents.toolkit import Approval as Approval
-from antiphon.agents.tools import AddedDocument as AddedDocument
-from antiphon.agents.tools import Passage as Passage
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
+from antiphon.retrieval import AddedDocument as AddedDocument
+from antiphon.retrieval import Passage as Passage
 from antiphon.service._approvals import ParkedCall as ParkedCall
 from antiphon.service._approvals import answer_approval as answer_approval
 from antiphon.service._approvals import approval_json as approval_json

@@ -16,7 +16,7 @@ from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
-    from antiphon.agents.tools import AddedDocument, Passage
+    from antiphon.retrieval import AddedDocument, Passages
 
 HearLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
 """A function that takes a thread and the facts that its export loses."""
@@ -110,7 +110,7 @@ async def add_documents(
     ledger: Ledger, texts: Mapping[str, str], progress: Callable[[int, int], None] | None = None
 ) -> tuple[AddedDocument, ...]:
     """Store documents, by their source. An unchanged one is not stored again; a changed one replaces the earlier text."""
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
     documents = KnowledgeBase(ledger)
     added: list[AddedDocument] = []
@@ -121,8 +121,8 @@ async def add_documents(
     return tuple(added)
 
 
-async def search_documents(ledger: Ledger, question: str, *, limit: int = 5) -> tuple[Passage, ...]:
+async def search_documents(ledger: Ledger, question: str, *, limit: int = 5) -> Passages:
     """Find passages as the tool `knowledge_base` does, the best first."""
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
     return await KnowledgeBase(ledger).search(question, limit=limit)

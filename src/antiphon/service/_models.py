@@ -14,9 +14,10 @@ from pydantic_ai import RunContext, Tool, ToolDefinition
 
 from antiphon.agents.config import read_config
 from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
-from antiphon.agents.tools import CalculationError, KnowledgeBase, calculate, calculator
+from antiphon.agents.tools import CalculationError, calculate, calculator
 from antiphon.errors import MissingExtraError, ModelError, WeightsError
 from antiphon.protocol import AgentConfig
+from antiphon.retrieval import KnowledgeBase
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

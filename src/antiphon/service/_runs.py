@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, ThreadSummary
-from antiphon.service._threads import find_thread, list_threads, thread_json
+from antiphon.service._threads import find_thread, is_document, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,9 +64,14 @@ class ListedThread:
 async def list_with_runs(
     ledger: Ledger, *, with_system: bool = False, status: str | None = None
 ) -> AsyncIterator[ListedThread]:
-    """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs."""
+    """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs.
+
+    `with_system` includes those of the system, and those of documents.
+    """
     stored = status if status is not None and status not in _OF_RUNS else None
     async for each in list_threads(ledger, with_system=with_system, status=stored):
+        if not with_system and is_document(each):
+            continue  # a folder may have ten thousand of them
         listed = await with_open_runs(ledger, each)
         if status is None or listed.status == status:
             yield listed

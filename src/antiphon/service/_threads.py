@@ -110,6 +110,11 @@ async def list_threads(
         yield each
 
 
+def is_document(thread: ThreadSummary) -> bool:
+    """Whether a thread has the passages of one document, which agents search."""
+    return thread.pattern == "knowledge" and "/" in thread.thread_id
+
+
 async def all_threads(ledger: Ledger, wanted: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
     """Yield all threads of a filter, page by page."""
     page = await ledger.threads(wanted, order)

@@ -18,6 +18,8 @@ from antiphon.ledger import (
     Ledger,
     Record,
     Snapshot,
+    TermEntry,
+    TermIndex,
     ThreadFilter,
     ThreadJournal,
     ThreadOrder,
@@ -1080,6 +1082,53 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
             await ledger.search(odd)
 
 
+def _entry(message: Message) -> TermEntry | None:
+    """An entry from `source version: heading | body`."""
+    about, _, text = message.text.partition(": ")
+    heading, _, body = text.partition("| ")
+    source, _, version = about.partition(" ")
+    return TermEntry(source, int(version), heading.strip(), body) if version.isdigit() else None
+
+
+async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(open_: _Opener) -> None:
+    index = TermIndex("shelf", "1", _entry)
+
+    async def found(*terms: str, limit: int = 10, source: str | None = None) -> list[str]:
+        matches = await ledger.find_terms(index, terms, limit=limit, source=source)
+        return [match.entry.body for match in matches.found]
+
+    async with open_() as ledger:
+        _same(await found("fox"), [])
+        old = [_said("a 1: animal | the quick fox"), _said("a 1: animal | slow bear"), _said("no entry: fox")]
+        await ledger.append("shelf", old)
+        await ledger.append("shelf/b", [_said("b 1: plant | a fox glove a fox")])
+        await ledger.append("shelves", [_said("c 1: animal | fox")])
+        _same(sorted(await found("fox")), ["a fox glove a fox", "the quick fox"])
+        _same(await found("slow", "bear", "quick", limit=1), ["slow bear"])
+        _same((await found("animal", "quick"))[0], "the quick fox")
+        _same(await found("fox", source="[b-z]*"), ["a fox glove a fox"])
+        matches = await ledger.find_terms(index, ["fox", "zebra"])
+        _same((matches.entries, matches.length, dict(matches.frequency)), (3, 13, {"fox": 2, "zebra": 0}))
+        await ledger.append("shelf", [_said("a 2: animal | a quick hare")])
+        _same(sorted(await found("fox", "quick")), ["a fox glove a fox", "a quick hare"])
+        await ledger.append("shelf", [_said("a 3: | ")])
+        _same(await found("quick", "hare", "animal"), [])
+        await ledger.append("shelf/c", [_said("c 1: plant | white rose")])
+        _same(sorted(await found("plant")), ["a fox glove a fox", "white rose"])
+        await ledger.delete("shelf/b")
+        _same(await found("plant", "fox"), ["white rose"])
+        index = TermIndex("shelf", "2", lambda message: _entry(message) and TermEntry("x", 1, "", "rebuilt"))
+        _same(set(await found("rebuilt")), {"rebuilt"})
+        index = TermIndex("shelf", "1", _entry)
+        _same(await found("plant", "rebuilt"), ["white rose"])
+        _same(await ledger.rebuild_terms(index), 1)
+        _same(await found("plant"), ["white rose"])
+        for terms in (["two words"], [""], ['"'], ["x"] + [str(each) for each in range(500)]):
+            await _refused(ValueError, ledger.find_terms(index, terms))
+        await _refused(ValueError, ledger.find_terms(index, ["x"], limit=-1))
+        _same((await ledger.verify()).is_whole, True)
+
+
 # ---------------------------------------------------------------- secrets
 
 
@@ -1337,6 +1386,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_branch_is_a_thread_like_any_other,
         a_fork_needs_a_place_and_a_free_name,
         search_finds_words_phrases_and_beginnings,
+        terms_find_messages_until_their_source_is_replaced_removed_or_deleted,
         what_a_ledger_says_it_takes_out_is_what_it_takes_out,
         what_is_deleted_is_gone,
         what_is_old_expires_unless_a_branch_needs_it,

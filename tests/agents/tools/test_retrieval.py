@@ -1,22 +1,18 @@
 """Documents and memories are found by a question's words, cited by id, on every ledger."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic_ai import Agent
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.models import Script, ScriptedModel, Turn
 from antiphon.agents.tools import BUILTIN_TOOLS, KnowledgeBase, builtin_tools, knowledge_base, memory_retrieval
-from antiphon.agents.tools._knowledge import passages_of
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 
 SHOP = """# Returns
@@ -91,7 +87,7 @@ def test_a_passage_is_cited_by_the_id_of_its_message(opened: Any) -> None:
     async def work(ledger: Ledger) -> Any:
         await KnowledgeBase(ledger).add("shop.md", SHOP)
         (found, *_) = await KnowledgeBase(ledger).search("islands")
-        thread = await ledger.replay("knowledge")
+        thread = await ledger.replay(f"knowledge/{found.id.rsplit('-', 2)[0]}")
         return found, [message for message in thread if message.id == found.id]
 
     found, cited = within(opened, work)
@@ -110,7 +106,8 @@ def test_a_document_is_written_once_and_a_new_text_takes_its_place(opened: Any) 
             for text in ("14 days pass.", "14 days pass.", "30 days pass.", "14 days pass.")
         ]
         found = await documents.search("how many days pass?")
-        return added, found, (await ledger.head("knowledge")).seq, (await ledger.verify()).is_whole
+        thread = f"knowledge/{found[0].id.rsplit('-', 2)[0]}"
+        return added, found, (await ledger.head(thread)).seq, (await ledger.verify()).is_whole
 
     added, found, messages, is_whole = within(opened, work)
 
@@ -144,30 +141,6 @@ def test_something_else_said_in_the_thread_is_no_passage(opened: Any) -> None:
         return await KnowledgeBase(ledger).search("carrots")
 
     assert within(opened, work) == ()
-
-
-def test_a_book_in_one_paragraph_is_cut_in_time_in_proportion_to_its_size() -> None:
-    """G21: 10 MB; to copy the rest for each passage would take seconds."""
-    began = time.process_time()
-    assert len(passages_of("word " * 2_000_000)) == 5_000
-    assert time.process_time() - began < 1.0
-
-
-@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r"), max_size=6000))
-def test_passages_are_the_whole_text_but_for_space(text: str) -> None:
-    passages = passages_of(text)
-
-    assert "".join("".join(passages).split()) == "".join(text.split())
-    assert all(0 < len(passage) <= 2000 for passage in passages)
-
-
-def test_a_text_is_cut_at_headings_and_paragraphs_and_a_long_one_between_words() -> None:
-    assert passages_of(SHOP) == [half.strip() for half in SHOP.split("\n# Shipping")[:1]] + [
-        "# Shipping\n\nWe ship to France and Spain. Parcels to islands take longer."
-    ]
-    words = passages_of("word " * 1000)
-    assert all(set(passage.split()) == {"word"} for passage in words)
-    assert passages_of("x" * 4500) == ["x" * 2000, "x" * 2000, "x" * 500]
 
 
 # ---------------------------------------------------------------- memory

@@ -6,12 +6,12 @@ from antiphon.agents.tools._builtin import web_search as web_search
 from antiphon.agents.tools._calculator import calculate as calculate
 from antiphon.agents.tools._calculator import calculator as calculator
 from antiphon.agents.tools._files import file_tools as file_tools
-from antiphon.agents.tools._knowledge import AddedDocument as AddedDocument
-from antiphon.agents.tools._knowledge import KnowledgeBase as KnowledgeBase
-from antiphon.agents.tools._knowledge import Passage as Passage
 from antiphon.agents.tools._lookup import MemoryMatch as MemoryMatch
 from antiphon.agents.tools._lookup import Scope as Scope
 from antiphon.agents.tools._lookup import knowledge_base as knowledge_base
 from antiphon.agents.tools._lookup import memory_retrieval as memory_retrieval
 from antiphon.errors import CalculationError as CalculationError
 from antiphon.errors import ToolOffError as ToolOffError
+from antiphon.retrieval import AddedDocument as AddedDocument
+from antiphon.retrieval import KnowledgeBase as KnowledgeBase
+from antiphon.retrieval import Passage as Passage

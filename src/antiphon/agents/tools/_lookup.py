@@ -1,19 +1,27 @@
-"""`knowledge_base` and `memory_retrieval`: tools that find documents and earlier messages by their words."""
+"""`knowledge_base` and `memory_retrieval`: tools that find documents and earlier messages by their words.
+
+Documents are found by a retriever (see `antiphon.retrieval`). Earlier messages have no such index: a ledger finds those that
+have all the words of a query, but a question has words that no answer has. So `retrieve` queries the ledger several times: for
+all the words together, and for each word by itself. A record gets points for its rank in each list, more where the word is
+rare, and the best records are returned.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from collections.abc import Awaitable, Callable
 from functools import partial
+from math import log2
 from typing import Any, Literal, TypeAlias
 
 from pydantic_ai import Tool
 from typing_extensions import TypedDict
 
 from antiphon.agents._run import current_run
-from antiphon.agents.tools._knowledge import THREAD, KnowledgeBase, retrieve
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages.keys import as_key
+from antiphon.retrieval import KnowledgeBase, Passage, Retriever
 
 READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": True}}
 """The metadata of a tool that changes nothing, and whose result is untrusted."""
@@ -23,9 +31,9 @@ READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "all
 _MOST_FOUND = 20
 
 
-def knowledge_base(ledger: Ledger) -> Tool[Any]:
-    """Return the tool that looks things up in the documents of a ledger."""
-    documents = KnowledgeBase(ledger)
+def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Tool[Any]:
+    """Return the tool that looks things up in the documents of a ledger, or of a retriever."""
+    documents = KnowledgeBase(ledger) if retriever is None else retriever
 
     async def look_up(query: str, limit: int = 5) -> list[dict[str, str]]:
         """Search the knowledge base: documents that were added for you. Cite what you use by the `id` of its passage.
@@ -35,18 +43,77 @@ def knowledge_base(ledger: Ledger) -> Tool[Any]:
             limit: How many passages to return, 20 at most.
         """
         found = await documents.search(query, limit=max(1, min(limit, _MOST_FOUND)))
-        return [asdict(passage) for passage in found]
+        return [found_passage(passage) for passage in found]
 
     return Tool[Any](look_up, name="knowledge_base", metadata=READS)
 
 
+def found_passage(passage: Passage) -> dict[str, str]:
+    """Return a passage as tools give it to a model."""
+    found = {"id": passage.id, "source": passage.source}
+    if passage.heading:
+        found["heading"] = " > ".join(passage.heading)
+    if passage.lines is not None:
+        found["lines"] = f"{passage.lines[0]}-{passage.lines[1]}"
+    return {**found, "text": passage.text}
+
+
 # ---------------------------------------------------------------- earlier messages
+
+_WORD = re.compile(r"[^\W_]+")
+_MOST_WORDS = 12
+"""Words of a question that are looked for."""
+_LOOKED_AT = 50
+"""Records of each list."""
+_TOGETHER = 4.0
+"""How much more a record counts that has all the words than one that has one."""
+_SHORTEST_STEM = 4
+_EMPTY = frozenset(
+    _WORD.findall(
+        "a about an and are as at be by can do does for from has have how i in is it its me my of on or our please tell that"
+        " the their there they this to was we were what when where which who whom whose why will with you your"
+    )
+)
+"""Stop words: left out, unless there are no others."""
+
+
+async def retrieve(
+    ledger: Ledger, question: str, *, thread_id: str | None, limit: int, keep: Callable[[Record], Awaitable[bool]]
+) -> list[Record]:
+    """Return the best records that `keep` accepts, of one thread or all."""
+    said = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    words = [word for word in said if word not in _EMPTY][:_MOST_WORDS] or said[:_MOST_WORDS]
+    if not words:
+        return []
+    points: dict[str, float] = {}
+    found: dict[str, Record] = {}
+    for typed, weight in [(" ".join(map(_stem, words)), _TOGETHER), *((_stem(word), 1.0) for word in words)]:
+        hits = await ledger.search(typed, thread_id=thread_id, limit=_LOOKED_AT)
+        for place, hit in enumerate(hits):
+            found[hit.record.hash] = hit.record
+            rarity = 1 / (1 + log2(1 + len(hits)))
+            points[hit.record.hash] = points.get(hit.record.hash, 0.0) + weight * rarity / (1 + place)
+    best: list[Record] = []
+    for key in sorted(found, key=lambda each: -points[each]):
+        if len(best) == limit:
+            break
+        if await keep(found[key]):
+            best.append(found[key])
+    return best
+
+
+def _stem(word: str) -> str:
+    """Return the stem of a word, so that singular and plural find each other."""
+    return f"{word.removesuffix('s')}*" if len(word) >= _SHORTEST_STEM else word
+
 
 Scope: TypeAlias = Literal["thread", "ledger"]
 """Which messages are found: those of the run's thread, or of every thread of the ledger."""
 
 _LONGEST = 2000
 """Characters of a message that are shown."""
+_DOCUMENTS = "knowledge"
+"""The thread of documents, and what the names of such threads begin with."""
 _OWN = frozenset({"memory_retrieval", "knowledge_base"})
 """Tools whose calls and results are not found: they only repeat other messages."""
 
@@ -100,7 +167,7 @@ def _own_words() -> str | None:
 
 async def _is_memory(record: Record, *, own: str | None) -> bool:
     message = record.message
-    if message.lane != "talk" or message.thread_id == THREAD:
+    if message.lane != "talk" or (message.thread_id or "").partition("/")[0] == _DOCUMENTS:
         return False
     if own is not None and (message.parent_id or "").startswith(own):
         return False

@@ -17,6 +17,7 @@ from antiphon.ledger.sqlite._appends import Appends, insert_thread
 from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at, position_of
 from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._terms import forget_thread
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Thread:
@@ -138,6 +139,7 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
         # Before the messages are deleted: the index of words removes a message only if it is given the same words again.
         for position, words in connection.rows(mine, (key, searchable)):
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
+        forget_thread(connection, key)
         holding += [position for (position,) in connection.rows(media, (key,))]
         connection.run("DELETE FROM messages WHERE thread = ?", (key,))
         note_removed(connection, "messages", connection.changes())

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +27,7 @@ from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, mak
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._terms import TermIndex, TermMatches, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -43,7 +45,7 @@ from antiphon.ledger._values import (
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import missing_threads, proven
-from antiphon.ledger.sqlite import _changes, _hosts, _queries, _verify
+from antiphon.ledger.sqlite import _changes, _hosts, _queries, _terms, _verify
 from antiphon.ledger.sqlite._connection import LedgerFile, Readers, connect, translated
 from antiphon.ledger.sqlite._rows import (
     Thread,
@@ -409,6 +411,27 @@ class SqliteLedger(Verbs):
         while await self._writer.do(_queries.index_some):
             pass
         return await self._readers.do(lambda connection: _queries.find(connection, text, thread_id, limit))
+
+    async def find_terms(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        check_limit(limit)
+        wanted = check_terms(terms)
+        await self._update_terms(index)
+        return await self._readers.do(lambda connection: _terms.find(connection, index, wanted, source, limit))
+
+    async def rebuild_terms(self, index: TermIndex) -> int:
+        await self._writer.do(lambda connection: _terms.drop(connection, index.name))
+        await self._update_terms(index)
+        return (await self._readers.do(lambda connection: _terms.find(connection, index, (), None, 0))).entries
+
+    async def _update_terms(self, index: TermIndex) -> None:
+        """Add the messages to an index that it does not have yet. A reader looks first: most searches need not write."""
+        while update := await self._readers.do(lambda connection: _terms.next_update(connection, index)):
+            # What another process has stored meanwhile may end before the messages of this call: then look again.
+            is_stored = await self._writer.do(partial(_terms.store, index=index, update=update))
+            if is_stored and update.is_last:
+                return
 
     # ------------------------------------------------------------ what the verbs ask
 

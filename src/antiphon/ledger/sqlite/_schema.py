@@ -138,6 +138,36 @@ INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
 """
 """Created by the first search: a ledger that is never searched does not pay for it."""
 
+TERM_TABLES = """
+CREATE TABLE term_indexes (
+    name TEXT PRIMARY KEY,
+    version TEXT NOT NULL,
+    upto INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE term_entries (
+    position INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    source TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    heading TEXT NOT NULL,
+    body TEXT NOT NULL,
+    checksum INTEGER NOT NULL
+);
+CREATE INDEX term_entries_by_source ON term_entries (name, source);
+CREATE VIRTUAL TABLE terms USING fts5 (
+    heading, body, content = 'term_entries', content_rowid = 'position', tokenize = 'ascii'
+);
+INSERT INTO terms (terms, rank) VALUES ('secure-delete', 1);
+CREATE VIRTUAL TABLE term_counts USING fts5vocab ('terms', 'row');
+"""
+"""Created by the first search of a retriever (see `_terms`). The tokenizer splits only at what no term has: it takes every
+letter beyond ASCII as it is, where `unicode61` has an opinion of its own about what a letter is."""
+_HAS_TERMS = 6
+"""The first format whose files may have them."""
+
 FILTER_INDEXES = """
 CREATE INDEX IF NOT EXISTS threads_by_status ON threads (status) WHERE status IS NOT NULL;
 CREATE INDEX IF NOT EXISTS threads_by_pattern ON threads (pattern) WHERE pattern IS NOT NULL;
@@ -254,9 +284,12 @@ def _receiver(body: object) -> str | None:
 _FIFTH = "SELECT 1"
 """Files of this format may have `FILTER_INDEXES`; earlier versions, which do not know them, refuse such a file."""
 
+_SIXTH = "SELECT 1"
+"""Files of this format may have `TERM_TABLES`; earlier versions, which do not know them, refuse such a file."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH)
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH, _SIXTH)
 """The steps from each version to the next, beginning with an empty file. Never change a released step; append a new one."""
 
 
@@ -311,8 +344,8 @@ _Schema: TypeAlias = dict[tuple[str, str], str]
 _OBJECTS = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema"
 _OWN = re.compile("sqlite_stat[0-9]")
 """SQLite's own tables, with the statistics of ANALYZE. They change the speed of a statement, not its result."""
-_SHADOW = re.compile("search_[a-z]+")
-"""Tables of the index of words: the extension decides how they are declared."""
+_SHADOW = re.compile("(search|terms)_[a-z]+")
+"""Tables of the indexes of words and of terms: the extension decides how they are declared."""
 
 
 def check_schema(connection: Connection, path: str, version: int | None = None) -> None:
@@ -354,7 +387,8 @@ def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
         for step in steps:
             _take(connection, step)
         made = [_schema_of(connection)]
-        for tables in (MEDIA_TABLES, SEARCH_TABLES, *([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else ())):
+        later = ([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else []) + ([TERM_TABLES] if len(steps) >= _HAS_TERMS else [])
+        for tables in (MEDIA_TABLES, SEARCH_TABLES, *later):
             connection.run(tables)
             made.append(_schema_of(connection))
     finally:

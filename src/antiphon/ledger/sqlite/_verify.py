@@ -30,6 +30,7 @@ from antiphon.ledger.sqlite._rows import (
 )
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._terms import TERM_COPY, complaints_about_terms
 from antiphon.messages import NO_LIMITS, Message, loads
 
 _STEP = 1000
@@ -69,6 +70,11 @@ _STRAYS = {
             "a medium belongs to a message that has none"
         ),
         "SELECT 1 FROM media WHERE key NOT IN (SELECT media FROM media_uses)": "a medium belongs to no message",
+    },
+    "terms": {
+        "SELECT 1 FROM terms_idx WHERE segid NOT IN (SELECT id >> 37 FROM terms_data)": (
+            "an index of terms names a segment that it does not have"
+        ),
     },
     "search": {  # a segment's pages are numbered from its own number times 2 ** 37 on
         "SELECT 1 FROM search_idx WHERE segid NOT IN (SELECT id >> 37 FROM search_data)": (
@@ -250,6 +256,8 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     damages += [Damage(name, seq, "there is a message outside the thread") for name, seq in connection.rows(sql)]
     altered = [name for name, row, checksum in _hosts(connection) if host_checksum(row) != checksum]
     damages += [Damage(None, None, f"the host {name!r} is not what it was") for name in altered]
+    if _has(connection, "terms"):
+        damages += [Damage(None, None, complaint) for complaint in complaints_about_terms(connection)]
     damages += _damages_of_index(connection)
     complaints = connection.rows("PRAGMA integrity_check(10)")
     damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
@@ -292,20 +300,23 @@ def _has(connection: Connection, table: str) -> bool:
 
 
 def _damages_of_index(connection: Connection) -> list[Damage]:
-    """Return whether the index of words has other words or messages than it should, or another way to order them.
+    """Return whether an index has other words or messages than it should, or another way to order them.
 
     The connection is not as before then: it is one that is thrown away.
     """
-    if not _has(connection, "search"):
-        return []
-    settings = dict(connection.rows("SELECT k, v FROM search_config"))
-    if settings.keys() != {"version", "secure-delete"} or settings["secure-delete"] != 1:
-        return [Damage(None, None, "the settings of the index of words are not what they were")]
-    connection.setting("query_only", False)
-    connection.setting("temp_store", "FILE")
-    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
-    try:
-        connection.run(_COPY)
-    except apsw.CorruptError:
-        return [Damage(None, None, "the index of words does not have the words that it should")]
-    return []
+    damages: list[Damage] = []
+    for table, copy, what in (("search", _COPY, "the index of words"), ("terms", TERM_COPY, "an index of terms")):
+        if not _has(connection, table):
+            continue
+        settings = dict(connection.rows(f"SELECT k, v FROM {table}_config"))  # noqa: S608 (a name of ours)
+        if settings.keys() != {"version", "secure-delete"} or settings["secure-delete"] != 1:
+            damages.append(Damage(None, None, f"the settings of {what} are not what they were"))
+            continue
+        connection.setting("query_only", False)
+        connection.setting("temp_store", "FILE")
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        try:
+            connection.run(copy)
+        except apsw.CorruptError:
+            damages.append(Damage(None, None, f"{what} does not have the words that it should"))
+    return damages

@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 
 from pydantic_core import to_json, to_jsonable_python
 
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
+from antiphon.retrieval import KnowledgeBase
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")

@@ -1,0 +1,171 @@
+"""Indexes of terms: what a store keeps beside the messages so that a retriever finds them by their words.
+
+An index is derived. It covers a *collection* of threads: the thread of its name, and the threads whose names begin with that
+name and a slash. A pure function says which terms a message has. It belongs to the caller: a store knows no stems and no
+headings. The store calls it for the messages that are not in the index yet, whenever somebody looks for terms. The index
+records the version of the function. Another version drops the index and builds it again.
+
+Entries belong to a source. An entry of a later version of its source removes those of earlier versions, and an entry without
+terms removes them and adds nothing. So what was replaced or removed is not found by the next search.
+
+A store returns candidates, the terms that they have, and how frequent each term is. Ranking is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import log
+
+from antiphon.errors import DecodeError
+from antiphon.ledger._chain import Record
+from antiphon.messages import NO_LIMITS, Message, loads
+
+MOST_TERMS = 400
+"""Terms of one search: the statement of a store has a limit. A caller chooses the best of a longer question."""
+HEADING_WEIGHT = 3.0
+"""What a term of a heading counts beside one of the text, where a store chooses the candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class TermEntry:
+    """What a message adds to an index. Terms have no white space, and are separated by one space."""
+
+    source: str
+    """What the message is a part of; its parts are replaced and removed together."""
+    version: int
+    """Of the source."""
+    heading: str
+    body: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it adds nothing: it only removes the earlier versions of its source."""
+        return not self.heading and not self.body
+
+    @property
+    def length(self) -> int:
+        """How many terms it has."""
+        return len(self.heading.split()) + len(self.body.split())
+
+
+@dataclass(frozen=True, slots=True)
+class TermIndex:
+    """An index: which threads it covers, and which terms a message has."""
+
+    name: str
+    """The name of the collection: of one thread, and the beginning of the names of the others; without a slash."""
+    version: str
+    """Changes whenever `entry_of` returns other terms for the same message."""
+    entry_of: Callable[[Message], TermEntry | None]
+    """A pure function; None for a message that is not in the index."""
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name:
+            raise ValueError(f"the name of an index is the name of a thread without a slash, not {self.name!r}")
+
+    def covers(self, thread_id: str) -> bool:
+        """Whether a thread is in the collection."""
+        return thread_id == self.name or thread_id.startswith(f"{self.name}/")
+
+    def entry_in(self, body: bytes) -> TermEntry | None:
+        """Return what a stored message adds; None if it cannot be read, which `verify` reports."""
+        try:
+            return self.entry_of(loads(body, Message, limits=NO_LIMITS))
+        except DecodeError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class TermMatch:
+    """A message that has one of the terms, and all terms that it has."""
+
+    record: Record
+    entry: TermEntry
+
+
+@dataclass(frozen=True, slots=True)
+class TermMatches:
+    """The messages that fit best, the best first, and the figures of the index that a ranking needs."""
+
+    found: tuple[TermMatch, ...]
+    entries: int
+    """How many messages the index has."""
+    length: int
+    """How many terms they have together."""
+    frequency: Mapping[str, int]
+    """In how many messages each term of the search is."""
+
+
+def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
+    """Return the terms of a search, each once.
+
+    Raises:
+        ValueError: there are too many, or one has white space.
+    """
+    wanted = tuple(dict.fromkeys(terms))
+    if len(wanted) > MOST_TERMS:
+        raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(wanted)}")
+    for term in wanted:
+        if not term or len(term.split()) != 1 or '"' in term or "\0" in term:
+            raise ValueError(f"{term!r} is not a term: it is empty, or has white space or a quotation mark")
+    return wanted
+
+
+# ---------------------------------------------------------------- in memory
+
+
+@dataclass(slots=True)
+class TermTable:
+    """An index in memory."""
+
+    version: str
+    upto: int = 0
+    """The position of the last message that was looked at."""
+    entries: dict[int, TermEntry] = field(default_factory=dict[int, TermEntry])
+    """By the position of their message."""
+    postings: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    sources: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    length: int = 0
+    """How many terms all entries have."""
+
+    def add(self, position: int, entry: TermEntry) -> None:
+        """Add an entry, and remove those that it replaces."""
+        there = self.sources.setdefault(entry.source, set())
+        for old in [each for each in there if self.entries[each].version < entry.version]:
+            self.remove(old)
+        if not entry.is_empty:
+            self.entries[position] = entry
+            self.length += entry.length
+            self.sources.setdefault(entry.source, set()).add(position)
+            for term in {*entry.heading.split(), *entry.body.split()}:
+                self.postings.setdefault(term, set()).add(position)
+
+    def remove(self, position: int) -> None:
+        """Remove the entry of a message."""
+        entry = self.entries.pop(position)
+        self.length -= entry.length
+        self.sources[entry.source].discard(position)
+        for term in {*entry.heading.split(), *entry.body.split()}:
+            self.postings[term].discard(position)
+            if not self.postings[term]:
+                del self.postings[term]
+
+    def frequency(self, terms: Sequence[str]) -> dict[str, int]:
+        """Return in how many entries each term is."""
+        return {term: len(self.postings.get(term, ())) for term in terms}
+
+    def best(self, terms: Sequence[str], source: str | None, limit: int) -> list[int]:
+        """Return the positions of the entries that fit best."""
+        scores: Counter[int] = Counter()
+        for term in terms:
+            places = self.postings.get(term, set())
+            weight = log(1 + len(self.entries) / (1 + len(places)))
+            for position in places:
+                entry = self.entries[position]
+                if source is None or fnmatchcase(entry.source, source):
+                    count = entry.body.split().count(term) + HEADING_WEIGHT * entry.heading.split().count(term)
+                    scores[position] += int(1000 * weight * count / (1 + count))
+        return sorted(scores, key=lambda position: (-scores[position], position))[:limit]

@@ -1,0 +1,261 @@
+"""Indexes of terms in a file: bringing one up to date, searching it, dropping it, and checking it.
+
+`term_entries` has the terms of each message, and the FTS5 table `terms` finds them; its content is that table, so an entry is
+removed from both by its position. `term_indexes` has one row for each index: the version of its function, the position up to
+which messages were looked at, and the figures for a ranking.
+
+An update has two steps. A reader looks at the next messages and computes their terms, which takes most of the time. The writer
+then stores the result, if the index is still where the reader has found it: another process may have been quicker, or may have
+dropped the index. So several processes can bring one index up to date, and none keeps the write lock while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches
+from antiphon.ledger.sqlite._checksums import check_written
+from antiphon.ledger.sqlite._rows import record_at
+from antiphon.ledger.sqlite._schema import TERM_TABLES
+from antiphon.ledger.sqlite._sql import Connection
+
+_STEP = 200
+"""Messages whose terms are stored in one change."""
+_LAG = 1000
+"""Messages of other threads that may be looked at again by the next search before the position is stored."""
+_COMMON = 0.2
+"""The share of all entries from which on a term is common: it chooses no candidates if another term can."""
+_MANY = 2000
+"""Entries up to which common terms choose candidates too: all of them are scored in a few milliseconds."""
+
+_HAS_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
+_STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = ?"
+_LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
+_NEXT = """
+SELECT position, hash, body FROM messages NOT INDEXED
+WHERE position > ? AND thread IN (
+    SELECT key FROM threads WHERE thread_id = ?2 OR thread_id >= ?2 || '/' AND thread_id < ?2 || '0'
+) ORDER BY position LIMIT ?3
+"""
+"""`0` is the character after the slash. Rows are read by position: by thread, ten thousand documents would be looked at."""
+_REPLACED = """
+SELECT position, heading, body FROM term_entries WHERE name = ? AND source = ? AND version < ?
+"""
+_OF_THREAD = """
+SELECT position, heading, body, name FROM term_entries
+WHERE position IN (SELECT position FROM messages WHERE thread = ?)
+"""
+_DELETED = "INSERT INTO terms (terms, rowid, heading, body) VALUES ('delete', ?, ?, ?)"
+
+
+class IndexState(NamedTuple):
+    """How far an index is."""
+
+    version: str
+    upto: int
+    entries: int
+    length: int
+
+
+class TermUpdate(NamedTuple):
+    """The next entries of an index."""
+
+    before: IndexState
+    """What the index must be for the update to fit."""
+    upto: int
+    entries: Sequence[tuple[int, bytes, TermEntry]]
+    """The position and the hash of each message, and its entry."""
+    is_last: bool
+
+
+def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
+    """Return the next entries of an index; None if there are none and it need not be told so."""
+    before = _state(connection, index) or IndexState(index.version, 0, 0, 0)
+    if before.version != index.version:
+        before = IndexState(index.version, 0, 0, 0)
+    last: int = connection.value(_LAST)
+    rows = connection.rows(_NEXT, (before.upto, index.name, _STEP))
+    found = ((position, digest, index.entry_in(body)) for position, digest, body in rows)
+    entries = [(position, digest, entry) for position, digest, entry in found if entry is not None]
+    is_last = len(rows) < _STEP
+    if not rows and last - before.upto < _LAG:
+        return None
+    return TermUpdate(before, last if is_last else rows[-1][0], entries, is_last)
+
+
+def store(connection: Connection, index: TermIndex, update: TermUpdate) -> bool:
+    """Store entries, unless the index has changed since they were computed; return whether they are stored."""
+    if not connection.value(_HAS_TABLES):
+        connection.run(TERM_TABLES)
+    state = _state(connection, index)
+    if state is None or state.version != index.version:
+        drop(connection, index.name)
+        state = IndexState(index.version, 0, 0, 0)
+    if state != update.before:
+        return False
+    entries, length = state.entries, state.length
+    for position, digest, entry in update.entries:
+        gone = _forget(connection, connection.rows(_REPLACED, (index.name, entry.source, entry.version)))
+        added = 0 if entry.is_empty else _insert(connection, index.name, position, digest, entry)
+        entries += added - len(gone)
+        length += added * entry.length - sum(gone)
+    _set_state(connection, index.name, IndexState(index.version, update.upto, entries, length))
+    return True
+
+
+def _insert(connection: Connection, name: str, position: int, digest: bytes, entry: TermEntry) -> int:
+    """Add an entry, and return 1; 0 if its thread was deleted since its terms were computed."""
+    if not connection.value("SELECT 1 FROM messages WHERE position = ? AND hash = ?", (position, digest)):
+        return 0
+    row = (position, name, entry.source, entry.version, entry.heading, entry.body)
+    connection.run("INSERT INTO term_entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, entry_checksum(digest, row)))
+    connection.run("INSERT INTO terms (rowid, heading, body) VALUES (?, ?, ?)", (position, entry.heading, entry.body))
+    return 1
+
+
+def _forget(connection: Connection, rows: Iterable[tuple[int, str, str]]) -> list[int]:
+    """Remove entries, and return the length of each. The index of words needs their terms again to remove them."""
+    lengths: list[int] = []
+    for position, heading, body in rows:
+        connection.run(_DELETED, (position, heading, body))
+        connection.run("DELETE FROM term_entries WHERE position = ?", (position,))
+        check_written(connection.changes(), 1)
+        lengths.append(len(heading.split()) + len(body.split()))
+    return lengths
+
+
+def _state(connection: Connection, index: TermIndex) -> IndexState | None:
+    row = connection.row(_STATE, (index.name,)) if connection.value(_HAS_TABLES) else None
+    return None if row is None else IndexState(*row)
+
+
+def _set_state(connection: Connection, name: str, state: IndexState) -> None:
+    row = (name, *state)
+    connection.run("INSERT OR REPLACE INTO term_indexes VALUES (?, ?, ?, ?, ?, ?)", (*row, row_checksum(row)))
+    check_written(connection.changes(), 1)
+
+
+def drop(connection: Connection, name: str) -> None:
+    """Remove all entries of an index, if there are any."""
+    if not connection.value(_HAS_TABLES):
+        return
+    if connection.value("SELECT count(*) FROM term_indexes WHERE name <> ?", (name,)):
+        _forget(connection, connection.rows("SELECT position, heading, body FROM term_entries WHERE name = ?", (name,)))
+    else:  # at once, and also where the index is damaged
+        connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
+        connection.run("DELETE FROM term_entries")
+    connection.run("DELETE FROM term_indexes WHERE name = ?", (name,))
+
+
+def forget_thread(connection: Connection, key: int) -> None:
+    """Remove the entries of a thread from all indexes, before its messages are deleted."""
+    if not connection.value(_HAS_TABLES):
+        return
+    rows = connection.rows(_OF_THREAD, (key,))
+    for name in {row[3] for row in rows}:
+        lengths = _forget(connection, [row[:3] for row in rows if row[3] == name])
+        version, upto, entries, length = connection.rows(_STATE, (name,))[0]
+        _set_state(connection, name, IndexState(version, upto, entries - len(lengths), length - sum(lengths)))
+
+
+# ---------------------------------------------------------------- search
+
+_FIND = f"""
+SELECT rowid FROM terms WHERE terms MATCH ? AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' ORDER BY rank LIMIT ?
+"""  # noqa: S608 (a number of ours)
+_FIND_SOME = f"""
+SELECT terms.rowid FROM terms JOIN term_entries ON term_entries.position = terms.rowid
+WHERE terms MATCH ?1 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' AND name = ?3 AND (?4 IS NULL OR source GLOB ?4)
+ORDER BY rank LIMIT ?2
+"""  # noqa: S608
+_ENTRY = "SELECT source, version, heading, body FROM term_entries WHERE position = ?"
+
+
+def find(connection: Connection, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
+    """Return the messages that fit best, and the figures of the index."""
+    state = _state(connection, index)
+    if state is None:
+        return TermMatches((), 0, 0, dict.fromkeys(terms, 0))
+    counts = "SELECT doc FROM term_counts WHERE term = ?"
+    frequency = {term: int(connection.value(counts, (term,)) or 0) for term in terms}
+    chosen = _choosing(frequency, state.entries)
+    if not chosen:
+        return TermMatches((), state.entries, state.length, frequency)
+    wanted = " OR ".join(f'"{term}"' for term in chosen)
+    is_only = connection.value("SELECT count(*) FROM term_indexes") == 1
+    if is_only and source is None:
+        rows = connection.rows(_FIND, (wanted, limit))
+    else:
+        rows = connection.rows(_FIND_SOME, (wanted, limit, index.name, source))
+    found = (_match(connection, position) for (position,) in rows)
+    return TermMatches(tuple(each for each in found if each is not None), state.entries, state.length, frequency)
+
+
+def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
+    """Return the terms that choose the candidates: those that are there, without the common ones if others can choose."""
+    there = [term for term, count in frequency.items() if count]
+    rare = [term for term in there if frequency[term] <= _COMMON * entries]
+    return rare if rare and entries > _MANY else there
+
+
+def _match(connection: Connection, position: int) -> TermMatch | None:
+    record, row = record_at(connection, position), connection.row(_ENTRY, (position,))
+    return None if record is None or row is None else TermMatch(record, TermEntry(*row))
+
+
+# ---------------------------------------------------------------- checks
+
+
+def entry_checksum(digest: bytes, row: Sequence[Any]) -> int:
+    """Return the checksum of an entry, and of the message that its terms are from."""
+    return crc32(ascii(tuple(row)).encode(), crc32(digest)) - 2**31
+
+
+def row_checksum(row: Sequence[Any]) -> int:
+    """Return the checksum of the row of an index."""
+    return crc32(ascii(tuple(row)).encode()) - 2**31
+
+
+_ENTRIES = """
+SELECT e.position, e.name, e.source, e.version, e.heading, e.body, e.checksum, m.hash, t.thread_id
+FROM term_entries AS e LEFT JOIN messages AS m ON m.position = e.position LEFT JOIN threads AS t ON t.key = m.thread
+"""
+
+TERM_COPY = """
+CREATE TEMP VIEW term_rows AS SELECT position, heading, body FROM main.term_entries;
+CREATE VIRTUAL TABLE temp.term_copy USING fts5 (
+    heading, body, content = 'term_rows', content_rowid = 'position', tokenize = 'ascii'
+);
+DELETE FROM term_copy_data;
+DELETE FROM term_copy_config;
+INSERT INTO term_copy_data SELECT * FROM main.terms_data;
+INSERT INTO term_copy_idx SELECT * FROM main.terms_idx;
+INSERT INTO term_copy_docsize SELECT * FROM main.terms_docsize;
+INSERT INTO term_copy_config SELECT * FROM main.terms_config;
+PRAGMA writable_schema = RESET;
+INSERT INTO term_copy (term_copy, rank) VALUES ('integrity-check', 1);
+"""
+"""As for the index of words (see `_verify`)."""
+
+
+def complaints_about_terms(connection: Connection) -> Iterator[str]:
+    """Yield faults in the tables of the indexes of terms, apart from FTS5's own."""
+    totals: dict[str, tuple[int, int]] = {}
+    for *row, checksum, digest, thread_id in connection.each(_ENTRIES):
+        name, heading, body = row[1], row[4], row[5]
+        if not isinstance(digest, bytes) or entry_checksum(digest, row) != checksum:
+            yield "an index of terms has an entry that is not what it was"
+            return
+        if not (str(thread_id) == name or str(thread_id).startswith(f"{name}/")):
+            yield "an index of terms has a message of another collection"
+            return
+        count, length = totals.get(name, (0, 0))
+        totals[name] = (count + 1, length + len(heading.split()) + len(body.split()))
+    last = connection.value(_LAST)
+    for *row, checksum in connection.rows("SELECT name, version, upto, entries, length, checksum FROM term_indexes"):
+        if row_checksum(row) != checksum or totals.pop(row[0], (0, 0)) != (row[3], row[4]) or row[2] > last:
+            yield "the figures of an index of terms are not what they were"
+    if totals:
+        yield "an index of terms has entries, and no row of its own"

@@ -1,0 +1,8 @@
+"""Documents, cut into passages and found by a question: with their headings and lines, in several languages.
+
+The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
+"""
+
+from antiphon._lazy import lazy_names as _lazy_names
+
+__getattr__, __dir__ = _lazy_names(__name__, needs={"snowballstemmer": 'Snowball: pip install "antiphon[retrieval]"'})

@@ -1,0 +1,13 @@
+from antiphon.retrieval._language import LANGUAGES as LANGUAGES
+from antiphon.retrieval._language import detect_language as detect_language
+from antiphon.retrieval._passages import Kind as Kind
+from antiphon.retrieval._quotes import Quote as Quote
+from antiphon.retrieval._quotes import quote as quote
+from antiphon.retrieval._quotes import relevance as relevance
+from antiphon.retrieval._retriever import AddedDocument as AddedDocument
+from antiphon.retrieval._retriever import KnowledgeBase as KnowledgeBase
+from antiphon.retrieval._retriever import Passage as Passage
+from antiphon.retrieval._retriever import PassageFilter as PassageFilter
+from antiphon.retrieval._retriever import Passages as Passages
+from antiphon.retrieval._retriever import Retriever as Retriever
+from antiphon.retrieval._retriever import open_retriever as open_retriever

@@ -1,0 +1,217 @@
+"""Words, stems and languages: the terms by which passages are found.
+
+A term is a word without case, ending and accents. Words are Unicode's: letters, digits and the marks that belong to them. A
+name like `ThreadActor` or `request_id` gives the terms of its parts, and the first also that of the whole. Scripts without
+spaces give pairs of neighbouring characters.
+
+Snowball's stemmers cut the endings. They are made for one language each, so a document has a language: it is given, or
+detected by its function words. A question is short, and often in doubt: each of its words gives the stems of all languages,
+and a passage has the word if it has one of them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Protocol, cast
+
+import snowballstemmer  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+
+_STOP_WORDS: Final = {
+    "en": (
+        "a about all also am an and any are as at be been being but by can could did do does doing done each else for from"
+        " get give got had has have having he her here him his how i if in into is it its itself just let many may me more"
+        " most much must my no nor not of off on one only or other our out over please say says shall she should show so"
+        " some such tell than that the their them then there these they this those to too under until up us use used uses"
+        " using very was we were what when where whether which while who whom whose why will with within without would"
+        " you your"
+    ),
+    "de": (
+        "aber alle allem allen aller alles als also am an andere auch auf aus bei beim bin bis bist da dabei damit dann das"
+        " dass dazu dein deine dem den denn der des dich die dies diese diesem diesen dieser dieses dir doch dort du durch"
+        " ein eine einem einen einer eines er es etwa etwas euch euer für gegen gibt hab habe haben hat hatte hatten hier"
+        " ich ihm ihn ihnen ihr ihre ihrem ihren im in indem ins ist ja jede jedem jeden jeder jedes jene kann kein keine"
+        " keinem keinen keiner können könnte man manche mehr mein meine mich mir mit muss müssen nach nein nicht nichts noch"
+        " nun nur ob oder ohne sehr sein seine seinem seinen seiner seit selbst sich sie sind so soll sollen sollte sondern"
+        " sonst über um und uns unser unter viel viele vom von vor wann war waren warum was weil welche welchem welchen"
+        " welcher welches wem wen wenn wer werden wessen wie wieder wieso wieviel will wir wird wo wodurch womit woher wohin"
+        " wofür worauf worden wurde wurden zu zum zur zwischen"
+    ),
+    "fr": (
+        "à afin ai ainsi alors au aucun aucune aussi autre aux avec avoir avait c car ce ceci cela celle celui ces cet cette"
+        " ceux chaque chez ci comme comment d dans de depuis des deux doit doivent donc dont du elle elles en encore entre"
+        " es est et étaient était été être eu eux fait faire faut il ils j je jusqu l la là laquelle le lequel les lesquels"
+        " leur leurs lorsque lui m ma mais me même mes moi moins mon n ne ni non nos notre nous on ont ou où par parce pas"
+        " pendant peu peut peuvent plus plusieurs pour pourquoi puis qu quand que quel quelle quelles quels qui quoi s sa"
+        " sans se sera ses si sinon soit son sont sous sur t ta te tes toi ton tous tout toute toutes très tu un une vers"
+        " vos votre vous y combien"
+    ),
+    "es": (
+        "a al algo algún alguna algunas algunos ante antes aquel así aún aunque bien cada como cómo con contra cual cuál"
+        " cuales cuáles cualquier cuando cuándo cuanto cuánto cuántos de debe deben del desde donde dónde dos durante e el"
+        " él ella ellas ellos en entre era es esa ese eso esos esta está están este esto estos fue fueron ha hace han hasta"
+        " hay la las le les lo los más me mi mientras mis mucho muy nada ni no nos nosotros nuestra nuestro o os otra otras"
+        " otro otros para pero poco por porque pues puede pueden que qué quien quién quiénes se sea según ser si sí sido sin"
+        " sino sobre son su sus también tan tanto te tiene tienen todo todos tras tu un una unas uno unos usted y ya yo"
+    ),
+    "it": (
+        "a ad agli ai al alla alle allo altra altre altri altro anche ancora avere che chi ci ciascuno come con contro così"
+        " cosa cui da dagli dai dal dalla dalle dallo degli dei del della delle dello deve devono di dopo dove due e è ed"
+        " era erano essere fa fino fra fu gli ha hanno i il in io l la le lei li lo loro lui ma me meno mentre mi mio molto"
+        " ne né negli nei nel nella nelle nello no noi non nostro o ogni oppure per perché più poi prima può possono qual"
+        " quale quali quando quanta quante quanti quanto quella quelle quelli quello questa queste questi questo qui se sei"
+        " senza si sia siamo sono sopra sotto sta stato su sua sue sugli sui sul sulla sulle suo suoi te ti tra tu tua tuo"
+        " tutta tutte tutti tutto un una uno vi voi"
+    ),
+    "nl": (
+        "aan al alle alleen als altijd ander andere ben bent bij daar daarom dan dat de der deze die dit doch doen dus een"
+        " eens en er ga gaan ge geen gebruikt haar had heb hebben heeft hem het hier hij hoe hoeveel hun iemand iets ik in"
+        " is ja je jij jou jouw jullie kan kon kunnen maar me meer men met mij mijn moet moeten na naar niet niets nog nu of"
+        " om omdat onder ons onze ook op over reeds te tegen toch toen tot u uit uw van veel voor waar waarom wanneer want"
+        " waren was wat we wel welk welke wie wiens wij wil word worden wordt wordt zal ze zelf zich zij zijn zo zonder zou"
+    ),
+    "pt": (
+        "a à ao aos aquela aquele aquilo as às até cada com como contra da das de dela dele deles depois desde deve devem do"
+        " dos e é ela elas ele eles em enquanto entre era essa esse esta está estão este eu foi foram há isso isto já lhe"
+        " mais mas me mesmo meu minha muito na nas nem no nos nossa nosso não num numa o onde os ou outra outro para pela"
+        " pelas pelo pelos pode podem pois por porque porquê qual quais qualquer quando quanto quantos quantas que quê quem"
+        " são se sem ser seu seus sobre sua suas só também te tem têm ter teu toda todas todo todos tu tua um uma umas uns"
+        " você vocês"
+    ),
+}
+STOP_WORDS: Final = {code: frozenset(unicodedata.normalize("NFKC", text).split()) for code, text in _STOP_WORDS.items()}
+"""Function words by language: they say nothing about what a text is about."""
+
+LANGUAGES: Final = tuple(STOP_WORDS)
+"""The languages that passages may have, by ISO 639-1."""
+NO_LANGUAGE: Final = "und"
+"""Of a text in another language, or in none: its words are not stemmed."""
+
+_STEMMERS: Final = {
+    "en": "english",
+    "de": "german",
+    "fr": "french",
+    "es": "spanish",
+    "it": "italian",
+    "nl": "dutch",
+    "pt": "portuguese",
+}
+_MARKS: Final = (
+    "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0903\u093a-\u094f\u0981-\u0983\u09bc-\u09cd\u0a3c-\u0a4d\u0abc-\u0acd"
+)
+"""Marks that belong to a word: accents, points and vowel signs of Hebrew, Arabic and the scripts of India."""
+_WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+")
+_PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\WA-Za-z\d_]+")
+_IS_MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]")
+_UNSPACED: Final = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2,}")
+"""Thai, Lao, Japanese and Chinese: words are not set apart."""
+_LONGEST: Final = 64
+"""Characters of a word that count: what is longer is no word."""
+_SAMPLE: Final = 20_000
+"""Characters of a text by which its language is detected."""
+_LEAST_SHARE: Final = 0.08
+"""The share of function words from which on a text is in a language. Prose has 30 to 50 %, code and tables few."""
+
+
+def words_in(text: str) -> Iterator[str]:
+    """Yield the words of a text as they are written; characters that look alike have one form."""
+    for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
+        yield match[0][:_LONGEST]
+
+
+def terms_in(text: str, language: str) -> list[str]:
+    """Return the terms of a text, in order; function words too."""
+    return [term for word in words_in(text) for term in _terms_of(word, language)]
+
+
+@lru_cache(maxsize=100_000)
+def _terms_of(word: str, language: str) -> tuple[str, ...]:
+    """Return the terms of a word: its stem; and the stems of its parts, if it is put together."""
+    if _UNSPACED.search(word):
+        return tuple(word[place : place + 2].casefold() for place in range(len(word) - 1))
+    terms = [stem_of(word, language)]
+    if _IS_MIXED.search(word):
+        terms += [stem_of(part, language) for part in _PARTS.findall(word)]
+    return tuple(dict.fromkeys(terms))
+
+
+@lru_cache(maxsize=100_000)
+def stem_of(word: str, language: str) -> str:
+    """Return the stem of a word, without case and accents."""
+    folded = unicodedata.normalize("NFC", word.casefold())
+    if language in _STEMMERS:
+        # The German algorithm knows `ß` only as `ss`, which is what `casefold` makes of it.
+        folded = _stemmer(language).stemWord(folded)
+    plain = unicodedata.normalize("NFKD", folded)
+    kept = "".join(letter for letter in plain if not "\u0300" <= letter <= "\u036f")
+    return kept or folded
+
+
+class _Stemmer(Protocol):
+    def stemWord(self, word: str) -> str: ...  # noqa: N802 (its name there)
+
+
+@cache
+def _stemmer(language: str) -> _Stemmer:
+    return cast("_Stemmer", snowballstemmer.stemmer(_STEMMERS[language]))  # pyright: ignore[reportUnknownMemberType]
+
+
+def detect_language(text: str) -> str:
+    """Return the language of a text by its function words; `NO_LANGUAGE` if it has too few."""
+    return _best(word.casefold() for word in words_in(text[:_SAMPLE]))
+
+
+def _best(words: Iterable[str]) -> str:
+    counts = Counter(words)
+    total = counts.total()
+    found = {code: sum(counts[word] for word in stop) for code, stop in STOP_WORDS.items()}
+    best = max(found, key=lambda code: found[code])  # of equal ones, the first: English
+    return best if total and found[best] / total >= _LEAST_SHARE else NO_LANGUAGE
+
+
+def is_stop_word(word: str, language: str) -> bool:
+    """Whether a word says nothing about what a text is about; in a text without a language, no word is."""
+    return unicodedata.normalize("NFC", word.casefold()) in STOP_WORDS.get(language, ())
+
+
+def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]:
+    """Return what a question asks about: for each word that is not a function word, its terms in all languages.
+
+    Each concept comes once. If there are only function words, they are the concepts.
+    """
+    words = list(dict.fromkeys(words_in(text)))
+    chosen = language or detect_language(text)
+    telling = [word for word in words if not is_stop_word(word, chosen)] or words
+    parts = (part for word in telling for part in (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ())))
+    found = (tuple(dict.fromkeys(term for code in LANGUAGES for term in _of_part(part, code))) for part in parts)
+    return list(dict.fromkeys(each for each in found if each))
+
+
+def _of_part(word: str, language: str) -> tuple[str, ...]:
+    """Return the terms of a word by itself: its stem; of a script without spaces, its pairs."""
+    return _terms_of(word, language) if _UNSPACED.search(word) else (stem_of(word, language),)
+
+
+@cache
+def analysis_version() -> str:
+    """Return what the terms of a text depend on besides the text; an index that was built with another is built again.
+
+    Snowball uses PyStemmer, the same algorithms in C, where that is installed.
+    """
+    packages = ("snowballstemmer", "PyStemmer")
+    return " ".join([f"{_ANALYSIS}", *(f"{name} {found}" for name in packages if (found := _installed(name)))])
+
+
+_ANALYSIS: Final = 1
+"""Count up whenever `terms_in`, or what a retriever calls it with, gives other terms for the same text."""
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

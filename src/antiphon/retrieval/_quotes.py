@@ -1,0 +1,200 @@
+"""Quotes: the smallest run of whole sentences, rows or code lines of a passage that holds the answer to a question.
+
+A passage is divided into units: the sentences of its paragraphs and list items, the rows of its tables, the lines of its code.
+Each unit has some of the question's words. A word counts more if few units have it, and hardly if a heading has it: a heading
+holds for all of them. The quote is the run with the most; a longer run must bring enough for each further unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from antiphon.retrieval._language import concepts_in, detect_language, terms_in
+from antiphon.retrieval._passages import Kind
+
+_MOST_UNITS: Final = 4
+"""In a quote."""
+_PRICE: Final = 0.15
+"""The share of the question's words that a further unit must bring."""
+_LONGEST: Final = 600
+"""Characters of a quote; a longer sentence is cut, and marked."""
+_SHORTEST: Final = 12
+"""Characters of a unit that can be a quote by itself."""
+_FENCE: Final = re.compile(r"\s*(`{3,}|~{3,})")
+_HEADING: Final = re.compile(r"\s{0,3}#{1,6}\s")
+_RULE: Final = re.compile(r"[\s|:=*_-]+")
+_ITEM: Final = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+")
+_END: Final = re.compile(r"[.!?…][\"'»”\u2019)\]*_`]*\s+(?=[\"'«“„(\[*_`¿¡]*[^\Wa-zß-öø-ÿ_])|[\u3002\uff01\uff1f]\s*")
+_SHORT_FORM: Final = re.compile(
+    r"(?:^|[\s(])(?:[^\W\d_]|e\.g|i\.e|z\.B|d\.h|u\.a|bzw|ca|etc|usw|vgl|Abs|Art|Nr|Bd|Dr|Mr|Mrs|Ms|Prof|St|Fig|No|vs|cf|al"
+    r"|p|pp|Mme|Sr|Sra|Sig|dott|ex|env|approx|resp|ggf|inkl|min|max|Jan|Feb|Apr|Jun|Jul|Aug|Sep|Sept|Okt|Oct|Nov|Dez|Dec)\.$"
+)
+"""What ends with a point and does not end a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A sentence, a row or a line of code; `first` and `last` are its lines in the passage, from 0."""
+
+    text: str
+    first: int
+    last: int
+    kind: Literal["sentence", "row", "code", "heading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """Words of a passage, as they are there."""
+
+    text: str
+    """On one line each sentence; rows and lines of code as they are."""
+    lines: tuple[int, int]
+    """The first and the last line in the document, or in the passage if its place is unknown; from 1."""
+    coverage: float
+    """Which share of the question's words it has, its headings included; from 0 to 1."""
+
+
+def quote(
+    question: str,
+    text: str,
+    *,
+    heading: Sequence[str] = (),
+    first_line: int = 1,
+    kind: Kind = "markdown",
+    language: str | None = None,
+) -> Quote:
+    """Return the smallest run of whole sentences, rows or code lines that holds the answer to a question.
+
+    `first_line` is the number of the first line of the text in its document.
+    """
+    every = units_of(text, kind)
+    units = [each for each in every if each.kind != "heading"] or every
+    if not units:
+        return Quote("", (first_line, first_line), 0.0)
+    chosen = language or detect_language(text)
+    concepts = concepts_in(question)
+    above = set(terms_in("\n".join((*heading, *(each.text for each in every if each.kind == "heading"))), chosen))
+    there = [set(terms_in(each.text, chosen)) for each in units]
+    known = [any(term in above for term in concept) for concept in concepts]
+    has = [[any(term in terms for term in concept) for concept in concepts] for terms in there]
+    weights = [_weight(number, has, known[number]) for number in range(len(concepts))]
+    start, end = _best(units, has, weights)
+    covered = [known[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
+    share = sum(covered) / len(concepts) if concepts else 0.0
+    lines = (first_line + units[start].first, first_line + units[end].last)
+    return Quote(_shown(units[start : end + 1]), lines, round(share, 3))
+
+
+def relevance(question: str, text: str, *, heading: Sequence[str] = (), language: str | None = None) -> float:
+    """Return which share of the words that a question is about a text has, its headings included; from 0 to 1."""
+    concepts = concepts_in(question)
+    if not concepts:
+        return 0.0
+    there = set(terms_in("\n".join((*heading, text)), language or detect_language(text)))
+    return round(sum(any(term in there for term in concept) for concept in concepts) / len(concepts), 3)
+
+
+def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float:
+    """Return what a word of the question counts: less if many units have it, hardly anything if a heading has it."""
+    count = sum(row[number] for row in has)
+    return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
+
+
+def _best(units: Sequence[_Unit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
+    """Return the first and the last unit of the quote."""
+    total = sum(weights) or 1.0
+    best, best_worth = (0, 0), float("-inf")
+    for start in range(len(units)):
+        for end in range(start, min(start + _MOST_UNITS, len(units))):
+            if end > start and units[end].kind != units[start].kind:
+                break
+            covered = sum(weight for number, weight in enumerate(weights) if any(row[number] for row in has[start : end + 1]))
+            short = sum(len(each.text) for each in units[start : end + 1]) < _SHORTEST
+            worth = covered / total - _PRICE * (end - start) - (0.3 if short else 0.0)
+            if worth > best_worth + 1e-9:  # of equal ones, the first
+                best, best_worth = (start, end), worth
+    return best
+
+
+def _shown(units: Sequence[_Unit]) -> str:
+    separator = " " if units[0].kind == "sentence" else "\n"
+    text = separator.join(each.text for each in units)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
+
+
+# ---------------------------------------------------------------- units
+
+
+def units_of(text: str, kind: Kind = "markdown") -> list[_Unit]:
+    """Return the sentences, rows and code lines of a text, in order."""
+    lines = text.split("\n")
+    if kind == "markdown":
+        return list(_units(lines))
+    of_line: Literal["row", "code"] = "row" if kind == "table" else "code"
+    return [_Unit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
+
+
+def _units(lines: Sequence[str]) -> Iterator[_Unit]:
+    paragraph: list[tuple[int, str]] = []
+    fence = ""
+    for number, line in enumerate(lines):
+        opening = _FENCE.match(line)
+        is_text = not fence and not opening and not _HEADING.match(line) and not _is_row(line) and bool(line.strip())
+        if not is_text or _ITEM.match(line):
+            yield from _sentences(paragraph)
+            paragraph = []
+        if is_text:
+            paragraph.append((number, line))
+        elif opening:
+            fence = "" if fence and line.strip().startswith(fence) else fence or opening[1]
+        elif fence and line.strip():
+            yield _Unit(line.rstrip(), number, number, "code")
+        elif _HEADING.match(line):
+            yield _Unit(line.strip().strip("#").strip(), number, number, "heading")
+        elif _is_row(line) and not _RULE.fullmatch(line):
+            yield _Unit(line.strip(), number, number, "row")
+    yield from _sentences(paragraph)
+
+
+def _is_row(line: str) -> bool:
+    plain = line.strip()
+    return plain.startswith("|") and plain.count("|") > 1
+
+
+def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[_Unit]:
+    """Yield the sentences of some lines; a list item without its mark."""
+    rows = list(paragraph)
+    if not rows or all(_RULE.fullmatch(line) for _, line in rows):
+        return
+    if len(rows) > 1 and _RULE.fullmatch(rows[-1][1]):  # a heading and the line below it
+        yield _Unit(" ".join(line.strip() for _, line in rows[:-1]), rows[0][0], rows[-1][0], "heading")
+        return
+    starts: list[tuple[int, int]] = []
+    text = ""
+    for number, line in rows:
+        plain = line.strip()
+        item = _ITEM.match(line) if not text else None
+        plain = line[item.end() :].strip() if item else plain.lstrip("> ") if plain.startswith(">") else plain
+        starts.append((len(text), number))
+        text += f"{plain} "
+    begin = 0
+    for end in [*_ends(text), len(text)]:
+        sentence = text[begin:end].strip()
+        if sentence:
+            yield _Unit(
+                sentence, _line_at(starts, begin), _line_at(starts, begin + len(text[begin:end].rstrip()) - 1), "sentence"
+            )
+        begin = end
+
+
+def _ends(text: str) -> Iterator[int]:
+    for match in _END.finditer(text):
+        if not _SHORT_FORM.search(text[max(0, match.start() - 12) : match.start() + 1]):
+            yield match.end()
+
+
+def _line_at(starts: Sequence[tuple[int, int]], place: int) -> int:
+    return next((number for begin, number in reversed(starts) if begin <= place), starts[0][1])

@@ -1,0 +1,466 @@
+"""Retrievers: what every one of them does, and the one that needs nothing but a ledger.
+
+`KnowledgeBase` keeps documents in a ledger, cut into passages. A passage is a message, so it is durable, verified,
+redacted and backed up like all messages, and is cited by its message id. Each document has a thread of its own,
+`knowledge/kb-…`: deleting the thread deletes the bytes of that document and of no other. Documents of earlier versions share
+the thread `knowledge`; they are found too, and stay there.
+
+A document that is added again replaces its earlier text, and a removed one leaves a message that says so. In both cases the
+earlier passages stay in the ledger and are no longer found.
+
+The ranking is BM25 over terms (see `_language`), where a term of a heading counts for every passage below it. The ledger gives
+the candidates, and this module scores them: a question's word counts once, whichever of its stems a passage has; words that
+follow each other in the question and in the passage count more; and so does a passage that has most of the words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from math import log
+from typing import Final, Protocol
+
+from antiphon.errors import AppendConflictError, AppendRefusedError
+from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches
+from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
+from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, terms_in
+from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
+
+THREAD: Final = "knowledge"
+_NAMESPACE: Final = "knowledge"
+_LONGEST_QUESTION: Final = 20_000
+"""Characters of a question that are looked for."""
+_MOST_CONCEPTS: Final = 64
+"""Words of a question that are looked for."""
+_CANDIDATES: Final = 60
+"""Passages that are scored, at least."""
+_DIGITS: Final = 10
+"""Of the digest of a source, in the id of its thread."""
+_DUPLICATE_ID: Final = "AP108"
+"""The code of a refusal: the id of a message is taken."""
+_ATTEMPTS: Final = 10
+"""How often a document is added again that another process has changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of a document, and where it is from."""
+
+    id: str
+    """The id of its message, by which it is cited."""
+    source: str
+    """The document: a path or a name."""
+    text: str
+    heading: tuple[str, ...] = ()
+    """The headings above it, from the title to the nearest one; empty for documents of earlier versions."""
+    lines: tuple[int, int] | None = None
+    """Its first and its last line in the document, from 1; None for documents of earlier versions."""
+    language: str | None = None
+    kind: Kind = "markdown"
+    version: int = 0
+    """Of the document."""
+    digest: str = ""
+    """SHA-256 of the document's text."""
+    score: float = 0.0
+    """How well it fits the question. Only the scores of one search can be compared."""
+    coverage: float = 0.0
+    """Which share of the question's words it has, from 0 to 1; rare words count more."""
+
+
+class Passages(tuple[Passage, ...]):
+    """What a search has found, the best first."""
+
+    is_cut: bool = False
+    """Whether the question was too long: only its beginning was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassageFilter:
+    """Conditions on passages. A field that is None sets no condition."""
+
+    source: str | None = None
+    """A pattern for the document, with `*`, `?` and `[...]`; case matters: `docs/*.md`."""
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedDocument:
+    """The result of adding a document."""
+
+    source: str
+    passages: int
+    version: int
+    """How many versions the source has had."""
+    is_new: bool
+    """Whether anything was written. A text that is there already is not."""
+
+
+class Retriever(Protocol):
+    """Finds passages of documents. `antiphon.retrieval.open_retriever` opens one by name."""
+
+    async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
+        """Add a document, or a new text of one that is there under the same source; all of it or nothing.
+
+        Raises:
+            ValueError: it has no text.
+        """
+        ...
+
+    async def search(self, query: str, limit: int = 5, filter: PassageFilter | None = None) -> Passages:
+        """Return the passages that answer a question best. A document that was removed before the call is not found."""
+        ...
+
+    async def remove(self, source: str) -> bool:
+        """Remove a document, and return whether there was one."""
+        ...
+
+
+# ---------------------------------------------------------------- third parties
+
+_GROUP: Final = "antiphon.retrievers"
+
+
+def open_retriever(name: str, ledger: Ledger) -> Retriever:
+    """Return the retriever of a name: `knowledge`, or one that an installed package offers.
+
+    A package offers one by an entry point in the group `antiphon.retrievers`: a function that takes a ledger and returns a
+    `Retriever`. The caller names it; no name that is stored in a ledger is ever imported.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name == THREAD:
+        return KnowledgeBase(ledger)
+    offered = {each.name: each for each in entry_points(group=_GROUP)}
+    if name not in offered:
+        there = ", ".join([THREAD, *sorted(offered)])
+        raise ValueError(
+            f"no retriever is called {name!r}; there are {there}. A package offers one by an entry point in {_GROUP}"
+        )
+    make: Callable[[Ledger], Retriever] = offered[name].load()
+    return make(ledger)
+
+
+# ---------------------------------------------------------------- documents in a ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Where a document is, and its latest version."""
+
+    thread_id: str
+    id: str
+    """The beginning of the ids of its passages."""
+    length: int | None
+    """The number of messages in its thread; None in the thread of earlier versions, which others write to."""
+    version: int = 0
+    digest: str = ""
+    """Empty if it was removed, or was never there."""
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.digest)
+
+
+class KnowledgeBase:
+    """The documents in a ledger."""
+
+    def __init__(self, ledger: Ledger, *, thread_id: str = THREAD) -> None:
+        self._ledger = ledger
+        self._index = TermIndex(thread_id, analysis_version(), entry_of)
+
+    async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
+        """Add a document, or a new text of one that is there under the same source; all of it or nothing.
+
+        `kind` is by default that of the source's name, and `language` is detected.
+
+        Raises:
+            LedgerError: it could not be written.
+            ValueError: it has no text.
+        """
+        chosen_kind = kind or kind_of(source)
+        pieces = passages_of(text, chosen_kind)
+        if not pieces:
+            raise ValueError(f"there is no text in {source!r}")
+        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        chosen = language or detect_language(text)
+        attempt = 0
+        while True:
+            document = await self._document(source)
+            if document.digest == digest:
+                return AddedDocument(source, len(pieces), document.version, is_new=False)
+            about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
+            about |= {"language": chosen, "kind": chosen_kind}
+            messages = [_message(document, about, number, piece) for number, piece in enumerate(pieces, start=1)]
+            attempt += 1
+            if await self._append(document, messages, is_last=attempt == _ATTEMPTS):
+                return AddedDocument(source, len(pieces), document.version + 1, is_new=True)
+
+    async def remove(self, source: str, *, erase: bool = False) -> bool:
+        """Remove a document, and return whether there was one. It is not found any more; its passages stay in the ledger.
+
+        With `erase`, the thread of the document is deleted, with all its versions. Copies in backups stay.
+
+        Raises:
+            LedgerError: it could not be written.
+            ValueError: it is to be erased, and shares a thread with others, as documents of earlier versions do.
+        """
+        attempt = 0
+        while True:
+            document = await self._document(source)
+            if erase:
+                return await self._erase(source, document)
+            if not document.is_there:
+                return False
+            about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": ""}
+            gone = _message(document, about, 0, TextPiece("(removed)", (), 0, 0))
+            attempt += 1
+            if await self._append(document, [gone], is_last=attempt == _ATTEMPTS):
+                return True
+
+    async def search(self, query: str, limit: int = 5, filter: PassageFilter | None = None) -> Passages:
+        """Return the passages that answer a question best.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+            ValueError: the limit is negative.
+        """
+        wanted = filter or PassageFilter()
+        every = concepts_in(query[:_LONGEST_QUESTION])
+        concepts = every[:_MOST_CONCEPTS]
+        terms = list(dict.fromkeys(term for concept in concepts for term in concept))[:MOST_TERMS]
+        if limit < 0:
+            raise ValueError(f"a search returns 0 passages or more, not {limit}")
+        if not terms or not limit:
+            return Passages()
+        matches = await self._ledger.find_terms(
+            self._index, terms, source=wanted.source, limit=max(_CANDIDATES, 3 * limit) * (1 if wanted.language is None else 5)
+        )
+        found = (_passage(match.record, score) for match, score in ranked(concepts, matches))
+        fitting = [each for each in found if each is not None and wanted.language in (None, each.language)]
+        passages = Passages(fitting[:limit])
+        passages.is_cut = len(query) > _LONGEST_QUESTION or len(every) > _MOST_CONCEPTS
+        return passages
+
+    async def passage(self, id: str) -> Passage | None:
+        """Return the passage of an id, of any version; None if there is none."""
+        thread_id = f"{self._index.name}/{id.rsplit('-', 2)[0]}"
+        for name in (thread_id, self._index.name):
+            async for record in self._ledger.read(name):
+                if record.message.id == id:
+                    return _passage(record, _Score(0.0, 0.0))
+        return None
+
+    async def around(self, passage: Passage, lines: int = 5) -> tuple[tuple[int, str], ...]:
+        """Return the lines of a passage with those before and after it, each with its number, as they were added."""
+        if passage.lines is None:
+            return ()
+        first, last = passage.lines[0] - lines, passage.lines[1] + lines
+        found: dict[int, str] = {}
+        async for record in self._ledger.read(f"{self._index.name}/{passage.id.rsplit('-', 2)[0]}"):
+            other = _passage(record, _Score(0.0, 0.0))
+            if other is not None and other.version == passage.version and other.lines is not None:
+                found.update(enumerate(other.text.split("\n"), start=other.lines[0]))
+        return tuple((number, found[number]) for number in sorted(found) if first <= number <= last)
+
+    async def rebuild(self) -> int:
+        """Build the index again, and return how many passages it has. A search does so by itself when it must."""
+        return await self._ledger.rebuild_terms(self._index)
+
+    async def refresh(self) -> None:
+        """Add the passages to the index that it does not have yet, so that the next search need not."""
+        await self._ledger.find_terms(self._index, (), limit=0)
+
+    async def _document(self, source: str) -> _Document:
+        """Return where a document is, or is to be."""
+        digest = hashlib.sha256(source.encode(errors="replace")).hexdigest()
+        own, thread_id = f"kb-{digest[:_DIGITS]}", f"{self._index.name}/kb-{digest[:_DIGITS]}"
+        last = await self._last(thread_id)
+        if last is not None and (about := _about(last.message)) is not None and about.source == source:
+            return _Document(thread_id, own, last.seq, about.version, about.digest)
+        if last is not None:  # another source, whose digest begins with the same digits
+            own, thread_id = f"kb-{digest}", f"{self._index.name}/kb-{digest}"
+            last = await self._last(thread_id)
+            about = None if last is None else _about(last.message)
+            if last is not None and about is not None:
+                return _Document(thread_id, own, last.seq, about.version, about.digest)
+        shared = await self._ledger.by_correlation(own, thread_id=self._index.name)
+        found = [about for record in shared if (about := _about(record.message)) and about.source == source]
+        if found:
+            return _Document(self._index.name, own, None, found[-1].version, found[-1].digest)
+        return _Document(thread_id, own, 0)
+
+    async def _last(self, thread_id: str) -> Record | None:
+        head = await self._ledger.head(thread_id)
+        records = [record async for record in self._ledger.read(thread_id, after=head.seq - 1)] if head.seq else []
+        return records[-1] if records else None
+
+    async def _append(self, document: _Document, messages: Sequence[Message], *, is_last: bool) -> bool:
+        """Append to the thread of a document, and return whether it was as expected."""
+        try:
+            await self._ledger.append(document.thread_id, messages, expected_version=document.length, pattern=_NAMESPACE)
+        except (AppendConflictError, AppendRefusedError) as exc:
+            # Another writer has added the same version: its passages have the same ids, and other bytes.
+            if is_last or (isinstance(exc, AppendRefusedError) and exc.code != _DUPLICATE_ID):
+                raise
+            return False
+        return True
+
+    async def _erase(self, source: str, document: _Document) -> bool:
+        if document.length is None:
+            raise ValueError(
+                f"{source!r} shares the thread {document.thread_id!r} with other documents, as an earlier version stored it;"
+                " remove it without erasing it, or delete that thread and add the other documents again"
+            )
+        if not document.length:
+            return False
+        await self._ledger.delete(document.thread_id)
+        return True
+
+
+def _message(document: _Document, about: dict[str, Json], number: int, piece: TextPiece) -> Message:
+    more: dict[str, Json] = {} if not number else {"heading": list(piece.heading), "lines": [piece.first, piece.last]}
+    return Message(
+        id=f"{document.id}-{about['version']}-{number}",
+        policy=_NAMESPACE,
+        payload=PartsPayload(parts=(TextPart(text=piece.text),)),
+        correlation_id=document.id,
+        metadata={_NAMESPACE: {**about, **more}},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What the message of a passage says about it."""
+
+    source: str
+    version: int
+    digest: str
+    language: str | None
+    kind: Kind
+    heading: tuple[str, ...]
+    lines: tuple[int, int] | None
+
+
+def _about(message: Message) -> _About | None:
+    """Return what the message of a passage says about it; None if it is not a passage."""
+    own = message.metadata.get(_NAMESPACE, {})
+    match own:
+        case {"source": str(source), "version": int(version), "digest": str(digest)}:
+            language, heading, lines = own.get("language"), own.get("heading"), own.get("lines")
+            path = tuple(str(each) for each in heading) if isinstance(heading, JsonArray) else ()
+            where = tuple(each for each in lines if isinstance(each, int)) if isinstance(lines, JsonArray) else ()
+            return _About(
+                source,
+                version,
+                digest,
+                language if isinstance(language, str) else None,
+                _kind(own.get("kind")),
+                path,
+                (where[0], where[1]) if len(where) == 2 else None,  # noqa: PLR2004 (the first and the last)
+            )
+        case _:
+            return None
+
+
+def _kind(stored: Json) -> Kind:
+    found: dict[Json, Kind] = {each: each for each in KINDS}
+    return found.get(stored if isinstance(stored, str) else "", "markdown")
+
+
+def _text(message: Message) -> str:
+    payload = message.payload
+    parts = payload.parts if isinstance(payload, PartsPayload) else ()
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def entry_of(message: Message) -> TermEntry | None:
+    """Return what a message adds to the index: a pure function, whose version is `analysis_version`."""
+    about = _about(message)
+    if about is None:
+        return None
+    if not about.digest:
+        return TermEntry(about.source, about.version, "", "")
+    text = _text(message)
+    language = about.language or detect_language(text)
+    heading = terms_in("\n".join(about.heading), language)
+    return TermEntry(about.source, about.version, " ".join(heading), " ".join(terms_in(text, language)))
+
+
+# ---------------------------------------------------------------- ranking
+
+_K1: Final = 1.2
+_B: Final = 0.5
+"""How much the length of a passage counts: passages are about equally long."""
+_IN_HEADING: Final = 2.0
+"""What a term of a heading counts beside one of the text."""
+_NEIGHBOURS: Final = 0.3
+"""What two words count that follow each other, beside the two by themselves."""
+_WHOLE: Final = 0.5
+"""What a passage loses that has none of the words; the others lose in proportion."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    value: float
+    coverage: float
+
+
+def ranked(concepts: Sequence[tuple[str, ...]], matches: TermMatches) -> list[tuple[TermMatch, _Score]]:
+    """Return candidates with their scores, the best first."""
+    weights = [_rarity(concept, matches) for concept in concepts]
+    average = matches.length / matches.entries if matches.entries else 1.0
+    scored = [(match, _score(concepts, weights, match.entry, average)) for match in matches.found]
+    return sorted(scored, key=lambda pair: -pair[1].value)  # stable: equal ones stay in the ledger's order
+
+
+def _rarity(concept: Iterable[str], matches: TermMatches) -> float:
+    """Return what a word counts: the fewer passages have it, the more."""
+    count = max(matches.frequency.get(term, 0) for term in concept)
+    return log(1 + (matches.entries - min(count, matches.entries) + 0.5) / (count + 0.5))
+
+
+def _score(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], entry: TermEntry, average: float) -> _Score:
+    body, heading = entry.body.split(), entry.heading.split()
+    norm = _K1 * (1 - _B + _B * (len(body) + len(heading)) / average)
+    total = covered = 0.0
+    for concept, weight in zip(concepts, weights, strict=True):
+        count = max(body.count(term) + _IN_HEADING * heading.count(term) for term in concept)
+        total += weight * count * (_K1 + 1) / (count + norm)
+        covered += weight if count else 0.0
+    total += _NEIGHBOURS * _neighbours(concepts, weights, body)
+    coverage = covered / sum(weights) if concepts else 0.0
+    return _Score(total * (1 - _WHOLE + _WHOLE * coverage), round(coverage, 4))
+
+
+def _neighbours(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], body: Sequence[str]) -> float:
+    """Return what the pairs of words count that follow each other in the question and in the passage."""
+    pairs = set(itertools.pairwise(body))
+    return sum(
+        (weights[number] + weights[number + 1]) / 2
+        for number, (one, other) in enumerate(itertools.pairwise(concepts))
+        if any((left, right) in pairs for left in one for right in other)
+    )
+
+
+def _passage(record: Record, score: _Score) -> Passage | None:
+    message = record.message
+    about = _about(message)
+    if about is None or not about.digest:
+        return None
+    return Passage(
+        id=message.id,
+        source=about.source,
+        text=_text(message),
+        heading=about.heading,
+        lines=about.lines,
+        language=about.language,
+        kind=about.kind,
+        version=about.version,
+        digest=about.digest,
+        score=round(score.value, 4),
+        coverage=score.coverage,
+    )
