@@ -131,7 +131,7 @@ def _shown(units: Sequence[_Unit]) -> str:
 def units_of(text: str, kind: Kind = "markdown") -> list[_Unit]:
     """Return the sentences, rows and code lines of a text, in order."""
     lines = text.split("\n")
-    if kind == "markdown":
+    if kind in ("markdown", "pages"):
         return list(_units(lines))
     of_line: Literal["row", "code"] = "row" if kind == "table" else "code"
     return [_Unit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]

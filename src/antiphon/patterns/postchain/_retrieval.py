@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -20,7 +20,8 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
-from antiphon.retrieval import KnowledgeBase, Quote, detect_language, is_stop_word, quote, relevance, stem_of, telling_words
+from antiphon.retrieval import KnowledgeBase, Quote, detect_language, is_stop_word, quote, stem_of, telling_words
+from antiphon.retrieval import relevance as share_of_words
 
 _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
 _MOST_GOALS = 20
@@ -30,6 +31,11 @@ def significant(text: str) -> tuple[str, ...]:
     """Return the words that a text is about, each once, as stems, so that another form of a word is the same."""
     language = detect_language(text)
     return tuple(dict.fromkeys(stem_of(word, language) for word in telling_words(text) if not is_stop_word(word, language)))
+
+
+def relevance(question: str, text: str, heading: Sequence[str] = ()) -> float:
+    """Return which share of the words that a question is about a text has, its headings included; from 0 to 1."""
+    return share_of_words(question, text, heading=heading)
 
 
 def quote_of(question: str, text: str) -> str:
