@@ -77,7 +77,7 @@ def test_a_pdf_has_its_pages_as_headings() -> None:
 def test_a_docx_has_its_headings_lists_and_tables() -> None:
     ((heading, text),) = headings(letter(), "a.docx")
 
-    assert heading == ("Report", "Results") or heading == ("Results",)
+    assert heading == ("Report", "Results")
     assert "The valley is green.\n\n- first point\n\n| trip | price |\n|---|---|\n| valley | 12/13 |" in text
 
 
@@ -142,9 +142,7 @@ def test_another_encoding_can_be_named() -> None:
 
 def test_a_format_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pypdf", None)
-    with pytest.raises(
-        MissingReaderError, match=r"a\.pdf: to read it, pypdf is needed: pip install \"antiphon\[documents\]\""
-    ):
+    with pytest.raises(MissingReaderError, match=r"a\.pdf: to read it, pypdf is needed: pip install .*documents"):
         read_document(pdf("x"), "a.pdf")
 
 

@@ -35,10 +35,6 @@ class Item(_Value):
     tags: tuple[str, ...] = ()
     priority: float = 0.0
     """How much it is about what is asked, from 0 to 1."""
-    heading: tuple[str, ...] = ()
-    """Of a passage: the headings above it, from the title to the nearest one."""
-    lines: tuple[int, int] | None = None
-    """Of a passage: its first and last line in the document."""
 
 
 class Add(_Value):

@@ -20,7 +20,7 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
-from antiphon.retrieval import KnowledgeBase, Quote, detect_language, is_stop_word, quote, stem_of, telling_words
+from antiphon.retrieval import KnowledgeBase, detect_language, is_stop_word, quote, stem_of, telling_words
 from antiphon.retrieval import relevance as share_of_words
 
 _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
@@ -41,11 +41,6 @@ def relevance(question: str, text: str, heading: Sequence[str] = ()) -> float:
 def quote_of(question: str, text: str) -> str:
     """Return the smallest run of sentences, rows or code lines of a text that holds the answer to a question."""
     return quote(question, text).text
-
-
-def quote_in(question: str, item: Item) -> Quote:
-    """Return the same of an item, with its lines in the document if they are known."""
-    return quote(question, item.text, heading=item.heading, first_line=1 if item.lines is None else item.lines[0])
 
 
 def goals_in(question: str) -> tuple[str, ...]:
@@ -169,16 +164,13 @@ async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item
             source="knowledge",
             title=passage.source,
             text=passage.text[:MENTIONED],
-            priority=relevance(question, passage.text, heading=passage.heading),
-            heading=passage.heading,
-            lines=passage.lines,
+            priority=relevance(question, passage.text, passage.heading),
         )
         for passage in passages
     ]
 
 
 _LONGEST_TITLE: Final = 120
-_LINES: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 
 def brief(result: Any) -> Any:
@@ -218,19 +210,9 @@ def _is_found(result: Any) -> bool:
 
 def _found(each: dict[str, Any], question: str) -> Item:
     text: str = each["text"]
-    heading = tuple(filter(None, str(each.get("heading", "")).split(" > ")))
-    score = relevance(question, text, heading=heading)
+    score = relevance(question, text, str(each.get("heading", "")).split(" > "))
     if "source" in each:
-        title, lines = str(each["source"]), _LINES.fullmatch(str(each.get("lines", "")))
-        return Item(
-            id=each["id"],
-            source="knowledge",
-            title=title,
-            text=text,
-            priority=score,
-            heading=heading,
-            lines=None if lines is None else (int(lines[1]), int(lines[2])),
-        )
+        return Item(id=each["id"], source="knowledge", title=str(each["source"]), text=text, priority=score)
     return Item(id=each["id"], source="memory", title=f"said in {each['thread']}", text=text, priority=score)
 
 
