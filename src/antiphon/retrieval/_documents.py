@@ -127,7 +127,7 @@ def _read_html(text: str) -> Document:
         each.decompose()
     body = page.find("main") or page.find("article") or page.body or page
     # Marks are not escaped: the text is read by words, and quoted as it was.
-    as_it_is = dict.fromkeys(("escape_misc", "escape_underscores", "escape_asterisks"), False)
+    as_it_is: Any = dict.fromkeys(("escape_misc", "escape_underscores", "escape_asterisks"), False)
     made = str(MarkdownConverter(heading_style="ATX", bullets="-", strip=["a", "img"], **as_it_is).convert_soup(body))
     return Document(re.sub(r"\n{3,}", "\n\n", made).strip(), "markdown")
 
