@@ -27,6 +27,7 @@ from antiphon.cli._output import EXIT_CODES
 from antiphon.cli._restore import restore
 from antiphon.cli._run import chat, run
 from antiphon.cli._screen import fail, open_console, print_table
+from antiphon.cli._serve import serve, token
 from antiphon.cli._show import show
 from antiphon.cli._threads import delete, reward, search, tail, threads
 from antiphon.cli._trust import trust
@@ -42,6 +43,8 @@ OVERVIEW: Final = {
         "status": "Show the state of a thread",
         "host": "Run threads until a signal, beside other hosts",
         "hosts": "List the hosts of a ledger",
+        "serve": "Serve the ledger over HTTP until a signal",
+        "token": "Manage the tokens for servers of a ledger",
         "recover": "Continue runs that a dead process has left",
         "knowledge": "Manage the documents that agents search",
         "trust": "Show the code that a team runs, and let it run",
@@ -176,6 +179,7 @@ for _command in (
     reward,
     run,
     search,
+    serve,
     settle,
     show,
     status,
@@ -190,3 +194,4 @@ app.command("import")(import_)
 app.command("help")(help_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
+app.add_typer(token, name="token")

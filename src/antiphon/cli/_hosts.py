@@ -52,7 +52,7 @@ def host(
     chosen = choose_model(model)
 
     async def work(found: Ledger) -> None:
-        with _until_signal() as stop:
+        with until_signal() as stop:
             ready = partial(_tell_ready, ledger_in_use(ledger))
             await service.run_host(
                 found,
@@ -68,7 +68,7 @@ def host(
     with complaints():
         service.import_model(chosen)
         with_ledger(ledger, work, create=True)
-    _print_line("stopped")
+    print_line("stopped")
 
 
 def _host_apps(apps: list[str], ledger: str | None, *, has_more: bool) -> None:
@@ -76,28 +76,28 @@ def _host_apps(apps: list[str], ledger: str | None, *, has_more: bool) -> None:
         fail("--app is a host of its own; start another one for --team, --config and --model", code=2)
 
     async def work(found: Ledger) -> None:
-        with _until_signal() as stop:
+        with until_signal() as stop:
             ready = partial(_tell_ready, ledger_in_use(ledger))
             await service.host_app(found, app, ready=ready, hear=_tell_run, stop=stop)
 
     with complaints():
         app = service.load_apps(apps)
         with_ledger(ledger, work, create=True)
-    _print_line("stopped")
+    print_line("stopped")
 
 
 def _tell_run(run: RecoveredRun) -> None:
     reason = "" if run.reason is None else f": {run.reason}"
-    _print_line(f"{run.thread_id} run {run.id} {run.status}{reason}")
+    print_line(f"{run.thread_id} run {run.id} {run.status}{reason}")
 
 
 @contextmanager
-def _until_signal() -> Generator[asyncio.Event]:
-    """Have the first signal set an event. The second ends the process at once, as after a crash."""
+def until_signal(word: str = "stopping; the threads go to other hosts") -> Generator[asyncio.Event]:
+    """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop() -> None:
-        _print_line("stopping; the threads go to other hosts")
+        print_line(word)
         event.set()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
@@ -113,16 +113,16 @@ def _until_signal() -> Generator[asyncio.Event]:
 
 
 def _tell_ready(ledger: str, own: HostStatus) -> None:
-    _print_line(f"host {own.host.name} runs {', '.join(own.host.kinds)} on {ledger}")
+    print_line(f"host {own.host.name} runs {', '.join(own.host.kinds)} on {ledger}")
 
 
 def _tell_thread(thread: HostedThread) -> None:
     word = {"taken": "taken", "ended": thread.status or "ended", "released": "released"}[thread.kind]
     reason = "" if thread.reason is None else f": {thread.reason}"
-    _print_line(f"{thread.thread_id} {word}{reason}")
+    print_line(f"{thread.thread_id} {word}{reason}")
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line to stdout, at once: a supervisor or a file reads it."""
     console = open_console()
     console.print(styled(text), soft_wrap=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
-from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.ledger import Ledger, Record, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages.json_values import write
 
@@ -61,6 +61,27 @@ async def export_lines(
     else:
         conversation = await ledger.replay(thread.thread_id)
         yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedWindow:
+    """Messages of a thread in another format, and the facts that it cannot express."""
+
+    value: Any
+    losses: tuple[Loss, ...]
+
+
+def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedWindow:
+    """Return records in the dialect of a form, with the losses. The value is plain JSON.
+
+    Raises:
+        DialectError: there is no such dialect, or it cannot express the messages at all.
+    """
+    try:
+        encoded = encode(Conversation(each.message for each in records), form.dialect, as_policy=form.as_policy)
+    except LookupError as exc:
+        raise EncodeError(str(exc.args[0]), dialect=form.dialect) from exc
+    return EncodedWindow(encoded.value, tuple(encoded.losses))
 
 
 async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:

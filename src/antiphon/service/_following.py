@@ -10,14 +10,16 @@ A reader that was cut off goes on from its last cursor, without a gap and withou
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from antiphon.errors import CursorError
+from antiphon.errors import AppendRefusedError, CursorError, LedgerUnavailableError
 from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port
 from antiphon.service._threads import find_thread
 
 if TYPE_CHECKING:
@@ -80,6 +82,60 @@ async def follow(
         async with aclosing(_merged(ledger, thread_id, after, heard, stored)) as merged:
             async for each in merged:
                 yield each
+
+
+# ---------------------------------------------------------------- cursors that leave the process
+
+IDENTITY_THREAD: Final = "system/identity"
+
+
+class EventCursors:
+    """Cursors as a reader in another process keeps them: with the ledger that they belong to.
+
+    The cursor of a ledger is a place in the order of its commits, so that of another ledger looks the same and means other
+    records. The name of a ledger is one random message in `system/identity`. A copy of the file has the same name: there, a
+    cursor behind the last commit is refused.
+    """
+
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._ledger = ledger
+        self._name = name
+
+    @classmethod
+    async def of(cls, ledger: Ledger) -> EventCursors:
+        """Return the cursors of a ledger; the first time, the ledger gets its name.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        if (await ledger.head(IDENTITY_THREAD)).seq == 0:
+            part = DataPart(data={"name": current_port().new_id()})
+            named = Message(id="name", policy=RUNTIME_POLICY, lane="control", payload=PartsPayload(parts=(part,)))
+            with suppress(AppendRefusedError):  # another process was quicker, and its name counts
+                await ledger.append(IDENTITY_THREAD, [named], pattern="system")
+        async for record in ledger.read(IDENTITY_THREAD, before=2):
+            return cls(ledger, record.hash[:12])
+        raise LedgerUnavailableError("the ledger has no name; try again", IDENTITY_THREAD)
+
+    def write(self, cursor: str) -> str:
+        """Return a cursor of this ledger, with its name."""
+        return f"{self._name}-{cursor}"
+
+    async def read(self, text: str) -> str:
+        """Return the cursor of a text that `write` returned.
+
+        Raises:
+            CursorError: it is none of this ledger, or is behind its last commit.
+        """
+        name, _, cursor = text.partition("-")
+        if name != self._name or not _PLACE.fullmatch(cursor):
+            raise CursorError("it is no cursor of this ledger; start from the beginning, or from now")
+        if int(cursor) > int(await self._ledger.horizon()):
+            raise CursorError("the cursor is behind the end of this ledger, which is an older copy; start from the beginning")
+        return cursor
+
+
+_PLACE: Final = re.compile("[0-9]{1,18}", re.ASCII)
 
 
 async def _merged(

@@ -32,7 +32,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, T
 from antiphon.patterns.cast import Outcome, Pattern
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
-from antiphon.runtime import Settings
+from antiphon.runtime import ActorView, Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import WordSource, chain_words
@@ -241,6 +241,10 @@ class ChainRunner:
         self.ledger = chain.ledger
         self.words: WordSource = chain_words(chain)
         """The words of its threads, for `follow`."""
+
+    def actors(self) -> tuple[ActorView, ...]:
+        """Return the actors of this process that run its threads."""
+        return self._chain.system.actors()
 
     async def ask(
         self,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import __version__
-from antiphon.errors import SetupError
-from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.errors import CursorError, SetupError
+from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
 from antiphon.service._threads import find_thread, is_document, list_threads, thread_json
 
 if TYPE_CHECKING:
@@ -75,6 +75,36 @@ async def list_with_runs(
         listed = await with_open_runs(ledger, each)
         if status is None or listed.status == status:
             yield listed
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """A page of threads, and where the next page begins."""
+
+    threads: tuple[ListedThread, ...]
+    next: str | None
+
+
+async def list_page(
+    ledger: Ledger,
+    wanted: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+    order: ThreadOrder = "-updated_at",
+    page: str | None = None,
+    limit: int = 100,
+) -> ListedPage:
+    """Return a page of threads, with their open runs. `page` is the `next` of the page before.
+
+    The status of the filter is compared with the stored one, which a thread of runs need not have.
+
+    Raises:
+        CursorError: `page` is none of this ledger.
+        LedgerError: the ledger cannot be read.
+    """
+    try:
+        found = await ledger.threads(wanted, order, page, limit)
+    except ValueError as exc:
+        raise CursorError(str(exc)) from exc
+    return ListedPage(tuple([await with_open_runs(ledger, each) for each in found.threads]), found.next)
 
 
 async def with_open_runs(ledger: Ledger, thread: ThreadSummary) -> ListedThread:

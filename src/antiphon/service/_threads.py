@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import orjson
 
@@ -134,6 +136,42 @@ async def read_thread(ledger: Ledger, thread_id: str) -> Conversation:
     """
     await find_thread(ledger, thread_id)
     return await ledger.replay(thread_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWindow:
+    """A window of the records of a thread."""
+
+    records: tuple[Record, ...]
+    next: int | None
+    """Give it as `after`, or in reverse as `before`, to continue; None at the end."""
+
+
+async def read_window(
+    ledger: Ledger, thread_id: str, after: int = 0, before: int | None = None, *, reverse: bool = False, limit: int = 100
+) -> RecordWindow:
+    """Return at most `limit` records between two places, neither included; `reverse` begins at the end.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        LedgerError: the ledger cannot be read.
+    """
+    await find_thread(ledger, thread_id)
+    if not reverse and (before is None or before > after + limit + 1):
+        before_here: int | None = after + limit + 1  # a store reads ahead, and nobody wants what is behind the window
+    else:
+        before_here = before
+    records: list[Record] = []
+    # An iterator in the contract, a generator in fact: it is left early, so it is closed here.
+    async with aclosing(cast("AsyncGenerator[Record, None]", ledger.read(thread_id, after, before_here, reverse))) as found:
+        async for record in found:
+            records.append(record)
+            if len(records) == limit:
+                break
+    last = records[-1].seq if len(records) == limit else None
+    head = (await ledger.head(thread_id)).seq if last is not None else 0
+    is_more = last is not None and (last > after + 1 if reverse else last + 1 < (head + 1 if before is None else before))
+    return RecordWindow(tuple(records), last if is_more else None)
 
 
 async def search_threads(ledger: Ledger, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:

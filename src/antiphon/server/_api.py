@@ -1,0 +1,390 @@
+"""The API: a table of endpoints, each with its scope and its typed values, and the handlers, which call `antiphon.service`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+import orjson
+
+from antiphon import __version__, service
+from antiphon.errors import PlaceError
+from antiphon.ledger import Record, ThreadFilter
+from antiphon.server import _values as v
+from antiphon.server._access import Access, Caller
+from antiphon.server._answers import Problem
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+    from antiphon.server._running import Runs
+    from antiphon.service import EventCursors, ListedThread, Scope
+
+_SYSTEM: Final = "system/"
+_MOST_COMPARED: Final = 1000
+HIDDEN: Final = frozenset({service.TOKENS_THREAD, service.IDENTITY_THREAD})
+"""Threads that no token may read: the digests of tokens, and the name of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """What all requests share."""
+
+    ledger: Ledger
+    access: Access
+    runs: Runs
+    cursors: EventCursors
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request whose caller may make it, with its parts checked."""
+
+    hub: Hub
+    caller: Caller
+    path: dict[str, str]
+    query: Any
+    body: Any
+    headers: dict[bytes, bytes]
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.hub.ledger
+
+    @property
+    def thread_id(self) -> str:
+        return self.path["thread_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """An answer that is written line by line."""
+
+    lines: AsyncIterator[bytes]
+    kind: str = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class WithHeaders:
+    """An answer with further headers."""
+
+    value: Any
+    headers: dict[str, str]
+
+
+Handler: TypeAlias = Callable[[Ask], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing that can be asked."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    scope: Scope | None
+    """What the token must allow; None: any token, or in `POST /api/session` none."""
+    about: str
+    handler: Handler
+    returns: Any
+    query: type[v.Given] = v.NoQuery
+    body: type[v.Given] | None = None
+    status: int = 200
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
+
+
+# ---------------------------------------------------------------- sessions
+
+
+async def _who(ask: Ask) -> v.SessionValue:
+    return v.SessionValue.model_validate(ask.caller.token)
+
+
+async def _new_code(ask: Ask) -> v.CodeValue:
+    return v.CodeValue(code=ask.hub.access.new_code(ask.caller))
+
+
+async def _end_session(ask: Ask) -> WithHeaders:
+    return WithHeaders(v.Done(), {"set-cookie": ask.hub.access.end_session(ask.headers)})
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _thread(listed: ListedThread) -> v.ThreadValue:
+    thread = listed.thread
+    fields: dict[str, Any] = {name: getattr(thread, name, None) for name in v.ThreadValue.model_fields}
+    runs = [v.RunValue(id=each.id, name=each.name, status=each.status) for each in listed.runs]
+    unfit = [v.UnfitValue(build=each["build"], reason=each["reason"]) for each in service.unfit_json(thread)]
+    return v.ThreadValue.model_construct(**{**fields, "status": listed.status, "runs": runs, "unfit": unfit})
+
+
+async def _threads(ask: Ask) -> v.ThreadPageValue:
+    query: v.ThreadQuery = ask.query
+    names = set(ThreadFilter.__dataclass_fields__) & set(v.ThreadQuery.model_fields) - {"system"}
+    wanted = ThreadFilter(system=None if query.system else False, **{name: getattr(query, name) for name in names})
+    page = await service.list_page(ask.ledger, wanted, query.order, query.page, query.limit)
+    shown = [_thread(each) for each in page.threads if each.thread.thread_id not in HIDDEN]
+    return v.ThreadPageValue.model_construct(threads=tuple(shown), next=page.next)
+
+
+async def _one(ask: Ask) -> v.ThreadValue:
+    return _thread(await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, ask.thread_id)))
+
+
+def _check_name(name: str | None) -> None:
+    """Refuse the names of the system for new threads."""
+    if name is not None and name.startswith(_SYSTEM):
+        raise PlaceError(f"names that begin with {_SYSTEM!r} are the system's; choose another one", name)
+
+
+async def _create(ask: Ask) -> v.StartedValue:
+    given: v.NewThread = ask.body
+    _check_name(given.thread_id)
+    by = ask.caller.token.principal
+    started = await ask.hub.runs.ask(given.question, by=by, name=given.thread_id, model=given.model)
+    return v.StartedValue(thread_id=started)
+
+
+async def _continue(ask: Ask) -> v.StartedValue:
+    given: v.NewTurn = ask.body
+    by = ask.caller.token.principal
+    started = await ask.hub.runs.ask(given.question, by=by, thread_id=ask.thread_id, model=given.model)
+    return v.StartedValue(thread_id=started)
+
+
+async def _status(ask: Ask) -> v.StatusValue:
+    report = await service.thread_status(ask.ledger, ask.thread_id)
+    question = await service.question_of(ask.ledger, ask.thread_id)
+    fields = {name: getattr(report, name) for name in v.StatusValue.model_fields if name != "question"}
+    return v.StatusValue(**fields, question=question)
+
+
+async def _pause(ask: Ask) -> v.MovedValue:
+    return v.MovedValue(response=await service.pause_thread(ask.ledger, ask.thread_id))
+
+
+async def _resume(ask: Ask) -> v.StartedValue:
+    await service.find_thread(ask.ledger, ask.thread_id)
+    given: v.Resume = ask.body
+    return v.StartedValue(thread_id=await ask.hub.runs.resume(ask.thread_id, model=given.model))
+
+
+async def _terminate(ask: Ask) -> v.MovedValue:
+    given: v.Terminate = ask.body
+    return v.MovedValue(response=await service.terminate_thread(ask.ledger, ask.thread_id, given.reason))
+
+
+async def _fork(ask: Ask) -> v.ThreadValue:
+    given: v.Fork = ask.body
+    _check_name(given.into)
+    place = service.ForkPlace(ask.thread_id, given.at, given.at_step, given.into)
+    if given.go_on:
+        await service.check_chain(ask.ledger, ask.thread_id)
+        branch = await ask.hub.runs.fork(place, model=given.model)
+    else:
+        branch = (await service.fork_thread(ask.ledger, place)).thread_id
+    return _thread(await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, branch)))
+
+
+async def _delete(ask: Ask) -> v.DeletedValue:
+    query: v.Deletion = ask.query
+    wanted = [each.thread_id for each in await service.with_branches(ask.ledger, [ask.thread_id])]
+    if len(wanted) > 1 and not query.with_branches:
+        raise Problem(409, "has_branches", f"{len(wanted) - 1} branches share its messages; delete them too, or keep it")
+    gone = [each async for each in service.delete_threads(ask.ledger, wanted[::-1])]
+    return v.DeletedValue(deleted=tuple(gone))
+
+
+# ---------------------------------------------------------------- messages
+
+
+def record_value(record: Record) -> v.RecordValue:
+    """Return a record with its message byte for byte as it is stored."""
+    return v.RecordValue.model_construct(
+        thread_id=service.thread_of(record),  # decoded first: an invalid row is not passed on
+        seq=record.seq,
+        recorded_at=record.recorded_at,
+        hash=record.hash,
+        message=orjson.Fragment(record.body),
+    )
+
+
+async def _messages(ask: Ask) -> v.MessagePageValue | v.EncodedValue:
+    query: v.MessageQuery = ask.query
+    window = await service.read_window(
+        ask.ledger, ask.thread_id, query.after, query.before, reverse=query.reverse, limit=query.limit
+    )
+    if query.dialect is None:
+        records = tuple(record_value(each) for each in window.records)
+        return v.MessagePageValue.model_construct(messages=records, next=window.next)
+    in_order = window.records[::-1] if query.reverse else window.records
+    encoded = service.encode_window(in_order, service.ExportForm(query.dialect, query.as_policy))
+    losses = tuple(v.LossValue.model_validate(each) for each in encoded.losses)
+    return v.EncodedValue.model_construct(dialect=query.dialect, value=encoded.value, losses=losses)
+
+
+async def _export(ask: Ask) -> Lines:
+    query: v.ExportQuery = ask.query
+    thread = await service.find_thread(ask.ledger, ask.thread_id)
+    return Lines(service.export_lines(ask.ledger, thread, service.ExportForm(query.dialect, query.as_policy)))
+
+
+async def _search(ask: Ask) -> v.HitsValue:
+    query: v.SearchQuery = ask.query
+    hits = await service.search_threads(ask.ledger, query.q, thread_id=query.thread_id, limit=query.limit)
+    shown = [each for each in hits if service.thread_of(each.record) not in HIDDEN]
+    values = [v.HitValue.model_construct(record=record_value(each.record), snippet=each.snippet) for each in shown]
+    return v.HitsValue.model_construct(hits=tuple(values))
+
+
+async def _sequence(ask: Ask) -> v.WindowValue:
+    found = await service.sequence(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
+    steps = [each.to_json() for each in found.steps]
+    return v.WindowValue(window={"participants": found.participants, "steps": steps, "next": found.next})
+
+
+async def _timeline(ask: Ask) -> v.WindowValue:
+    found = await service.timeline(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
+    spans = [each.to_json() for each in found.spans]
+    return v.WindowValue(window={"workers": found.workers, "spans": spans, "next": found.next})
+
+
+# ---------------------------------------------------------------- branches
+
+
+async def _diff(ask: Ask) -> v.DiffValue:
+    found = await service.compare_threads(ask.ledger, ask.thread_id, ask.path["other"])
+    left, right = found.messages.left, found.messages.right
+    phases = (
+        None
+        if found.phases is None
+        else tuple(
+            v.PhaseDiffValue(
+                phase=each.phase,
+                left=each.left.response,
+                left_model=each.left.model,
+                right=each.right.response,
+                right_model=each.right.model,
+            )
+            for each in found.phases
+        )
+    )
+    return v.DiffValue.model_construct(
+        common=found.messages.common,
+        left=tuple(map(record_value, left[:_MOST_COMPARED])),
+        right=tuple(map(record_value, right[:_MOST_COMPARED])),
+        left_count=len(left),
+        right_count=len(right),
+        phases=phases,
+    )
+
+
+async def _replay(ask: Ask) -> v.ReplayValue:
+    events = await service.replay_thread(ask.ledger, ask.thread_id)
+    return v.ReplayValue.model_construct(events=tuple(v.ReplayedValue.model_construct(**each.to_json()) for each in events))
+
+
+async def _rerun(ask: Ask) -> v.RerunValue:
+    await service.check_chain(ask.ledger, ask.thread_id)
+    (report,) = await service.rerun_threads(ask.ledger, ask.thread_id)
+    return v.RerunValue.model_validate(report)
+
+
+# ---------------------------------------------------------------- what waits for a person
+
+
+async def _approvals(ask: Ask) -> v.ApprovalsValue:
+    found = [v.ApprovalValue(**service.approval_json(each)) for each in await service.list_approvals(ask.ledger)]
+    return v.ApprovalsValue(approvals=tuple(found))
+
+
+async def _answer(ask: Ask) -> v.ApprovalValue:
+    given: v.Answer = ask.body
+    own_id = ask.path["approval_id"]
+    waiting = [each for each in await service.list_approvals(ask.ledger) if each.id == own_id]
+    if waiting and waiting[0].digest != given.digest:
+        raise Problem(409, "other_call", "this approval is for another call than the one that was shown; look at it again")
+    # Whether it waits at all, and for this principal, is decided where the answer is written.
+    answered = await service.answer_approval(
+        ask.ledger, own_id, principal=ask.caller.token.principal, approved=given.approved, reason=given.reason
+    )
+    return v.ApprovalValue(**service.approval_json(answered))
+
+
+async def _parked(ask: Ask) -> v.ParkedListValue:
+    return v.ParkedListValue(parked=tuple(v.ParkedValue(**each.to_json()) for each in await service.list_parked(ask.ledger)))
+
+
+async def _settle(ask: Ask) -> v.Done:
+    given: v.Settlement = ask.body
+    said = {"result", "error", "retry"} & given.model_fields_set
+    if len(said) != 1 or (said == {"retry"} and not given.retry) or (said == {"error"} and given.error is None):
+        raise Problem(422, "bad_body", "give exactly one of result, error and retry")
+    more: dict[str, Any] = {"error": given.error, "retry": given.retry}
+    await service.settle_call(ask.ledger, ask.thread_id, ask.path["invocation_id"], result=cast("Any", given.result), **more)
+    return v.Done()
+
+
+# ---------------------------------------------------------------- hosts, actors, health
+
+
+async def _hosts(ask: Ask) -> v.HostsValue:
+    found = await service.list_hosts(ask.ledger, with_ended=True)
+    return v.HostsValue(hosts=tuple(v.HostValue(**service.host_json(each)) for each in found))
+
+
+async def _actors(ask: Ask) -> v.ActorsValue:
+    found = [v.ActorValue.model_validate(each) for runner in ask.hub.runs.runners() for each in runner.actors()]
+    return v.ActorsValue(actors=tuple(found))
+
+
+async def _health(ask: Ask) -> v.HealthValue:
+    await ask.ledger.horizon()  # an error of the ledger is the answer
+    return v.HealthValue(status="ok", version=__version__, streams=ask.hub.access.streams, runs=len(ask.hub.runs))
+
+
+_THREADS: Final = "/api/threads"
+_THREAD: Final = "/api/threads/{thread_id}"
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/session", None, "Who this token or session belongs to", _who, v.SessionValue),
+    Endpoint("DELETE", "/api/session", None, "End the session", _end_session, v.Done),
+    Endpoint("POST", "/api/codes", None, "Make a one-time code for a session", _new_code, v.CodeValue, body=v.NoQuery),
+    Endpoint("GET", _THREADS, "read", "List threads", _threads, v.ThreadPageValue, v.ThreadQuery),
+    Endpoint("POST", _THREADS, "send", "Ask in a new thread", _create, v.StartedValue, body=v.NewThread, status=202),
+    Endpoint("GET", _THREAD, "read", "A thread", _one, v.ThreadValue),
+    Endpoint("DELETE", _THREAD, "admin", "Delete a thread permanently", _delete, v.DeletedValue, v.Deletion),
+    Endpoint("POST", f"{_THREAD}/turns", "send", "Ask again in it", _continue, v.StartedValue, body=v.NewTurn, status=202),
+    Endpoint("GET", f"{_THREAD}/status", "read", "Where it is", _status, v.StatusValue),
+    Endpoint("POST", f"{_THREAD}/pause", "control", "Pause it", _pause, v.MovedValue, body=v.NoQuery),
+    Endpoint("POST", f"{_THREAD}/resume", "control", "Continue it", _resume, v.StartedValue, body=v.Resume, status=202),
+    Endpoint("POST", f"{_THREAD}/terminate", "control", "End it permanently", _terminate, v.MovedValue, body=v.Terminate),
+    Endpoint("POST", f"{_THREAD}/fork", "send", "Make a branch", _fork, v.ThreadValue, body=v.Fork, status=201),
+    Endpoint("GET", f"{_THREAD}/diff/{{other}}", "read", "Compare it with another", _diff, v.DiffValue),
+    Endpoint("GET", f"{_THREAD}/replay", "read", "What happened in it", _replay, v.ReplayValue),
+    Endpoint("POST", f"{_THREAD}/rerun", "control", "Run it again on this code", _rerun, v.RerunValue, body=v.NoQuery),
+    Endpoint("GET", f"{_THREAD}/export", "read", "As JSON Lines", _export, Lines, v.ExportQuery),
+    Endpoint(
+        "GET",
+        f"{_THREAD}/messages",
+        "read",
+        "A window of messages; with `as`, in another format",
+        _messages,
+        v.MessagePageValue | v.EncodedValue,
+        v.MessageQuery,
+    ),
+    Endpoint("GET", f"{_THREAD}/sequence", "read", "As a sequence diagram", _sequence, v.WindowValue, v.WindowQuery),
+    Endpoint("GET", f"{_THREAD}/timeline", "read", "As a timeline", _timeline, v.WindowValue, v.WindowQuery),
+    Endpoint("GET", "/api/search", "read", "Find messages by words", _search, v.HitsValue, v.SearchQuery),
+    Endpoint("GET", "/api/approvals", "read", "Calls that wait for an approval", _approvals, v.ApprovalsValue),
+    Endpoint("POST", "/api/approvals/{approval_id}", "control", "Answer one", _answer, v.ApprovalValue, body=v.Answer),
+    Endpoint("GET", "/api/parked", "read", "Calls with an unknown outcome", _parked, v.ParkedListValue),
+    Endpoint(
+        "POST", "/api/parked/{thread_id}/{invocation_id}", "control", "Record an outcome", _settle, v.Done, body=v.Settlement
+    ),
+    Endpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
+    Endpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
+    Endpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),
+)

@@ -1,0 +1,147 @@
+"""The event stream: records as they are committed, as server-sent events, and beside them the words that are being said.
+
+The id of an event is the cursor of its record, so a reader that was cut off gets the rest without a gap and without a repeat:
+a browser sends the id by itself, in `Last-Event-ID`. Words have no id, because they are not recorded.
+
+A record is read from the ledger when the one before it was taken. So a slow reader costs a few kilobytes, whatever it has
+missed. A reader that takes nothing for `write_seconds` is cut: its connection is aborted, because closing it politely would
+wait for the reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, cast
+
+from antiphon import service
+from antiphon.errors import AntiphonError
+from antiphon.server._answers import error_name, to_json
+from antiphon.server._api import HIDDEN, Ask, record_value
+from antiphon.server._values import EventQuery
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as Request
+
+    from antiphon.server._access import ServerLimits
+    from antiphon.service import Followed
+
+_NOW: Final = "now"
+_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+
+
+class _Cut(Exception):  # noqa: N818 (not an error: the stream ends)
+    """The reader takes nothing."""
+
+
+async def start(ask: Ask) -> str | None:
+    """Return the cursor at which a stream begins; checked before the answer begins, so that an error is a plain answer.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        CursorError: the cursor is none of this ledger.
+    """
+    query: EventQuery = ask.query
+    if query.thread_id is not None:
+        await service.find_thread(ask.ledger, query.thread_id)
+    last = ask.headers.get(b"last-event-id")
+    given = query.after if last is None else last.decode("latin-1")
+    if given == _NOW:
+        return await ask.ledger.horizon()
+    return None if not given else await ask.hub.cursors.read(given)
+
+
+async def stream(
+    ask: Ask, after: str | None, limits: ServerLimits, stopping: asyncio.Event, http: tuple[Request, Receive, Send]
+) -> None:
+    """Write events until the reader goes, does not read, or its token ends; or the server stops."""
+    scope, receive, send = http
+    ends = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())]
+    followed = service.follow(ask.ledger, ask.query.thread_id, after, words=ask.hub.runs.words)
+    try:
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        async with aclosing(cast("AsyncGenerator[Followed, None]", followed)) as coming:
+            async for piece in _pieces(ask, coming, limits, ends):
+                await _write(send, piece, limits)
+        await _write(send, b"", limits, is_last=True)
+    except _Cut:
+        _abort(scope)
+    finally:
+        for task in ends:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def _pieces(
+    ask: Ask, followed: AsyncGenerator[Followed], limits: ServerLimits, ends: list[asyncio.Future[object]]
+) -> AsyncIterator[bytes]:
+    """Yield events; a comment where there are none, so that a reader that is gone is noticed; at last, why it ends."""
+    yield b"retry: 1000\n\n"
+    loop = asyncio.get_running_loop()
+    checked, coming = loop.time(), asyncio.ensure_future(anext(followed))
+    try:
+        while True:
+            await asyncio.wait((coming, *ends), timeout=limits.check_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if any(task.done() for task in ends):
+                return
+            if loop.time() - checked >= limits.check_seconds:
+                checked = loop.time()
+                if not await ask.hub.access.is_valid(ask.caller):
+                    yield _event("end", to_json({"code": "unauthorized"}))
+                    return
+                yield b":\n\n"
+            if coming.done():
+                try:
+                    piece = _written(ask, coming.result())
+                except AntiphonError as exc:  # the thread was deleted, or the ledger fails
+                    yield _event("end", to_json({"code": error_name(type(exc))}))
+                    return
+                coming = asyncio.ensure_future(anext(followed))
+                if piece is not None:
+                    yield piece
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)  # a generator that runs cannot be closed
+
+
+def _written(ask: Ask, followed: Followed) -> bytes | None:
+    """Return what a reader gets next as an event; None if it may not see it."""
+    if followed.words is not None:
+        return _event("words", to_json({"recorded": False, "after": followed.cursor, **_words(followed)}))
+    record = followed.record
+    if record is None or followed.cursor is None or service.thread_of(record) in HIDDEN:
+        return None
+    return _event("record", to_json(record_value(record)), ask.hub.cursors.write(followed.cursor))
+
+
+def _words(followed: Followed) -> dict[str, object]:
+    words = followed.words
+    return {} if words is None else {"speaker": words.speaker, "text": words.text, "missed": words.missed}
+
+
+def _event(kind: str, data: bytes, cursor: str | None = None) -> bytes:
+    """Return an event. JSON has no line break in it, so the data is one line."""
+    own_id = b"" if cursor is None else f"id: {cursor}\n".encode()
+    return b"event: %b\n%bdata: %b\n\n" % (kind.encode(), own_id, data)
+
+
+async def _write(send: Send, piece: bytes, limits: ServerLimits, *, is_last: bool = False) -> None:
+    try:
+        async with asyncio.timeout(limits.write_seconds):
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+    except TimeoutError:
+        raise _Cut from None
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _abort(scope: Request) -> None:
+    """End a connection at once; see `_serving.Connection`."""
+    abort: Callable[[], None] | None = scope.get("state", {}).get("abort")
+    if abort is not None:
+        abort()

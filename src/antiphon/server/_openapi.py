@@ -1,0 +1,90 @@
+"""The OpenAPI document, written from the table of endpoints and the classes of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from antiphon import __version__
+from antiphon.server._api import Endpoint, Lines
+from antiphon.server._values import ProblemValue
+
+_REFS: Final = "#/components/schemas/{model}"
+_ERRORS: Final = {
+    "401": "There is no valid token",
+    "404": "There is nothing here, or this token may not use it",
+    "409": "The thread is in another state",
+    "413": "The body is too large",
+    "415": "The body is not JSON by its type",
+    "422": "A parameter or the body is not valid",
+    "429": "Too many requests or streams",
+    "503": "The server or its ledger cannot do it now",
+}
+
+
+def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """Return the document as JSON."""
+    schemas: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    problem = {"application/problem+json": {"schema": _schema(ProblemValue, schemas, "serialization")}}
+    for each in endpoints:
+        operation = _operation(each, schemas)
+        operation["responses"] |= {status: {"description": about, "content": problem} for status, about in _ERRORS.items()}
+        paths.setdefault(each.path, {})[each.method.lower()] = operation
+    security = {
+        "token": {"type": "http", "scheme": "bearer", "description": "A token of `antiphon token make`"},
+        "session": {"type": "apiKey", "in": "cookie", "name": "antiphon-PORT", "description": "A cookie of POST /api/session"},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "antiphon", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": security},
+        "security": [{"token": []}, {"session": []}],
+    }
+
+
+def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": endpoint.about,
+        "description": "Needs any token." if endpoint.scope is None else f"Needs the scope `{endpoint.scope}`.",
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
+        "responses": {str(endpoint.status): {"description": "Done", "content": _content(endpoint, schemas)}},
+    }
+    if endpoint.body is not None:
+        schema = _schema(endpoint.body, schemas, "validation")
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _content(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    if endpoint.returns is Lines:
+        return {"application/x-ndjson": {"schema": {"type": "string"}}}
+    if isinstance(endpoint.returns, str):  # a media type
+        return {endpoint.returns: {"schema": {"type": "string"}}}
+    return {"application/json": {"schema": _schema(endpoint.returns, schemas, "serialization")}}
+
+
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = re.findall(r"\{(\w+)\}", endpoint.path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    whole = TypeAdapter(endpoint.query).json_schema(by_alias=True)
+    needed = whole.get("required", [])
+    fields: dict[str, Any] = whole.get("properties", {})
+    return [{"name": name, "in": "query", "required": name in needed, "schema": each} for name, each in fields.items()]
+
+
+def _schema(kind: Any, schemas: dict[str, Any], mode: Any) -> dict[str, Any]:
+    """Return the schema of a class, by reference; its parts go to the shared ones."""
+    whole = TypeAdapter(kind).json_schema(ref_template=_REFS, mode=mode)
+    schemas.update(whole.pop("$defs", {}))
+    if "$ref" in whole or "title" not in whole:
+        return whole
+    schemas[whole["title"]] = whole
+    return {"$ref": _REFS.format(model=whole["title"])}

@@ -1,0 +1,417 @@
+"""The server: finds the endpoint of a request, checks its caller and its parts, and writes the answer; and the process of it.
+
+Theory of a request: `Guard` has looked at what needs no token (`_access.py`). Then comes the token, before anything says
+whether a path exists. A token without the scope of an endpoint gets the same answer as for a path that does not exist. Only
+then are the parameters and the body read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import uvicorn
+from pydantic import ValidationError
+from starlette.responses import Response, StreamingResponse
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from antiphon import service
+from antiphon.errors import AntiphonError, SetupError
+from antiphon.messages import Limits
+from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
+from antiphon.server import _events
+from antiphon.server import _values as v
+from antiphon.server._access import Access, Caller, Guard, ServerLimits, check_unsafe, too_large
+from antiphon.server._answers import Problem, absent, problem_of, to_json
+from antiphon.server._api import ENDPOINTS, HIDDEN, Ask, Endpoint, Hub, Lines, WithHeaders
+from antiphon.server._openapi import openapi
+from antiphon.server._running import Runs
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as Request
+
+    from antiphon.ledger import Ledger
+
+_log: Final = logging.getLogger("antiphon.server")
+_MOST_QUERY: Final = 8192
+_MOST_LOGIN: Final = 4096
+"""Bytes of a body that is read before there is a token."""
+_SESSION: Final = ("api", "session")
+
+
+async def _document(_: Ask) -> dict[str, Any]:
+    return openapi(ALL)
+
+
+async def _never(_: Ask) -> None:
+    raise RuntimeError("answered before the table is asked")
+
+
+EVENTS: Final = Endpoint(
+    "GET", "/api/events", "read", "Records as they come, as server-sent events", _never, "text/event-stream", v.EventQuery
+)
+SESSION: Final = Endpoint(
+    "POST", "/api/session", None, "Trade a token or a code for a cookie", _never, v.SessionValue, body=v.NewSession
+)
+DOCUMENT: Final = Endpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
+ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS)
+
+
+class App:
+    """The ASGI app behind the guard."""
+
+    def __init__(self, hub: Hub, limits: ServerLimits) -> None:
+        self._hub = hub
+        self._limits = limits
+        self.stopping = asyncio.Event()
+        """Set when the server stops: streams end."""
+
+    async def __call__(self, scope: Request, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = scope["antiphon.headers"]
+        started = False
+
+        async def noting(message: Any) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            response = await self._answered(scope, receive, noting, headers)
+        except Exception as exc:
+            if started:  # in the middle of an answer nothing can be said any more
+                _log.warning("an answer was cut: %s", type(exc).__name__)
+                raise
+            response = _response_of(exc)
+        if response is not None:
+            await response(scope, receive, noting)
+
+    async def _answered(self, scope: Request, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> Response | None:
+        steps = _steps(scope)
+        if steps == _SESSION and scope["method"] == "POST":
+            return await self._session(receive)
+        caller = await self._hub.access.caller(headers)
+        if scope["method"] != "GET":
+            check_unsafe(caller, headers)
+        ask, endpoint = await self._ask(scope, receive, caller, steps, headers)
+        if endpoint is EVENTS:
+            with self._hub.access.stream(caller):
+                after = await _events.start(ask)
+                await _events.stream(ask, after, self._limits, self.stopping, (scope, receive, send))
+            return None
+        return _response(await endpoint.handler(ask), endpoint)
+
+    async def _session(self, receive: Receive) -> Response:
+        given = v.NewSession.model_validate(await self._body(receive, _MOST_LOGIN))
+        token, cookie = await self._hub.access.open_session(token=given.token, code=given.code)
+        return Response(to_json(v.SessionValue.model_validate(token)), 200, {"set-cookie": cookie}, "application/json")
+
+    async def _ask(
+        self, scope: Request, receive: Receive, caller: Caller, steps: tuple[str, ...], headers: dict[bytes, bytes]
+    ) -> tuple[Ask, Endpoint]:
+        found = _endpoint(scope["method"], steps)
+        if found is None:
+            raise absent()
+        endpoint, path = found
+        if endpoint.scope is not None and endpoint.scope not in caller.token.scopes:
+            raise absent()
+        query = endpoint.query.model_validate(_query(scope["query_string"]))
+        body = None
+        if endpoint.method == "POST" and endpoint.body is not None:
+            body = endpoint.body.model_validate(await self._body(receive))
+        named = {*path.values(), getattr(query, "thread_id", None), getattr(body, "thread_id", None)}
+        if named & HIDDEN:
+            raise absent()
+        return Ask(self._hub, caller, path, query, body, headers), endpoint
+
+    async def _body(self, receive: Receive, most: int | None = None) -> Any:
+        """Return the body of a request as JSON.
+
+        Raises:
+            Problem: it is too large, too slow, cut off, or not JSON.
+        """
+        data, most = bytearray(), most or self._limits.body_bytes
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Problem(400, "bad_body", "the body ends early", ends=True)
+                    data += message.get("body", b"")
+                    if len(data) > most:
+                        raise too_large(self._limits)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise Problem(408, "too_slow", "the body did not come in time", ends=True) from None
+        return _parsed(bytes(data), Limits(depth=self._limits.depth, nodes=self._limits.nodes))
+
+
+def _parsed(text: bytes, limits: Limits) -> Any:
+    try:
+        value = parse(text)
+    except JsonError as exc:
+        raise Problem(422, "bad_body", f"the body is not JSON: {exc.reason}") from None
+    if not is_shallow(text, value, limits.depth):
+        raise Problem(422, "bad_body", f"the body is nested deeper than {limits.depth}")
+    if not fits(text, value, limits) and _nodes(value) > limits.nodes:
+        raise Problem(422, "bad_body", f"the body has more than {limits.nodes} values")
+    return value
+
+
+def _nodes(value: Any) -> int:
+    waiting, count = [value], 0
+    while waiting:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, dict):
+            waiting += each.values()  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        elif isinstance(each, list):
+            waiting += each  # pyright: ignore[reportUnknownArgumentType]
+    return count
+
+
+def _steps(scope: Request) -> tuple[str, ...]:
+    """Return the steps of a path. Each is decoded by itself, so the id of a thread may have a slash in it, as %2F."""
+    steps = scope["raw_path"].split(b"/")[1:]
+    try:
+        return tuple(unquote_to_bytes(each).decode() for each in steps)
+    except UnicodeDecodeError:
+        raise absent() from None
+
+
+def _endpoint(method: str, steps: tuple[str, ...]) -> tuple[Endpoint, dict[str, str]] | None:
+    for each in ALL:
+        if each.method == method and len(each.steps) == len(steps):
+            pairs = tuple(zip(each.steps, steps, strict=True))
+            if all(given if own.startswith("{") else own == given for own, given in pairs):
+                return each, {own[1:-1]: given for own, given in pairs if own.startswith("{")}
+    return None
+
+
+def _query(text: bytes) -> dict[str, str]:
+    if len(text) > _MOST_QUERY:
+        raise Problem(414, "too_large", "the query is too long", ends=True)
+    try:
+        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+    except ValueError:
+        raise Problem(422, "bad_query", "the query cannot be read") from None
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise Problem(422, "bad_query", "a parameter comes twice")
+    return dict(pairs)
+
+
+def _response(value: Any, endpoint: Endpoint) -> Response:
+    if isinstance(value, Lines):
+        return StreamingResponse(value.lines, endpoint.status, media_type=value.kind)
+    if isinstance(value, WithHeaders):
+        return Response(to_json(value.value), endpoint.status, value.headers, "application/json")
+    if isinstance(value, str):
+        return Response(value, endpoint.status, media_type=endpoint.returns)
+    return Response(to_json(value), endpoint.status, media_type="application/json")
+
+
+def _response_of(error: Exception) -> Response:
+    """Return the answer to an error. What is unexpected is logged without its text, which may have messages in it."""
+    match error:
+        case Problem():
+            return error.response()
+        case AntiphonError():
+            return problem_of(error)
+        case ValidationError():
+            return Problem(422, "not_valid", _places(error)).response()
+        case ModuleNotFoundError():
+            return Problem(503, "missing_extra", 'a package is not installed: pip install "antiphon[all]"').response()
+        case _:
+            frames = error.__traceback__
+            while frames is not None and frames.tb_next is not None:
+                frames = frames.tb_next
+            where = "" if frames is None else f"{Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno}"
+            _log.error("a request failed: %s at %s", type(error).__name__, where)
+            return Problem(500, "internal", "the server failed; its log says where").response()
+
+
+def _places(error: ValidationError) -> str:
+    """Return what is wrong and where, without the values: they may be secrets."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in found[:10])
+
+
+# ---------------------------------------------------------------- the process
+
+
+class Connection(H11Protocol):
+    """A connection whose requests can abort it: a reader that does not read would hold up a polite end for ever."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "abort": transport.abort}
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to its process: `serving` ends it."""
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Where a server listens, and what it allows."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0: a free one."""
+    allow_remote: bool = False
+    """Listen on another address than loopback. Then tokens of the ledger are needed."""
+    allow_hosts: tuple[str, ...] = ()
+    """Further names of this server, as they are in the Host header: those of a proxy in front of it."""
+    model: str | None = None
+    """The model of threads that are begun here; by default the best that needs no key."""
+    limits: ServerLimits = field(default_factory=ServerLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers."""
+
+    url: str
+    token_file: Path | None
+    """The file with the token of this process; None if it listens on another address than loopback."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@asynccontextmanager
+async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> AsyncGenerator[RunningServer]:  # noqa: B008 (frozen)
+    """Serve a ledger while the block lasts.
+
+    Raises:
+        SetupError: it may not listen there, the address is in use, or nobody has a token.
+        LedgerError: the ledger cannot be used.
+    """
+    is_local = is_loopback(settings.host)
+    await _check_remote(ledger, settings, is_local=is_local)
+    listening = _listen(settings)
+    port: int = listening.getsockname()[1]
+    hosts = _names(settings, port, is_local=is_local)
+    own = service.draw_token(_user()) if is_local else None
+    access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
+    runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
+    hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger))
+    app = App(hub, settings.limits)
+    server = _Server(_config(Guard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
+    file = None if own is None else _keep(own.text, port)
+    task = asyncio.ensure_future(server.serve([listening]))
+    try:
+        while not server.started and not task.done():
+            await asyncio.sleep(0.01)
+        if task.done():
+            task.result()
+        name = f"[{settings.host}]" if ":" in settings.host else settings.host
+        yield RunningServer(f"http://{name}:{port}", file)
+    finally:
+        app.stopping.set()
+        await runs.close()
+        server.should_exit = True
+        await asyncio.gather(task, return_exceptions=True)
+        listening.close()
+        if file is not None:
+            with suppress(OSError):
+                file.unlink()
+
+
+def _config(app: Any, limits: ServerLimits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        access_log=False,  # it would log queries
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,  # nobody is believed because of a header
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+    )
+
+
+async def _check_remote(ledger: Ledger, settings: ServeSettings, *, is_local: bool) -> None:
+    if is_local:
+        return
+    if not settings.allow_remote:
+        raise SetupError(f"other machines reach {settings.host}; if that is wanted, add --allow-remote")
+    if settings.host in ("0.0.0.0", "::", "") and not settings.allow_hosts:  # noqa: S104 (it is refused)
+        raise SetupError(f"{settings.host} is no name: add --allow-host NAME for each name by which this server is called")
+    if not any(each.revoked_at is None for each in await service.list_tokens(ledger)):
+        raise SetupError("nobody could use the server: make a token first with `antiphon token make NAME`")
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((settings.host, settings.port))
+        listening.listen(1024)
+        listening.setblocking(False)
+    except (OSError, OverflowError) as exc:
+        listening.close()
+        raise SetupError(f"{settings.host}:{settings.port}: {getattr(exc, 'strerror', None) or exc}") from exc
+    return listening
+
+
+def _names(settings: ServeSettings, port: int, *, is_local: bool) -> frozenset[str]:
+    """Return the Host headers that mean this server."""
+    own = {settings.host, *(("127.0.0.1", "localhost", "[::1]") if is_local else ())}
+    with_port = {f"[{each}]:{port}" if each.count(":") > 1 and "[" not in each else f"{each}:{port}" for each in own}
+    return frozenset(each.lower() for each in (*with_port, *settings.allow_hosts))
+
+
+def _user() -> str:
+    """Return the name under which the owner of this process answers approvals."""
+    name = os.environ.get("USER") or os.environ.get("USERNAME") or ""
+    return (
+        name if name and name.isascii() and name.replace("-", "").replace("_", "").isalnum() and name[0].isalnum() else "local"
+    )
+
+
+def _keep(text: str, port: int) -> Path:
+    """Write the token of this process to a file that only its user can read, and return the file."""
+    folder = service.trust_list().parent
+    path = folder / f"server-{port}.token"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=f".{path.name}", dir=folder)  # with mode 0600
+        try:
+            with os.fdopen(number, "w", encoding="ascii") as file:
+                file.write(text + "\n")
+            Path(name).replace(path)  # a file of this name that others can read is not written to
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as exc:
+        raise SetupError(f"{path}: {exc.strerror or exc}; it keeps the token of the server") from exc
+    return path

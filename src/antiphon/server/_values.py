@@ -1,0 +1,475 @@
+"""The values of the API: what a request may say, and what an answer has. The OpenAPI document is written from these classes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+
+Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=500_000)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+Limit: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
+Place: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
+Money: TypeAlias = Annotated[Decimal, WithJsonSchema({"type": "number"})]
+Stored: TypeAlias = Annotated[Any, WithJsonSchema({"type": "object", "description": "A message in the house format."})]
+"""The bytes of a message, as they are stored."""
+AnyJson: TypeAlias = Annotated[Any, WithJsonSchema({"description": "Any JSON value."})]
+
+
+class Given(BaseModel):
+    """What a caller says: nothing but the fields below."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Value(BaseModel):
+    """What an answer has."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+# ---------------------------------------------------------------- what a caller says
+
+
+class NoQuery(Given):
+    """No parameters."""
+
+
+class NewSession(Given):
+    """A token, or a one-time code, for a session of a browser."""
+
+    token: Annotated[str, Field(max_length=200)] | None = None
+    code: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ThreadQuery(Given):
+    """Conditions on threads, and a page of them."""
+
+    status: Name | None = None
+    pattern: Name | None = None
+    kind: Name | None = None
+    owner: Name | None = None
+    forked_from: Name | None = None
+    system: bool = False
+    """Include the threads of the system."""
+    open_calls: bool | None = None
+    updated_after: AwareDatetime | None = None
+    updated_before: AwareDatetime | None = None
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    min_tokens: Place | None = None
+    min_cost: Annotated[Decimal, Field(ge=0, le=10**12)] | None = None
+    order: Literal["-updated_at", "updated_at", "-created_at", "created_at"] = "-updated_at"
+    page: Annotated[str, Field(max_length=500)] | None = None
+    limit: Limit = 100
+
+
+class NewThread(Given):
+    """A question that begins a thread."""
+
+    question: Text
+    thread_id: Name | None = None
+    """The id of the new thread; by default one is made."""
+    model: Name | None = None
+
+
+class NewTurn(Given):
+    """A further question in a thread."""
+
+    question: Text
+    model: Name | None = None
+
+
+class Resume(Given):
+    """How a thread continues; nothing must be given."""
+
+    model: Name | None = None
+
+
+class Terminate(Given):
+    """Why a thread is ended."""
+
+    reason: Name = "user_request"
+
+
+class Fork(Given):
+    """Where a branch begins, and whether it continues at once."""
+
+    at: Name | None = None
+    """The number of the last shared message, or a phase."""
+    at_step: Place | None = None
+    into: Name | None = None
+    """The id of the branch; by default one is made."""
+    go_on: bool = False
+    """Continue the branch at once; only for threads of six phases."""
+    model: Name | None = None
+    """The model with which it continues."""
+
+
+class Deletion(Given):
+    """Whether the branches of a thread go with it."""
+
+    with_branches: bool = False
+
+
+class MessageQuery(Given):
+    """A window of the messages of a thread."""
+
+    after: Place = 0
+    before: Place | None = None
+    reverse: bool = False
+    """Begin at the end."""
+    limit: Limit = 100
+    dialect: Name | None = Field(default=None, alias="as")
+    """Write the window in this format."""
+    as_policy: Name | None = None
+    """Who becomes the assistant, in formats with only one."""
+
+
+class ExportQuery(Given):
+    """How a thread is exported."""
+
+    dialect: Name = Field(default="house", alias="as")
+    as_policy: Name | None = None
+
+
+class WindowQuery(Given):
+    """A window of a sequence or a timeline."""
+
+    after: Place = 0
+    limit: Limit = 200
+
+
+class SearchQuery(Given):
+    """Words that a message must contain."""
+
+    q: Annotated[str, Field(min_length=1, max_length=1000)]
+    thread_id: Name | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class Answer(Given):
+    """Approve or deny one exact call. The name under which it is answered is the token's."""
+
+    approved: bool
+    digest: Annotated[str, Field(max_length=200)]
+    """The digest of the call that the person has seen: another call is not answered."""
+    reason: Annotated[str, Field(max_length=2000)] | None = None
+
+
+class Settlement(Given):
+    """The outcome of a parked call: a result, an error, or that it did not run (`retry`)."""
+
+    result: JsonValue = None
+    error: Annotated[str, Field(max_length=10_000)] | None = None
+    retry: bool = False
+
+
+class EventQuery(Given):
+    """Which events: of one thread, or of all; from a cursor on, from now on, or from the beginning."""
+
+    thread_id: Name | None = None
+    after: Annotated[str, Field(max_length=200)] | None = None
+    """A cursor, `now`, or nothing for the beginning. The header Last-Event-ID goes before."""
+
+
+# ---------------------------------------------------------------- what an answer has
+
+
+class ProblemValue(Value):
+    """An error, as RFC 9457 has it."""
+
+    type: str
+    status: int
+    code: str
+    """The name of the error in antiphon's tree, such as `thread_busy`; or what the server itself refuses, such as `too_many`."""
+    detail: str
+    error_code: str | None = None
+    """The code that the error carries."""
+    retryable: bool | None = None
+
+
+class SessionValue(Value):
+    """Who is logged in."""
+
+    principal: str
+    scopes: tuple[str, ...]
+    expires_at: datetime | None
+
+
+class CodeValue(Value):
+    """A code that opens one session, once, within a minute."""
+
+    code: str
+
+
+class Done(Value):
+    """It is done."""
+
+    done: bool = True
+
+
+class RunValue(Value):
+    """An open run of a program in a thread."""
+
+    id: str
+    name: str | None
+    status: str
+
+
+class UnfitValue(Value):
+    """A build that cannot continue a thread."""
+
+    build: str
+    reason: str
+
+
+class ThreadValue(Value):
+    """A thread."""
+
+    thread_id: str
+    status: str | None
+    pattern: str | None
+    kind: str | None
+    messages: int
+    open_calls: int
+    created_at: datetime
+    updated_at: datetime
+    input_tokens: int
+    output_tokens: int
+    cost: Money
+    forked_from: str | None
+    forked_at: int | None
+    owner: str | None
+    runs: tuple[RunValue, ...] = ()
+    unfit: tuple[UnfitValue, ...] = ()
+
+
+class ThreadPageValue(Value):
+    """A page of threads; `next` is the page after it."""
+
+    threads: tuple[ThreadValue, ...]
+    next: str | None
+
+
+class StartedValue(Value):
+    """A thread that this server runs now."""
+
+    thread_id: str
+
+
+class StatusValue(Value):
+    """Where a thread is."""
+
+    thread_id: str
+    status: str | None
+    pattern: str | None
+    messages: int
+    open_calls: int
+    created_at: datetime
+    updated_at: datetime
+    is_chain: bool
+    current_phase: str | None
+    turn: int
+    phases_completed: tuple[str, ...]
+    phases_remaining: tuple[str, ...]
+    waits_for: str | None
+    owner: str | None
+    unfit: tuple[str, ...]
+    question: str | None = None
+    """The first question or task."""
+
+
+class MovedValue(Value):
+    """The response of the protocol to a request such as PAUSE_THREAD."""
+
+    response: AnyJson
+
+
+class RecordValue(Value):
+    """A stored message."""
+
+    thread_id: str
+    """The thread that it was appended to; of one that a branch shares, the origin."""
+    seq: int
+    recorded_at: datetime
+    hash: str
+    message: Stored
+
+
+class MessagePageValue(Value):
+    """A window of messages; `next` is the `after` (in reverse, the `before`) of the next window."""
+
+    messages: tuple[RecordValue, ...]
+    next: int | None
+
+
+class LossValue(Value):
+    """A fact that a format cannot express."""
+
+    message_id: str | None
+    what: str
+    reason: str
+
+
+class EncodedValue(Value):
+    """A thread in another format."""
+
+    dialect: str
+    value: AnyJson
+    losses: tuple[LossValue, ...]
+
+
+class HitValue(Value):
+    """A message that a search found, with the words around the match."""
+
+    record: RecordValue
+    snippet: str
+
+
+class HitsValue(Value):
+    """What a search found, the best match first."""
+
+    hits: tuple[HitValue, ...]
+
+
+class PhaseDiffValue(Value):
+    """The answers of one phase in two threads."""
+
+    phase: str
+    left: str | None
+    left_model: str | None
+    right: str | None
+    right_model: str | None
+
+
+class DiffValue(Value):
+    """How two threads differ. At most 1,000 messages of each are listed."""
+
+    common: int
+    left: tuple[RecordValue, ...]
+    right: tuple[RecordValue, ...]
+    left_count: int
+    right_count: int
+    phases: tuple[PhaseDiffValue, ...] | None
+
+
+class ReplayedValue(Value):
+    """Something that happened in a thread."""
+
+    seq: int | None
+    at: datetime
+    kind: str
+    phase: str | None
+    text: str
+    data: AnyJson
+
+
+class ReplayValue(Value):
+    """What happened in a thread, in order."""
+
+    events: tuple[ReplayedValue, ...]
+
+
+class RerunValue(Value):
+    """The first difference between a thread and the same thread on the installed code; all null: there is none."""
+
+    thread_id: str
+    parts_at: int | None
+    what: str | None
+    reason: str | None
+
+
+class DeletedValue(Value):
+    """The threads that were deleted."""
+
+    deleted: tuple[str, ...]
+
+
+class ApprovalValue(Value):
+    """A tool call that waits for a person."""
+
+    id: str
+    thread_id: str
+    agent: str
+    tool: str
+    arguments: AnyJson
+    reason: str | None
+    digest: str
+    expires_at: datetime | None
+    approvers: tuple[str, ...]
+
+
+class ApprovalsValue(Value):
+    """The tool calls that wait for a person."""
+
+    approvals: tuple[ApprovalValue, ...]
+
+
+class ParkedValue(Value):
+    """A call whose outcome only a person can record."""
+
+    thread_id: str
+    invocation_id: str
+    reason: str
+    option: str
+    arguments: AnyJson
+    began_at: datetime | None
+    evidence: AnyJson
+
+
+class ParkedListValue(Value):
+    """The calls whose outcome only a person can record."""
+
+    parked: tuple[ParkedValue, ...]
+
+
+class HostValue(Value):
+    """A process that runs threads."""
+
+    name: str
+    build: str
+    kinds: tuple[str, ...]
+    is_alive: bool
+    since: datetime
+    until: datetime
+    threads: int
+
+
+class HostsValue(Value):
+    """The hosts of the ledger."""
+
+    hosts: tuple[HostValue, ...]
+
+
+class ActorValue(Value):
+    """An actor of a thread that this server runs."""
+
+    address: str
+    supervisor: str | None
+    state: str
+    restarts: int
+    waiting: int
+
+
+class ActorsValue(Value):
+    """The actors of the threads that this server runs."""
+
+    actors: tuple[ActorValue, ...]
+
+
+class HealthValue(Value):
+    """Whether the server and its ledger work."""
+
+    status: Literal["ok"]
+    version: str
+    streams: int
+    runs: int
+
+
+class WindowValue(Value):
+    """A window of a sequence or a timeline, as `antiphon.service` returns it."""
+
+    window: AnyJson
