@@ -52,8 +52,6 @@ HEADERS: Final = (
 """They are on every answer, errors included. An answer may have messages in it, so no cache keeps any."""
 
 _STATUS: Final[tuple[tuple[type[AntiphonError], int], ...]] = (
-    (UnknownThreadError, 404),
-    (NotWaitingError, 404),
     (PlaceError, 422),
     (CursorError, 422),
     (DialectError, 422),
@@ -102,6 +100,8 @@ def problem_of(error: AntiphonError) -> Response:
     """Return an error of the tree as problem JSON. `code` is its name in the tree, `error_code` the code that it carries."""
     if isinstance(error, UnknownThreadError):
         return absent().response()
+    if isinstance(error, NotWaitingError):  # its text says who may answer
+        return _problem(404, "not_waiting", "no such approval or parked call waits for this principal", {})
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     carried = getattr(error, "code", None)
     more = {"error_code": carried} if isinstance(carried, str) else {}

@@ -58,7 +58,7 @@ async def stream(
 ) -> None:
     """Write events until the reader goes, does not read, or its token ends; or the server stops."""
     scope, receive, send = http
-    ends = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())]
+    ends = asyncio.ensure_future(_ended(receive, stopping))
     followed = service.follow(ask.ledger, ask.query.thread_id, after, words=ask.hub.runs.words)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
@@ -69,13 +69,12 @@ async def stream(
     except _Cut:
         _abort(scope)
     finally:
-        for task in ends:
-            task.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)
+        ends.cancel()
+        await asyncio.gather(ends, return_exceptions=True)
 
 
 async def _pieces(
-    ask: Ask, followed: AsyncGenerator[Followed], limits: ServerLimits, ends: list[asyncio.Future[object]]
+    ask: Ask, followed: AsyncGenerator[Followed], limits: ServerLimits, ends: asyncio.Future[None]
 ) -> AsyncIterator[bytes]:
     """Yield events; a comment where there are none, so that a reader that is gone is noticed; at last, why it ends."""
     yield b"retry: 1000\n\n"
@@ -83,8 +82,8 @@ async def _pieces(
     checked, coming = loop.time(), asyncio.ensure_future(anext(followed))
     try:
         while True:
-            await asyncio.wait((coming, *ends), timeout=limits.check_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if any(task.done() for task in ends):
+            await asyncio.wait((coming, ends), timeout=limits.check_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if ends.done():
                 return
             if loop.time() - checked >= limits.check_seconds:
                 checked = loop.time()
@@ -133,6 +132,17 @@ async def _write(send: Send, piece: bytes, limits: ServerLimits, *, is_last: boo
             await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
     except TimeoutError:
         raise _Cut from None
+
+
+async def _ended(receive: Receive, stopping: asyncio.Event) -> None:
+    """Return when the reader is gone, or the server stops."""
+    gone, stops = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((gone, stops), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        stops.cancel()
+        await asyncio.gather(gone, stops, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:

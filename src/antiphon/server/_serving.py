@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope as Request
 
     from antiphon.ledger import Ledger
+    from antiphon.service import NewToken
 
 _log: Final = logging.getLogger("antiphon.server")
 _MOST_QUERY: Final = 8192
@@ -261,7 +262,16 @@ class Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to its process: `serving` ends it."""
+    """A server that leaves signals to its process, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
 
     @override
     @contextmanager
@@ -315,7 +325,7 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
     listening = _listen(settings)
     port: int = listening.getsockname()[1]
     hosts = _names(settings, port, is_local=is_local)
-    own = service.draw_token(_user()) if is_local else None
+    own = _own_token() if is_local else None
     access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
     runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
     hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger))
@@ -324,8 +334,9 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
     file = None if own is None else _keep(own.text, port)
     task = asyncio.ensure_future(server.serve([listening]))
     try:
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
+        ready = asyncio.ensure_future(server.ready.wait())
+        await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
         if task.done():
             task.result()
         name = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -389,12 +400,12 @@ def _names(settings: ServeSettings, port: int, *, is_local: bool) -> frozenset[s
     return frozenset(each.lower() for each in (*with_port, *settings.allow_hosts))
 
 
-def _user() -> str:
-    """Return the name under which the owner of this process answers approvals."""
-    name = os.environ.get("USER") or os.environ.get("USERNAME") or ""
-    return (
-        name if name and name.isascii() and name.replace("-", "").replace("_", "").isalnum() and name[0].isalnum() else "local"
-    )
+def _own_token() -> NewToken:
+    """Return the token of this process, under the name of its user."""
+    for name in (os.environ.get("USER"), os.environ.get("USERNAME")):
+        with suppress(SetupError):  # not every name of a user can be one of a token
+            return service.draw_token(name or "")
+    return service.draw_token("local")
 
 
 def _keep(text: str, port: int) -> Path:

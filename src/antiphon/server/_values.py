@@ -1,4 +1,4 @@
-"""The values of the API: what a request may say, and what an answer has. The OpenAPI document is written from these classes."""
+"""The values of the API: what a request may say, and what an answer has. OpenAPI is written from these classes."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class ProblemValue(Value):
     type: str
     status: int
     code: str
-    """The name of the error in antiphon's tree, such as `thread_busy`; or what the server itself refuses, such as `too_many`."""
+    """The name of the error in antiphon's tree, such as `thread_busy`; or the server's own, such as `too_many`."""
     detail: str
     error_code: str | None = None
     """The code that the error carries."""

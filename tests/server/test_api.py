@@ -1,0 +1,258 @@
+"""The API: threads, messages, branches, approvals and parked calls, over a real server and ledger. G12, G21, S10."""
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from pydantic import TypeAdapter
+from tests.server.running import Served, say, served
+
+from antiphon import MessageBuilder, OptionResultBuilder, service
+from antiphon.agents.toolkit import Approval
+from antiphon.messages import current_port
+from antiphon.server._api import ENDPOINTS, Lines
+from antiphon.server._serving import ALL
+
+pytestmark = pytest.mark.slow
+
+
+async def _get(server: Served, path: str, **params: Any) -> Any:
+    answer = await server.client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def _until(server: Served, thread_id: str, status: str) -> Any:
+    async with asyncio.timeout(30):
+        while True:
+            found = await _get(server, f"/api/threads/{thread_id}/status")
+            if found["status"] == status:
+                return found
+            await asyncio.sleep(0.03)
+
+
+async def test_a_thread_from_its_question_to_its_end(tmp_path: Path) -> None:
+    """Ask, ask again, compare, replay, run again, branch with another model, export, delete: each by its endpoint."""
+    async with served(tmp_path) as server:
+        post = server.client.post
+        assert (await post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": "sum"})).status_code == 202
+        report = await _until(server, "sum", "completed")
+        assert (report["is_chain"], report["turn"], report["question"]) == (True, 1, "What is 17 * 23?")
+        again = await post("/api/threads", json={"question": "again?", "thread_id": "sum"})
+        assert (again.status_code, again.json()["code"]) == (422, "place")
+        assert (await post("/api/threads/sum/turns", json={"question": "And twice that?"})).status_code == 202
+        while (report := await _until(server, "sum", "completed"))["turn"] < 2:
+            pass
+        paused = await post("/api/threads/sum/pause", json={})
+        assert (paused.status_code, paused.json()["error_code"]) == (409, "INVALID_STATE")
+        first = (await _get(server, "/api/threads/sum/messages", limit=1))["messages"][0]
+        assert first["message"]["payload"]["arguments"]["user_id"] == (await _get(server, "/api/session"))["principal"]
+        events = (await _get(server, "/api/threads/sum/replay"))["events"]
+        assert {"action", "yield"} <= {each["phase"] for each in events}
+        rerun = await post("/api/threads/sum/rerun", json={})
+        assert rerun.json() == {"thread_id": "sum", "parts_at": None, "what": None, "reason": None}
+        fork = {"at": "yield", "into": "sum-2", "go_on": True, "model": "scripted"}
+        branch = await post("/api/threads/sum/fork", json=fork)
+        assert (branch.status_code, branch.json()["forked_from"]) == (201, "sum")
+        await _until(server, "sum-2", "completed")
+        diff = await _get(server, "/api/threads/sum/diff/sum-2")
+        assert diff["common"] == branch.json()["forked_at"]
+        assert diff["right_count"] == len(diff["right"]) > 0
+        assert [each["phase"] for each in diff["phases"]][-1] == "yield"
+        refused = await server.client.delete("/api/threads/sum")
+        assert (refused.status_code, refused.json()["code"]) == (409, "has_branches")
+        gone = await server.client.delete("/api/threads/sum", params={"with_branches": "true"})
+        assert gone.json() == {"deleted": ["sum-2", "sum"]}
+        assert (await _get(server, "/api/threads"))["threads"] == []
+
+
+async def test_a_thread_is_paused_resumed_and_terminated(tmp_path: Path) -> None:
+    """G12: while it is paused nothing starts; resumed, it goes on to its end; terminated, it does not go on."""
+    async with served(tmp_path) as server:
+        post = server.client.post
+        for name in ("a", "b"):
+            await post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": name})
+            paused = await post(f"/api/threads/{name}/pause", json={})
+            assert (paused.status_code, paused.json()["response"]["type"]) == (200, "THREAD_PAUSED"), paused.text
+            assert (await _get(server, f"/api/threads/{name}/status"))["status"] == "paused"
+        busy = await post("/api/threads/a/turns", json={"question": "more?"})
+        assert (busy.status_code, busy.json()["code"]) == (409, "thread_busy")
+        resumed = await post("/api/threads/a/resume", json={})
+        assert (resumed.status_code, resumed.json()) == (202, {"thread_id": "a"})
+        await _until(server, "a", "completed")
+        ended = await post("/api/threads/b/terminate", json={"reason": "enough"})
+        assert ended.json()["response"]["type"] == "THREAD_TERMINATED"
+        again = await post("/api/threads/b/resume", json={})
+        assert (again.status_code, again.json()["code"]) == (409, "thread_ended")
+        for verb in ("pause", "resume", "terminate", "rerun"):
+            assert (await post(f"/api/threads/none/{verb}", json={})).status_code == 404
+
+
+async def test_messages_come_by_windows_raw_and_in_other_formats(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        await say(server.ledger, "a/b", *"12345")
+        own = "/api/threads/a%2Fb"
+        seen, after = [], 0
+        while True:
+            page = await _get(server, f"{own}/messages", after=after, limit=2)
+            seen += [each["seq"] for each in page["messages"]]
+            if page["next"] is None:
+                break
+            after = page["next"]
+        assert seen == [1, 2, 3, 4, 5]
+        assert (await _get(server, f"{own}/messages", limit=5))["next"] is None
+        back = await _get(server, f"{own}/messages", reverse="true", limit=2)
+        assert ([each["seq"] for each in back["messages"]], back["next"]) == ([5, 4], 4)
+        back = await _get(server, f"{own}/messages", reverse="true", before=4, limit=3)
+        assert ([each["seq"] for each in back["messages"]], back["next"]) == ([3, 2, 1], None)
+        (record,) = [each async for each in server.ledger.read("a/b", 2, 4)]
+        (window,) = (await _get(server, f"{own}/messages", after=2, before=4))["messages"]
+        assert window["message"] == json.loads(record.body)
+        assert (window["hash"], window["thread_id"]) == (record.hash, "a/b")
+        chat = await _get(server, f"{own}/messages", **{"as": "openai-chat", "limit": 2})
+        assert [each["content"] for each in chat["value"]["messages"]] == ["1", "2"]
+        assert {each["what"] for each in chat["losses"]}
+        wrong = await server.client.get(f"{own}/messages", params={"as": "klingon"})
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "encode")
+        lines = (await server.client.get(f"{own}/export")).text.splitlines()
+        assert [json.loads(line)["payload"]["parts"][0]["text"] for line in lines[1:]] == list("12345")
+        assert (await server.client.get(f"{own}/export", params={"as": "klingon"})).status_code == 422
+        for query in ("limit=0", "limit=9999", "after=-1", "after=x", "nothing=1", "limit=1&limit=2"):
+            assert (await server.client.get(f"{own}/messages?{query}")).status_code == 422, query
+
+
+async def test_threads_are_listed_filtered_and_searched(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        for name in ("a", "b", "c"):
+            await say(server.ledger, name, f"the {name} word")
+        await server.ledger.append("b", [], status="waiting", pattern="chat")
+        assert [each["thread_id"] for each in (await _get(server, "/api/threads", order="created_at"))["threads"]] == [
+            "a",
+            "b",
+            "c",
+        ]
+        for wanted in ({"status": "waiting"}, {"pattern": "chat"}):
+            assert [each["thread_id"] for each in (await _get(server, "/api/threads", **wanted))["threads"]] == ["b"]
+        page = await _get(server, "/api/threads", limit=2, order="created_at")
+        rest = await _get(server, "/api/threads", limit=2, order="created_at", page=page["next"])
+        assert ([each["thread_id"] for each in rest["threads"]], rest["next"]) == (["c"], None)
+        for wrong in ({"page": "x"}, {"order": "cost"}, {"updated_after": "2026-01-01T00:00:00"}, {"min_cost": "NaN"}):
+            assert (await server.client.get("/api/threads", params=wrong)).status_code == 422, wrong
+        hits = (await _get(server, "/api/search", q="word"))["hits"]
+        assert {each["record"]["thread_id"] for each in hits} == {"a", "b", "c"}
+        assert len((await _get(server, "/api/search", q="word", thread_id="a"))["hits"]) == 1
+        assert (await server.client.get("/api/search", params={"q": "word", "thread_id": "none"})).status_code == 404
+        assert (await server.client.get("/api/threads/a/rerun")).status_code == 404
+        other = await server.client.post("/api/threads/a/rerun", json={})
+        assert (other.status_code, other.json()["code"]) == (409, "other_pattern")
+
+
+async def test_a_call_is_a_step_and_a_span(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        asked = MessageBuilder(policy="ada").add_option_call("get_weather", {"city": "Oslo"})
+        (call,) = asked.option_calls
+        await server.ledger.append("chat", [call, OptionResultBuilder.response_to(call).success("cold")])
+        steps = (await _get(server, "/api/threads/chat/sequence"))["window"]["steps"]
+        assert [(each["kind"], each["pair"]) for each in steps] == [("called", 2), ("answered", 1)]
+        (span,) = (await _get(server, "/api/threads/chat/timeline"))["window"]["spans"]
+        assert (span["worker"], span["outcome"]) == ("get_weather", "completed")
+
+
+async def test_text_of_messages_is_data_in_every_answer(tmp_path: Path) -> None:
+    """S10: markup comes back as JSON of its type, which no browser runs, with the policy that forbids scripts inline."""
+    text = "</script><img src=x onerror=alert(1)>{{7*7}}\r\n\r\nevent: end\ndata: {}"
+    async with served(tmp_path) as server:
+        await say(server.ledger, "a", text)
+        for path in ("/api/threads/a/messages", "/api/threads/a/sequence", "/api/threads/<script>"):
+            answer = await server.client.get(path)
+            assert answer.headers["content-type"] in ("application/json", "application/problem+json")
+            assert "<script>" not in answer.text
+            assert "script-src 'self'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        async with server.client.stream("GET", "/api/events") as events:
+            lines = []
+            async for line in events.aiter_lines():
+                lines.append(line)
+                if line.startswith("data"):
+                    break
+        assert [line.partition(":")[0] for line in lines] == ["retry", "", "event", "id", "data"]
+        assert json.loads(lines[-1][6:])["message"]["payload"]["parts"][0]["text"] == text
+
+
+# ---------------------------------------------------------------- what waits for a person
+
+
+async def test_an_approval_is_answered_under_the_name_of_the_token(tmp_path: Path) -> None:
+    """G22: the digest of the shown call is needed, and no body says who answers."""
+    async with served(tmp_path) as server:
+        asked = Approval(
+            "q1",
+            "a",
+            "bot",
+            "pay",
+            {"to": "eve"},
+            "d" * 64,
+            "costs money",
+            current_port().now() + timedelta(hours=1),
+            ("ada",),
+        )
+        await server.ledger.append("a", [asked.question()])
+        (waiting,) = (await _get(server, "/api/approvals"))["approvals"]
+        path = f"/api/approvals/{waiting['id']}"
+        right = {"approved": True, "digest": waiting["digest"]}
+        ada, eve = [await service.make_token(server.ledger, name, ["control"]) for name in ("ada", "eve")]
+        async with server.as_token(ada.text) as client, server.as_token(eve.text) as other:
+            denied = await other.post(path, json=right)
+            assert (denied.status_code, denied.text) == (404, (await other.post("/api/approvals/none", json=right)).text)
+            assert (await other.post(path, json={**right, "principal": "ada"})).status_code == 422
+            assert (await client.post(path, json={"approved": True})).status_code == 422
+            changed = await client.post(path, json={**right, "digest": "0" * 64})
+            assert (changed.status_code, changed.json()["code"]) == (409, "other_call")
+            assert len((await _get(server, "/api/approvals"))["approvals"]) == 1
+            assert (await client.post(path, json=right)).status_code == 200
+            assert (await client.post(path, json=right)).status_code == 404
+        answers = [each.message async for each in server.ledger.read(waiting["thread_id"]) if "ada" in each.message.policy]
+        assert len(answers) == 1
+
+
+async def test_a_parked_call_is_settled_with_exactly_one_outcome(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        assert await _get(server, "/api/parked") == {"parked": []}
+        await say(server.ledger, "a", "1")
+        for body in ({}, {"result": 1, "error": "x"}, {"retry": False}, {"error": None}, {"outcome": 1}):
+            assert (await server.client.post("/api/parked/a/none", json=body)).status_code == 422, body
+        for body in ({"result": None}, {"error": "x"}, {"retry": True}):
+            answer = await server.client.post("/api/parked/a/none", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_waiting"), body
+
+
+# ---------------------------------------------------------------- the document
+
+
+async def test_the_document_describes_every_endpoint_and_what_it_returns(tmp_path: Path) -> None:
+    """OpenAPI is written from the classes of the values: an answer has exactly the fields that it says."""
+    async with served(tmp_path) as server:
+        await say(server.ledger, "a", "1")
+        document = await _get(server, "/api/openapi.json")
+        described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        assert described == {(each.method, each.path) for each in ALL}
+        for endpoint in ENDPOINTS:
+            if endpoint.method != "GET" or endpoint.returns is Lines:
+                continue
+            path = endpoint.path.replace("{thread_id}", "a").replace("{other}", "a")
+            answer = await _get(server, path, **({"q": "1"} if path.endswith("search") else {}))
+            TypeAdapter(endpoint.returns).validate_python(answer, extra="forbid")
+
+
+async def test_a_caller_that_goes_away_does_not_stop_its_thread(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        with pytest.raises(httpx2.TimeoutException):
+            await server.client.post("/api/threads", json={"question": "What is 2 + 2?", "thread_id": "sum"}, timeout=0.001)
+        async for each in server.ledger.tail():
+            if each.record.message.thread_id == "sum":
+                break
+        await _until(server, "sum", "completed")
