@@ -44,7 +44,7 @@ async def _next(server: Served, count: int, query: str = "", **headers: str) -> 
 async def _streams(server: Served, count: int) -> None:
     """Wait until the server has so many streams."""
     async with asyncio.timeout(10):
-        while (await server.client.get("/api/health")).json()["streams"] != count:
+        while (await server.client.get("/api/health")).json()["streams"] != count:  # noqa: ASYNC110 (over HTTP)
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.05)  # the stream is counted just before it begins
 

@@ -67,10 +67,27 @@ async def stream(
                 await _write(send, piece, limits)
         await _write(send, b"", limits, is_last=True)
     except _Cut:
-        _abort(scope)
+        abort(scope)
     finally:
         ends.cancel()
         await asyncio.gather(ends, return_exceptions=True)
+
+
+async def write_lines(
+    lines: AsyncIterator[bytes], kind: str, limits: ServerLimits, http: tuple[Request, Receive, Send]
+) -> None:
+    """Write an answer line by line. The first line is there before the answer begins, so that an error is a plain answer."""
+    scope, _, send = http
+    async with aclosing(cast("AsyncGenerator[bytes, None]", lines)) as coming:
+        first = await anext(coming, b"")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+        try:
+            await _write(send, first, limits)
+            async for line in coming:
+                await _write(send, line, limits)
+            await _write(send, b"", limits, is_last=True)
+        except _Cut:
+            abort(scope)
 
 
 async def _pieces(
@@ -150,8 +167,8 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _abort(scope: Request) -> None:
+def abort(scope: Request) -> None:
     """End a connection at once; see `_serving.Connection`."""
-    abort: Callable[[], None] | None = scope.get("state", {}).get("abort")
-    if abort is not None:
-        abort()
+    end: Callable[[], None] | None = scope.get("state", {}).get("abort")
+    if end is not None:
+        end()

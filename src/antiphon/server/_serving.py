@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import uvicorn
 from pydantic import ValidationError
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -90,10 +90,11 @@ class App:
 
         try:
             response = await self._answered(scope, receive, noting, headers)
-        except Exception as exc:
-            if started:  # in the middle of an answer nothing can be said any more
+        except Exception as exc:  # noqa: BLE001 (every error is an answer)
+            if started:  # in the middle of an answer nothing can be said any more; the reader sees that it was cut
                 _log.warning("an answer was cut: %s", type(exc).__name__)
-                raise
+                _events.abort(scope)
+                return
             response = _response_of(exc)
         if response is not None:
             await response(scope, receive, noting)
@@ -111,7 +112,11 @@ class App:
                 after = await _events.start(ask)
                 await _events.stream(ask, after, self._limits, self.stopping, (scope, receive, send))
             return None
-        return _response(await endpoint.handler(ask), endpoint)
+        value = await endpoint.handler(ask)
+        if isinstance(value, Lines):
+            await _events.write_lines(value.lines, value.kind, self._limits, (scope, receive, send))
+            return None
+        return _response(value, endpoint)
 
     async def _session(self, receive: Receive) -> Response:
         given = v.NewSession.model_validate(await self._body(receive, _MOST_LOGIN))
@@ -214,8 +219,6 @@ def _query(text: bytes) -> dict[str, str]:
 
 
 def _response(value: Any, endpoint: Endpoint) -> Response:
-    if isinstance(value, Lines):
-        return StreamingResponse(value.lines, endpoint.status, media_type=value.kind)
     if isinstance(value, WithHeaders):
         return Response(to_json(value.value), endpoint.status, value.headers, "application/json")
     if isinstance(value, str):

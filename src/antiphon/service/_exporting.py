@@ -135,6 +135,8 @@ async def _decisions(
 def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportForm, hear: HearLosses | None) -> Any:
     try:
         encoded = encode(Conversation(messages), form.dialect, as_policy=form.as_policy)
+    except LookupError as exc:
+        raise EncodeError(str(exc.args[0]), dialect=form.dialect, where=thread.thread_id) from exc
     except DialectError as exc:
         where = ": ".join(filter(None, (thread.thread_id, exc.where)))
         raise EncodeError(exc.reason, dialect=exc.dialect, where=where) from exc
