@@ -1,6 +1,7 @@
 """Chains for the tests: a model that notes when it is asked, a little to know, and a thread cut off at any of its rows."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import response_type_of
 
 __all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "known", "run", "said_in", "types_of"]
+
+_PIECE = re.compile(r"(?s).{1,9}")
 
 QUESTION = "How hot is green tea steeped?"
 TEA = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Coffee\n\nCoffee is brewed at 93 degrees."
@@ -44,6 +47,10 @@ class Witness:
     most: int = 0
     on_request: Callable[[str], Awaitable[None]] | None = None
     """Awaited while a request is under way."""
+    text: str = ""
+    """What the model says, if it is always the same."""
+    judged: dict[str, list[Any]] = field(default_factory=dict)
+    """By phase, the typed outputs that the model gives, one after the other, the last one from then on; without one, text."""
 
 
 class Teller(FunctionModel):
@@ -75,7 +82,11 @@ class Teller(FunctionModel):
             return ModelResponse(
                 [ToolCallPart("knowledge_base", {"query": _question(messages)}, tool_call_id=f"call-{len(witness.asked)}")]
             )
-        return ModelResponse([TextPart(f"the {phase} phase says so")])
+        if info.output_tools and (given := witness.judged.get(phase)):
+            output = given.pop(0) if len(given) > 1 else given[0]
+            called = f"output-{len(witness.asked)}"
+            return ModelResponse([ToolCallPart(info.output_tools[0].name, output, tool_call_id=called)])
+        return ModelResponse([TextPart(witness.text or f"the {phase} phase says so")])
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
         for index, part in enumerate((await self._answer(messages, info)).parts):
@@ -83,7 +94,10 @@ class Teller(FunctionModel):
                 for word in part.content.split(" "):
                     yield f"{word} "
             elif isinstance(part, ToolCallPart):
-                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
+                name: str | None = part.tool_name
+                for piece in _PIECE.findall(part.args_as_json_str()):
+                    yield {index: DeltaToolCall(name, piece, tool_call_id=part.tool_call_id)}
+                    name = None
 
 
 def _phase(info: AgentInfo) -> str:

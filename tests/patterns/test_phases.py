@@ -220,10 +220,10 @@ async def test_what_one_thread_observed_later_threads_of_the_same_user_find() ->
         assert await Observations(ledger).in_thread(first.thread_id) == (found,)
         assert await Observations(ledger).search("green tea", user_id="bob") == ()
         second = await chain.run("Is green tea steeped longer than that?", user_id="ada")
-        sources = [each["source"] for each in second.outputs["experience"]["citations"]]
-        assert f"observed in {first.thread_id}" in sources
+        found_again = [each["from"] for each in second.outputs["experience"]["observations"]]
+        assert found_again == [f"observed in {first.thread_id}"]
         third = await chain.run("Is green tea steeped longer than that?", user_id="bob")
-        assert "observed" not in str(third.outputs["experience"]["citations"])
+        assert "observed" not in str(third.outputs["experience"])
 
 
 # ---------------------------------------------------------------- context operations
@@ -373,7 +373,7 @@ async def test_a_context_begins_with_the_prompt_of_its_phase_and_records_its_ver
             assert (first["role"], first["content"]) == ("system", prompt_of(phase).text)
             assert first["content"].startswith(f"You are the {phase} phase")
             metadata = prepared["context"]["metadata"]
-            assert (metadata["prompt"], metadata["user_id"], metadata["session_id"]) == (f"{phase}@1", "ada", "s-1")
+            assert (metadata["prompt"], metadata["user_id"], metadata["session_id"]) == (f"{phase}@2", "ada", "s-1")
 
 
 def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
 
     assert (config.max_cycles, config.agent("action").tools, config.agent("yield").tools) == (2, ("calculator",), ())
     assert config.agent("action") == AgentConfig(
-        model="scripted", max_tokens=400, temperature=0.1, tools=("calculator",), system_prompt=prompt_of("action").text
+        model="scripted", max_tokens=800, temperature=0.1, tools=("calculator",), system_prompt=prompt_of("action").text
     )
     path.write_text("max_cycle = 2\n")
     with pytest.raises(ChainConfigError, match="max_cycle: there is no key 'max_cycle'; is it 'max_cycles'"):

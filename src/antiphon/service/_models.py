@@ -143,7 +143,13 @@ def for_small_model(ledger: Ledger) -> dict[str, Any]:
 
     action = AgentConfig(tools=("calculator", "knowledge_base"), max_tokens=2 * _FEW_TOKENS)
     config = ChainConfig(
-        max_tokens=_FEW_TOKENS, found=3, drafts=False, fallback="scripted", attempts=1, phases={"action": action}
+        outputs="text",  # it cannot judge
+        max_tokens=_FEW_TOKENS,
+        found=3,
+        drafts=False,
+        fallback="scripted",
+        attempts=1,
+        phases={"action": action},
     )
     return {"config": config, "tools": [_calculator(), _knowledge_base(ledger)]}
 

@@ -81,7 +81,8 @@ class Hearing(FunctionModel):
             return ModelResponse([TextPart("The Tagus.")])
         tool = info.output_tools[0]
         plan = {"phases": [{"name": "All", "worker": "helper", "goals": "Answer."}]}
-        given = plan if "phases" in tool.parameters_json_schema["properties"] else {"summary": "The Tagus."}
+        said = dict.fromkeys(tool.parameters_json_schema["required"], "The Tagus.")
+        given = plan if "phases" in tool.parameters_json_schema["properties"] else said
         return ModelResponse([ToolCallPart(tool.name, given, tool_call_id=f"out-{len(self.told)}")])
 
 

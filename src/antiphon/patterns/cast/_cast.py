@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
@@ -22,12 +22,14 @@ from pydantic_ai.messages import (
     TextPart,
     TextPartDelta,
     ToolCallPart,
+    ToolCallPartDelta,
 )
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
 from pydantic_ai.usage import UsageLimits
+from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, override
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
@@ -311,6 +313,7 @@ class Cast:
         instructions: str | None = None,
         requests: int | None = None,
         hear: Hear | None = None,
+        spoken: str | None = None,
         known_as: str | None = None,
     ) -> Answer[OutputT]:
         """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI.
@@ -318,7 +321,7 @@ class Cast:
         `agent` is a name, or a spec, for patterns that record how an agent was configured. `toolset` are tools of this agent
         alone, besides those that it was granted; always pass the same ones. `instructions` follow those of its `AgentSpec`,
         for this request only; `requests` limits the model requests. `hear` is called with the words of the answer while they
-        arrive. `known_as` is the agent's name in errors.
+        arrive: of a structured output, with those of the field `spoken`. `known_as` is the agent's name in errors.
 
         Raises:
             CastError: there is no such agent, or it exists and is given tools of its own.
@@ -334,7 +337,8 @@ class Cast:
             raise CastError(
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
-        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": hear}
+        heard = None if hear is None else Words(hear, spoken)
+        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": heard}
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:
@@ -347,7 +351,7 @@ class Cast:
         return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
 
     async def _run_existing(
-        self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Hear | None, **given: Any
+        self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Words | None, **given: Any
     ) -> AgentRunResult[Any]:
         """Run an agent that exists; `deps` is what hears its words, as for the agents that the cast makes."""
         agent = cast("AbstractAgent[Any, Any]", spec.agent)
@@ -427,24 +431,73 @@ def _has_durability(agent: AbstractAgent[Any, Any]) -> bool:
 
 
 async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
-    """Pass the words of a model to the `hear` of the run, which is its dependency, while they arrive."""
-    await _telling(cast("Hear", context.deps))(context, events)
+    """Pass the words of a model to the listener of the run, which is its dependency, while they arrive."""
+    await _telling(cast("Words", context.deps))(context, events)
 
 
-def _telling(hear: Hear) -> EventStreamHandler[Any]:
-    """Return a handler that passes the words of a model to `hear` while they arrive."""
+def _telling(words: Words) -> EventStreamHandler[Any]:
+    """Return a handler that passes the words of a model to a listener while they arrive."""
 
     async def tell(context: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
-        await _pass_words(hear, events)
+        await words.follow(events)
 
     return tell
 
 
-async def _pass_words(hear: Hear, events: AsyncIterable[AgentStreamEvent]) -> None:
-    async for event in events:
-        match event:
-            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                if text:
-                    hear(text)
-            case _:
-                pass
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The listener of an answer: it hears text, and of JSON the field `spoken`."""
+
+    hear: Hear
+    spoken: str | None = None
+
+    async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
+        """Pass on the words of one response of a model."""
+        parts: dict[int, SpokenText] = {}
+        async for event in events:
+            match event:
+                case PartStartEvent(part=TextPart(content=piece)):
+                    parts[event.index] = SpokenText(self.hear, self.spoken)
+                case PartStartEvent(part=ToolCallPart(args=piece, tool_name=name)) if self._is_output(name):
+                    parts[event.index] = SpokenText(self.hear, self.spoken)
+                case PartDeltaEvent(delta=TextPartDelta(content_delta=piece) | ToolCallPartDelta(args_delta=piece)):
+                    pass
+                case _:
+                    continue
+            if piece and event.index in parts:
+                parts[event.index].take(to_json(piece).decode() if isinstance(piece, dict) else piece)
+
+    def _is_output(self, tool: str) -> bool:
+        return self.spoken is not None and tool.startswith(_OUTPUT_TOOL)
+
+
+_OUTPUT_TOOL: Final = "final_result"
+"""What the names of output tools begin with."""
+
+
+class SpokenText:
+    """Passes on text that arrives in pieces. Of a JSON object, it passes on one field of text."""
+
+    def __init__(self, hear: Hear, field: str | None = None) -> None:
+        self._hear, self._field = hear, field
+        self._read, self._said = "", 0
+
+    def take(self, piece: str) -> None:
+        """Take the next piece."""
+        self._read += piece
+        found = self._spoken()
+        if len(found) > self._said:
+            self._hear(found[self._said :])
+            self._said = len(found)
+
+    def _spoken(self) -> str:
+        """Return what can be passed on so far."""
+        begun = self._read.lstrip()
+        if self._field is None or not begun.startswith("{"):
+            return self._read if begun else ""
+        try:
+            value: Any = from_json(self._read, allow_partial="trailing-strings")
+        except ValueError:
+            return ""  # it is cut within an escape, or is no JSON
+        found = value.get(self._field)
+        return found if isinstance(found, str) else ""

@@ -14,17 +14,17 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
-from pydantic_ai.run import AgentRunResult
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
-from antiphon.patterns.cast import RESTS, Hear, left_open, model_messages, read_history, untrusted_source, user_content
+from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, untrusted_source, user_content
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
 from antiphon.patterns.postchain._retrieval import brief
 from antiphon.runtime import Actor, Context, Supervisor, handles
@@ -40,7 +40,7 @@ class SupervisorActor(Supervisor):
 
 
 _SAID, _SHOWN = 0.5, 0.8
-"""The confidence of an answer by a model alone, and of one with a tool result."""
+"""The confidence of an answer in text to a direct request: by a model alone, and with a tool result."""
 _CALLS = 100
 """How many tool calls are passed on; the ledger has all of them."""
 
@@ -114,7 +114,7 @@ class AgentManagerActor(Actor):
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
-        chain, prompt = self._chain, _prompt(input, about)
+        chain, prompt, form = self._chain, _prompt(input, about), _form(phase, config, input, about)
         history, request = await self._handed_over(about, context.thread_id)
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
@@ -124,10 +124,11 @@ class AgentManagerActor(Actor):
                     for message in (*history, *request):
                         taint.mark(untrusted_source(message))
                     told = [prompt, *_attached(request)] if request else prompt
-                    answer = await chain.cast.ask_phase(phase, config, told, hear, history=model_messages(history, phase))
+                    before = model_messages(history, phase)
+                    answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=before)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
-        return _result(answer.run, answer.model, taint.untrusted)
+        return _result(answer, form, taint.untrusted)
 
     async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
         """Return the history from outside, and the request if it is more than text."""
@@ -211,33 +212,50 @@ def _attached(request: Iterable[Message]) -> list[UserContent]:
     return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 
-def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> protocol.AgentResult:
-    messages = run.new_messages()
+def _form(
+    phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
+) -> FormRequest | None:
+    """Return what an agent is asked for; None: text. Only a phase records that its agent gives a typed output."""
+    if about is None or config.model_extra.get("outputs") != TYPED:
+        return None
+    places: Any = thaw(about.model_extra.get("sources") or ())
+    return FormRequest(phase, ToldSources.read(input, places))
+
+
+def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None) -> protocol.AgentResult:
+    messages = answer.run.new_messages()
     calls = _calls(messages)
-    used = run.usage
+    used = answer.run.usage
     extra: dict[str, Any] = {
         "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
-        or model
+        or answer.model
         or "",
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
     }
     if untrusted is not None:
         extra["untrusted"] = untrusted
-    is_shown = any("result" in call for call in calls)
     called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
-    return protocol.AgentResult(response=cut(run.output), confidence=_SHOWN if is_shown else _SAID, tool_calls=called, **extra)
+    if form is not None:
+        text, more = recorded(form.phase, answer.output, form)
+        confidence = more.get("judgement", {}).get("confidence")  # without one, the phase decides
+        return protocol.AgentResult(response=cut(text), confidence=confidence, tool_calls=called, **extra, **more)
+    confidence = _SHOWN if any("result" in call for call in calls) else _SAID
+    return protocol.AgentResult(response=cut(answer.output), confidence=confidence, tool_calls=called, **extra)
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     """Return the tool calls in order, each with its result; a refused or failed call has none.
 
-    A model may use an id again in a later answer: a result belongs to the latest call of its id.
+    A model may use an id again in a later answer: a result belongs to the latest call of its id. The call by which a model
+    gives its output is no tool call.
     """
     calls: list[dict[str, Any]] = []
     waiting: dict[str, dict[str, Any]] = {}
     for part in (part for message in messages for part in message.parts):
         if isinstance(part, ToolCallPart):
+            if part.tool_name == OUTPUT_TOOL:
+                continue
             arguments = cut_values(part.args_as_dict())
             waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
             calls.append(waiting[part.tool_call_id])

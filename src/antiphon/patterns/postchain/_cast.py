@@ -34,6 +34,7 @@ from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, Ungua
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
+from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, FormChecks, FormRequest, asking_for_form
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
@@ -90,7 +91,9 @@ class ChainCast(Cast):
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
-        super().__init__(ledger, **own)
+        super().__init__(ledger, capabilities=(FormChecks(),), **own)
+        self._forms: dict[str | None, bool] = {}
+        """By the name of a model, whether it can give a typed output."""
 
     @override
     def tools_of(self, spec: AgentSpec) -> AgentTools:
@@ -103,9 +106,10 @@ class ChainCast(Cast):
         prompt: str | Sequence[UserContent],
         hear: Hear | None,
         *,
+        form: FormRequest | None = None,
         history: Sequence[ModelMessage] = (),
-    ) -> Answer[str]:
-        """Ask the agent of a phase, with the configuration `config`.
+    ) -> Answer[Any]:
+        """Ask the agent of a phase, with the configuration `config`; for a typed output if there is a `form`.
 
         Raises:
             UnguardedToolError: a toolkit that this program does not have guards its tools.
@@ -123,7 +127,23 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
+        output, spoken = (str, None) if form is None else (FORMS[phase], SPOKEN[phase])
+        more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
+        with asking_for_form(form):
+            return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
+
+    def gives_forms(self, config: AgentConfig) -> bool:
+        """Whether an agent with a configuration is asked for a typed output: unless the chain or the model wants text."""
+        if self._config.outputs == "text":
+            return False
+        if config.model not in self._forms:
+            try:
+                profile = self.model(config.model).profile
+            except (AntiphonError, ModuleNotFoundError, ValueError):
+                return True  # the model cannot be loaded: asking it says why
+            known = ("supports_json_schema_output", "supports_json_object_output")
+            self._forms[config.model] = profile.get("supports_tools", True) or any(profile.get(each, False) for each in known)
+        return self._forms[config.model]
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
         """Return the current configuration of a phase's agent. One that another host has changed is seen after `_FRESH`."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
@@ -120,9 +120,11 @@ class ChainConfig(BaseModel):
     fallback: str | None = None
     """The model to ask when the first one fails."""
     temperature: float | None = Field(default=None, ge=0)
-    max_tokens: int = Field(default=400, ge=1)
-    """The maximum length of one answer."""
+    max_tokens: int = Field(default=800, ge=1)
+    """The maximum length of one answer; a typed output that is cut off is no output."""
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
+    outputs: Literal["typed", "text"] = "typed"
+    """Whether agents are asked for typed outputs, in which they judge; with text, code decides."""
 
     max_cycles: int = Field(default=1, ge=1)
     """How often a turn may go through the phases: with 1, the last phase always answers."""

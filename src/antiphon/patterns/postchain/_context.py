@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -162,6 +162,8 @@ def _is_protected(item: Item, operation: ContextOperation) -> bool:
     return item.source == "user" and isinstance(operation, Prune | Transform) and not operation.consent
 
 
+_SAID: Final = ("user", "agent", "observation", "memory")
+"""Where items come from that are no sources: from a user, an agent, or an earlier thread."""
 _SHORTEST_DRAFT = 100
 """Characters below which a draft is not worth telling."""
 _BEHIND = 0.7
@@ -190,6 +192,15 @@ class PhaseWork:
     outside: dict[str, Any] | None = None
     """Where the history that began elsewhere is; see `ThreadLife.outside`."""
 
+    goals: tuple[str, ...] = ()
+    """What the intention phase has found that the user wants."""
+    missing: str | None = None
+    """What the agent of the experience phase has said that no source has."""
+    search_for: str | None = None
+    """What the last cycle has said to search for."""
+    is_typed: bool = False
+    """Whether the agent of this phase gives a typed output, as the thread records it; see `_outputs.py`."""
+
     @classmethod
     def of(cls, request: ProcessPhase) -> PhaseWork:
         """Read a request; only the fields of the protocol are required."""
@@ -210,13 +221,25 @@ class PhaseWork:
             seen=tuple(extra.get("seen", ())),
             untrusted=extra.get("untrusted"),
             outside=extra.get("outside"),
+            goals=tuple(extra.get("goals", ())),
+            missing=extra.get("missing"),
+            search_for=extra.get("search_for"),
         )
 
     @property
     def sources(self) -> tuple[Item, ...]:
-        """What can be cited, the most relevant first."""
-        found = [item for item in self.context if item.source not in ("user", "agent")]
+        """What can be cited, the most relevant first: documents and results of tools, not what was said before.
+
+        Threads of before typed outputs go on with what was said before among their sources: their prompts are recorded.
+        """
+        left_out = _SAID if self.is_typed else _SAID[:2]
+        found = [item for item in self.context if item.source not in left_out]
         return tuple(sorted(found, key=lambda item: -item.priority))
+
+    @property
+    def remembered(self) -> tuple[Item, ...]:
+        """What was observed or said before: it is told apart from the sources, and never cited."""
+        return tuple(item for item in self.context if item.source in _SAID[2:])
 
     @property
     def found(self) -> tuple[Item, ...]:
@@ -235,7 +258,7 @@ class PhaseWork:
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
     def prompt(self, *, room: int, draft: bool = False) -> str:
-        """Return the question with what is known, for a model; `draft`: with what the phase before has said.
+        """Return the question with what is known, for a model that gives text; `draft`: with what the phase before has said.
 
         The question comes first and whole: a small model repeats what it has read last. The rest has `room` characters: the
         best sources, then as much of the draft as there is room for.
@@ -257,6 +280,78 @@ class PhaseWork:
                 break
             text += line
         return text if "\n" in text else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The prompt of an agent with a typed output, and where its numbered sources are."""
+
+    text: str
+    places: tuple[tuple[str, int, int], ...] = ()
+    """In the order of the numbers: the id of a source, and where in the prompt its text begins and ends."""
+
+
+def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> Told:
+    """Return the prompt of an agent with a typed output.
+
+    The question comes first and whole. The rest has `room` characters, the most important first: the goals, all sources by
+    number, what was observed before, what is missing, and as much of the last answer as there is room for. An answer that its
+    own agent doubts is not passed on.
+    """
+    prompt = _Prompt(work.question, len(work.question) + room)
+    if work.goals:
+        prompt.add("".join(("\n\nGoals:", *(f"\n- {goal}" for goal in work.goals))))
+    prompt.add_sources(work.sources)
+    if with_remembered:
+        prompt.add_remembered(work.remembered)
+    if work.missing:
+        prompt.add(f"\n\nMissing so far: {work.missing}")
+    if draft and work.previous is not None and prompt.room > _SHORTEST_DRAFT and not _is_doubted(work.previous):
+        prompt.add(f"\n\nSo far: {work.previous.response}"[: prompt.room])
+    return Told(prompt.text, tuple(prompt.places))
+
+
+class _Prompt:
+    """A prompt that grows, within a number of characters."""
+
+    def __init__(self, text: str, most: int) -> None:
+        self.text = text
+        self.places: list[tuple[str, int, int]] = []
+        self._most = most
+
+    @property
+    def room(self) -> int:
+        return self._most - len(self.text)
+
+    def add(self, section: str) -> bool:
+        """Add a section, if there is room for all of it."""
+        is_room = len(section) <= self.room
+        if is_room:
+            self.text += section
+        return is_room
+
+    def add_sources(self, items: Iterable[Item]) -> None:
+        for number, item in enumerate(items, 1):
+            heading = "" if self.places else "\n\nSources:"
+            if not self.add(f"{heading}\n[{number}] {item.title}: {item.text}"):
+                break
+            self.places.append((item.id, len(self.text) - len(item.text), len(self.text)))
+
+    def add_remembered(self, items: Iterable[Item]) -> None:
+        heading = "\n\nObserved before; this is no source:"
+        for item in items:
+            if not self.add(f"{heading}\n- {item.text}"):
+                break
+            heading = ""
+
+
+def _is_doubted(output: PhaseOutput) -> bool:
+    """Whether an agent itself has said that its answer is probably wrong."""
+    return output.model_extra.get("by") == "agent" and output.confidence is not None and output.confidence < DOUBTED
+
+
+DOUBTED: Final = 0.3
+"""Below this confidence, an answer is not passed on to the next agent."""
 
 
 def items_to(context: ChainContext) -> list[dict[str, Any]]:

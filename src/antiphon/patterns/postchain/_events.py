@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from antiphon import protocol
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.runtime.extending import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
@@ -185,6 +186,8 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
 
 
 def _tool(thread_id: str, payload: Any, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:
+    if isinstance(payload, OptionCallPayload | OptionResultPayload) and payload.option_name == OUTPUT_TOOL:
+        return None  # this is how an agent answers
     if isinstance(payload, OptionCallPayload):
         return ChainEvent(thread_id, "tool_called", phase, payload.option_name, _object(payload.arguments), seq)
     if isinstance(payload, OptionResultPayload):

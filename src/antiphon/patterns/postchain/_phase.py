@@ -6,6 +6,7 @@ An error is an answer (PHASE_PROCESSING_ERROR), not a failure of the actor, whic
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from antiphon import protocol
@@ -15,14 +16,15 @@ from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, 
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import prompt_of
-from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, operations_to
+from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, Told, operations_to, told
+from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
 from antiphon.runtime import Actor, Context, handles
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
-_USED = ("model", "input_tokens", "output_tokens", "untrusted")
+_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped")
 """The fields of an agent's answer that are passed on besides its text."""
 
 
@@ -43,8 +45,12 @@ class PhaseActor(Actor):
         return work
 
     def prompt(self, work: PhaseWork) -> str:
-        """Return the prompt of the agent."""
+        """Return the prompt of an agent that gives text. Threads record it: a change would be another request."""
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
+
+    def told(self, work: PhaseWork) -> Told:
+        """Return the prompt of an agent with a typed output, with its numbered sources."""
+        return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     async def conclude(
         self, work: PhaseWork, said: protocol.AgentResult, context: Context
@@ -97,6 +103,10 @@ class PhaseActor(Actor):
         )
         prepared = (await context.work_out(prepare, key="prepare")).context
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
+        work = replace(work, is_typed=given["agent"].get("outputs") == TYPED)  # as recorded: an earlier commit had text only
+        prompt = self.told(work) if work.is_typed else Told(self.prompt(work))
+        if prompt.places:
+            given["sources"] = [list(place) for place in prompt.places]
         if work.history:
             given["history"] = [turn.model_dump(mode="json") for turn in work.history]
         if work.untrusted is not None:
@@ -104,7 +114,7 @@ class PhaseActor(Actor):
         if work.outside is not None:
             given["outside"] = work.outside
         about = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
-        request = protocol.ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
+        request = protocol.ProcessWithAgent(input=prompt.text, context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
         output, operations = await self.conclude(work, said.result, context)
         told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
@@ -120,7 +130,11 @@ class PhaseActor(Actor):
         """Make the context of an agent: the phase's prompt and the conversation; and record the agent's configuration."""
         config = await self.chain.cast.agent_config(self.phase)
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
-        metadata |= {"agent": config.model_dump(mode="json", exclude_unset=True), "prompt": prompt_of(self.phase).name}
+        agent = config.model_dump(mode="json", exclude_unset=True)
+        agent.pop("outputs", None)
+        if self.chain.cast.gives_forms(config):
+            agent["outputs"] = TYPED
+        metadata |= {"agent": agent, "prompt": prompt_of(self.phase).name}
         system = protocol.ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
         prepared = protocol.PreparedContext(
             messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata

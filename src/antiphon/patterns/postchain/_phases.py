@@ -1,15 +1,19 @@
 """The six phases, and the rules by which the last one answers or continues with another phase.
 
 - action answers at once, with its tools. It leaves the user's words as they are.
-- experience finds sources, in documents and in earlier observations, and cites them by id.
+- experience finds sources in documents, and beside them what earlier threads have observed.
 - intention names the goals, and scores each source against them.
 - observation records what later threads should find: the topics, and the sources that belong to them.
 - understanding prunes irrelevant sources and shortens the rest to make room, but never a user's words.
 - yield writes the answer with its citations, or names the phase to continue with.
 
+The agent of a phase judges, in its typed output (`_outputs.py`). Where it does not, arithmetic over words decides
+(`_retrieval.py`). `by` in the output of a phase says which: `agent` or `code`.
+
 A turn ends after `max_cycles`; when it is confident enough; when another cycle has changed the confidence too little; and when
-it would repeat itself without new sources. If the agent of the last phase has the tool `go_on_with`, it may name any phase:
-that counts before the rules that choose one, and after those that bound it. The rules use no clock, no model and no ledger.
+it would repeat itself without new sources. The agent of the last phase may name any phase to go on with: that counts before
+the rules that choose one, and after those that bound it. A further cycle searches for what the last one has missed. The rules
+use no clock, no model and no ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from antiphon.agents import ledger_run
-from antiphon.messages import Json, thaw
+from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._config import MENTIONED, ChainConfig
 from antiphon.patterns.postchain._context import (
@@ -35,7 +39,21 @@ from antiphon.patterns.postchain._context import (
     Prioritize,
     Prune,
     Tag,
+    Told,
     Transform,
+    told,
+)
+from antiphon.patterns.postchain._outputs import (
+    ActionOutput,
+    By,
+    ExperienceOutput,
+    IntentionOutput,
+    ObservationOutput,
+    UnderstandingOutput,
+    YieldOutput,
+    judgement,
+    marked,
+    without_marks,
 )
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._retrieval import (
@@ -44,9 +62,11 @@ from antiphon.patterns.postchain._retrieval import (
     entities_in,
     find_knowledge,
     goals_in,
+    items_given,
     observation_message,
     quote_of,
     relevance,
+    significant,
 )
 from antiphon.protocol import PHASES, AgentResult, Phase, PhaseOutput, ToolCall
 from antiphon.runtime import Context
@@ -62,12 +82,32 @@ class ActionPhaseActor(PhaseActor):
         return work.question
 
     @override
+    def told(self, work: PhaseWork) -> Told:
+        return Told(work.question)
+
+    @override
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
+        judged = judgement(ActionOutput, self.phase, said)
+        by = by_agent(judged is not None and judged.confidence is not None)
+        confidence = said.confidence if said.confidence is not None else first_confidence(work.question, said)
         asked = Add(item=Item(id="user-1", source="user", title="user", text=work.question, priority=1.0))
-        answer = Add(item=Item(id="action", source="agent", title="first answer", text=said.response[:MENTIONED]))
-        return self.output(said.response, said.confidence or 0.0), [asked, answer]
+        answer = Item(id="action", source="agent", title="first answer", text=said.response[:MENTIONED])
+        if by == "agent":
+            answer = answer.model_copy(update={"priority": confidence})
+        return self.output(said.response, confidence, by=by), [asked, Add(item=answer)]
+
+
+def by_agent(is_judged: bool) -> By:
+    """Return who has decided."""
+    return "agent" if is_judged else "code"
+
+
+def first_confidence(question: str, said: AgentResult) -> float:
+    """Return how much of a question its first answer has to do with; more, if a tool has said it."""
+    given = max((relevance(question, item.text) for item in items_given(said.tool_calls, question)), default=0.0)
+    return max(given, relevance(question, said.response) * HEARSAY)
 
 
 class ExperiencePhaseActor(PhaseActor):
@@ -80,16 +120,17 @@ class ExperiencePhaseActor(PhaseActor):
         async def look(key: str) -> Json:
             return [item.model_dump(mode="json", exclude_defaults=True) for item in await self._found(work)]
 
-        found: list[Any] = await context.effect("retrieve", {"question": work.question}, look, effects="none")
+        asked: dict[str, Json] = {"question": work.question}
+        if work.search_for is not None:
+            asked["search_for"] = work.search_for
+        found: list[Any] = await context.effect("retrieve", asked, look, effects="none")
         return work.with_found(tuple(Item.model_validate(each) for each in found))
 
     async def _found(self, work: PhaseWork) -> list[Item]:
-        ledger, limit = self.chain.ledger, self.chain.config.found
+        ledger, limit, query = self.chain.ledger, self.chain.config.found, work.search_for or work.question
         if not limit:
             return []
-        observed = await Observations(ledger).search(
-            work.question, user_id=work.user_id, limit=limit, without_thread=work.thread_id
-        )
+        observed = await Observations(ledger).search(query, user_id=work.user_id, limit=limit, without_thread=work.thread_id)
         remembered = [
             Item(
                 id=each.id,
@@ -100,23 +141,42 @@ class ExperiencePhaseActor(PhaseActor):
             )
             for each in observed
         ]
-        known = await find_knowledge(ledger, work.question, limit)
+        known = await find_knowledge(ledger, query, limit)
         return sorted((*known, *remembered), key=lambda item: -item.priority)[:limit]
+
+    @override
+    def told(self, work: PhaseWork) -> Told:
+        config = self.chain.config
+        return told(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
 
     @override
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        sources = work.found
-        operations: list[ContextOperation] = [Add(item=item) for item in sources]
+        judged = judgement(ExperienceOutput, self.phase, said)
+        sources, used = work.found, () if judged is None else judged.used
+        remembered = work.remembered if work.is_typed else ()
+        operations: list[ContextOperation] = [Add(item=item) for item in (*sources, *remembered)]
         operations += [Tag(target=item.id, tags=("retrieved",)) for item in sources]
+        operations += [Tag(target=name, tags=(USED,)) for name in used if name in work.context.items]
         best = max((item.priority for item in sources), default=0.0)
-        citations = [{"id": item.id, "source": item.title, "relevance": item.priority} for item in sources]
-        return self.output(said.response, best, citations=citations), operations
+        more: dict[str, Any] = {
+            "citations": [{"id": item.id, "source": item.title, "relevance": item.priority} for item in sources],
+            "by": by_agent(bool(used) or (judged is not None and bool(judged.missing))),
+        }
+        if used:
+            more["used"] = list(used)
+        if judged is not None and judged.missing:
+            more["missing"] = judged.missing
+        if remembered:
+            more["observations"] = [{"id": item.id, "from": item.title} for item in remembered]
+        return self.output(said.response, best, **more), operations
 
 
 ALIGNED, NOISE = 0.7, 0.3
 """From where on a source is what was looked for; below which it is beside the point."""
+USED = "used"
+"""The tag of a source that the agent of the experience phase relies on: code does not take it for noise."""
 
 
 class IntentionPhaseActor(PhaseActor):
@@ -128,21 +188,33 @@ class IntentionPhaseActor(PhaseActor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        goals = goals_in(work.question)
-        scores = {item.id: _score(goals, item) for item in work.found}
+        judged = judgement(IntentionOutput, self.phase, said)
+        goals = (() if judged is None else _goals(judged)) or goals_in(work.question)
+        given = {} if judged is None else {each.source: each for each in judged.scores}
+        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item) for item in work.found}
+        reasons = {name: given[name].reason for name in scores if name in given and given[name].reason}
+        default = f"has to do with: {goals[0][:120]}"
         operations: list[ContextOperation] = [
-            Prioritize(target=name, priority=score, reason=f"has to do with: {goals[0][:120]}")
-            for name, score in scores.items()
+            Prioritize(target=name, priority=score, reason=reasons.get(name, default)) for name, score in scores.items()
         ]
         operations += [Tag(target=name, tags=("aligned",)) for name, score in scores.items() if score >= ALIGNED]
         operations += [Tag(target=name, tags=("low_relevance",)) for name, score in scores.items() if score < NOISE]
         confidence = max(scores.values(), default=said.confidence or 0.0)
-        return self.output(said.response, confidence, goals=list(goals), scores=scores), operations
+        more: dict[str, Any] = {"goals": list(goals), "scores": scores, "by": by_agent(bool(judged and _goals(judged)))}
+        if given:
+            more |= {"by": "agent", "reasons": reasons, "by_code": [name for name in scores if name not in given]}
+        return self.output(said.response, confidence, **more), operations
+
+
+def _goals(judged: IntentionOutput) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(goal.strip() for goal in judged.goals if goal.strip()))
 
 
 def _score(goals: tuple[str, ...], item: Item) -> float:
     """Return how much an item has to do with the goal that it serves best."""
     best = max(relevance(goal, item.text) for goal in goals)
+    if USED in item.tags:
+        return max(best, NOISE)
     return round(best * HEARSAY, 3) if item.source == "observation" else best
 
 
@@ -160,20 +232,32 @@ class ObservationPhaseActor(PhaseActor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        asked = next((item.id for item in work.context if item.source == "user"), "user")
-        links = tuple(
-            Link(target=asked, linked_to=item.id, relationship="is answered by", strength=item.priority)
-            for item in work.sources
-            if item.priority >= _STRONG
-        )
-        entities = entities_in("\n".join((work.question, *(item.text for item in work.cited))), _ENTITIES)
+        judged = judgement(ObservationOutput, self.phase, said)
+        links = self._links(work, judged)
+        named = () if judged is None else tuple(dict.fromkeys(name.strip() for name in judged.entities if name.strip()))
+        entities = named or entities_in("\n".join((work.question, *(item.text for item in work.cited))), _ENTITIES)
+        is_judged = judged is not None and bool(judged.links or named)
         async with ledger_run(context) as run:
-            note = observation_message(context.address, work.user_id, work.question, entities, links)
+            notes = said.response[:MENTIONED] if is_judged else ""
+            note = observation_message(context.address, work.user_id, work.question, entities, links, notes=notes)
             record = await run.note(note, key="observed")
         operations: list[ContextOperation] = [*links, *(Tag(target=link.linked_to, tags=("persist",)) for link in links)]
         confidence = max((link.strength for link in links), default=said.confidence or 0.0)
-        output = self.output(said.response, confidence, entities=list(entities), observation=record.message.id)
-        return output, operations
+        more: dict[str, Any] = {"entities": list(entities), "observation": record.message.id, "by": by_agent(is_judged)}
+        return self.output(said.response, confidence, **more), operations
+
+    def _links(self, work: PhaseWork, judged: ObservationOutput | None) -> tuple[Link, ...]:
+        """Return the links that are kept: those of the agent, or, if it has given none, those to relevant sources."""
+        asked = next((item.id for item in work.context if item.source == "user"), "user")
+        given = () if judged is None else judged.links
+        found = [(each.source, each.relationship, each.strength) for each in given]
+        if not found:
+            found = [(item.id, "is answered by", item.priority) for item in work.sources]
+        return tuple(
+            Link(target=asked, linked_to=name, relationship=relationship, strength=strength)
+            for name, relationship, strength in found
+            if strength >= _STRONG
+        )
 
 
 ROOM = 0.7
@@ -187,34 +271,54 @@ class UnderstandingPhaseActor(PhaseActor):
 
     @override
     def prompt(self, work: PhaseWork) -> str:
-        return super().prompt(replace(work, context=work.context.after(self._operations(work))))
+        return super().prompt(replace(work, context=work.context.after(self._operations(work, None))))
 
     @override
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        operations = self._operations(work)
+        judged = judgement(UnderstandingOutput, self.phase, said)
+        if judged is not None and not (judged.keep or judged.release):
+            judged = None
+        operations = self._operations(work, judged)
         kept = replace(work, context=work.context.after(operations))
         confidence = max((item.priority for item in kept.sources), default=said.confidence or 0.0)
-        released = [operation.target for operation in operations if isinstance(operation, Prune)]
-        output = self.output(said.response, confidence, retained=[item.id for item in kept.context], released=released)
-        return output, operations
+        more: dict[str, Any] = {
+            "retained": [item.id for item in kept.context],
+            "released": [operation.target for operation in operations if isinstance(operation, Prune)],
+            "by": by_agent(judged is not None),
+        }
+        if judged is not None:
+            more["reasons"] = {each.target: each.reason for each in operations if isinstance(each, Prune)}
+        return self.output(said.response, confidence, **more), operations
 
-    def _operations(self, work: PhaseWork) -> list[ContextOperation]:
-        return let_go(work.context, work.question, int(self.chain.config.context_limit * ROOM))
+    def _operations(self, work: PhaseWork, judged: UnderstandingOutput | None) -> list[ContextOperation]:
+        room = int(self.chain.config.context_limit * ROOM)
+        if judged is None:
+            return let_go(work.context, work.question, room)
+        reasons = {each.source: each.reason for each in judged.reasons}
+        released: list[ContextOperation] = [
+            Prune(target=name, reason=reasons.get(name) or "the agent has no need of it") for name in judged.release
+        ]
+        return released + make_room(work.context.after(released), work.question, room)
 
 
 def let_go(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
-    """Return what is to be let go of: what is beside the point; then, the least relevant first, what there is no room for.
-
-    What is not quite what was looked for is shortened before it is let go of. The words of users are not touched.
-    """
+    """Return what is to be let go of: what is beside the point; then, the least relevant first, what there is no room for."""
     operations: list[ContextOperation] = [
         Prune(target=item.id, reason=f"relevance {item.priority:g} is below {NOISE:g}")
         for item in context
         if item.source not in ("user", "agent") and item.priority < NOISE
     ]
-    rest = context.after(operations)
+    return operations + make_room(context.after(operations), question, room)
+
+
+def make_room(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
+    """Return what is to be let go of because there is no room for it, the least relevant first.
+
+    What is not quite what was looked for is shortened before it is let go of. The words of users are not touched.
+    """
+    operations, rest = list[ContextOperation](), context
     for item in sorted((each for each in rest if each.source != "user"), key=_worth):
         if rest.size <= room:
             break
@@ -248,21 +352,71 @@ class YieldPhaseActor(PhaseActor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        citations = [_citation(number, item, work.question) for number, item in enumerate(work.cited, 1)]
-        known = "\n".join((said.response, *(item.text for item in work.cited)))
-        confidence = max((item.priority for item in work.cited), default=relevance(work.question, known) * 0.5)
-        course = next_phase(work, confidence, self.chain.config, wish_in(said.tool_calls))
+        judged = judgement(YieldOutput, self.phase, said)
+        text, citations, removed = cite(work, said.response, judged)
+        known = "\n".join((text, *(item.text for item in work.cited)))
+        confidence = said.confidence if judged is not None else None
+        is_judged = confidence is not None
+        if confidence is None:
+            confidence = max((item.priority for item in work.cited), default=relevance(work.question, known) * 0.5)
+        course = next_phase(work, confidence, self.chain.config, wish_in(said.tool_calls) or _wish_of(judged))
         more: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
+        more["by"] = by_agent(is_judged or bool(marked(said.response) and judged is not None))
+        if removed:
+            more["removed_marks"] = list(removed)
         if course.seen:
             more["seen"] = list(course.seen)
-        response = _with_sources(said.response, citations)
+        if course.following is not None:
+            more["search_for"] = search_in(work, judged)
+        if work.is_typed and course.following is None:
+            await _say_answer(text, context)
+        response = _with_sources(text, citations)
         output = PhaseOutput(response=response, next_phase=course.following, confidence=confidence, **more)
         return output, []
 
 
-def _citation(number: int, item: Item, question: str) -> dict[str, object]:
-    quote = quote_of(question, item.text)
-    return {"number": number, "id": item.id, "source": item.title, "quote": quote, "relevance": item.priority}
+def cite(work: PhaseWork, text: str, judged: YieldOutput | None) -> tuple[str, list[dict[str, object]], tuple[int, ...]]:
+    """Return an answer without marks that lead nowhere, its citations, and the numbers of the removed marks.
+
+    The marks of an agent with a typed output decide what is cited. Otherwise, and if it has set no mark, the sources are cited
+    that are relevant, and those with a mark.
+    """
+    numbered = dict(enumerate(work.sources if work.is_typed else work.cited, 1))
+    with_mark = [number for number in marked(text) if number in numbered]
+    chosen = {item.id for item in work.cited} if judged is None or not with_mark else set[str]()
+    quotes = {} if judged is None else {each.source: each.text for each in judged.quotes}
+    citations = [
+        _citation(number, item, work, quotes.get(item.id))
+        for number, item in numbered.items()
+        if (number in with_mark or item.id in chosen) and item.source not in ("observation", "memory")
+    ]
+    cited = {each["number"] for each in citations}
+    removed = tuple(number for number in marked(text) if number not in cited)
+    return without_marks(text, removed), citations, removed
+
+
+def _citation(number: int, item: Item, work: PhaseWork, quote: str | None) -> dict[str, object]:
+    said = quote_of(work.question, item.text) if quote is None else " ".join(quote.split())
+    return {"number": number, "id": item.id, "source": item.title, "quote": said, "relevance": item.priority}
+
+
+def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
+    """Return what a further cycle searches for: what agents have missed, else the words of the question that no source has."""
+    if judged is not None and judged.search_for:
+        return judged.search_for
+    if work.missing:
+        return work.missing
+    there = {word for item in work.cited for word in significant(item.text)}
+    return " ".join(word for word in significant(work.question) if word not in there) or " ".join(work.goals) or work.question
+
+
+async def _say_answer(text: str, context: Context) -> None:
+    """Write the answer to the thread as talk: in the talk of the agent with its model, it is a part of the typed output."""
+    message = Message(
+        policy=PHASES[-1], payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant", lane="talk"
+    )
+    async with ledger_run(context) as run:
+        await run.say(message, key="answer")
 
 
 def _with_sources(text: str, citations: list[dict[str, object]]) -> str:
@@ -298,6 +452,12 @@ def wish_in(calls: Iterable[ToolCall]) -> RequestedPhase | None:
     return None
 
 
+def _wish_of(judged: YieldOutput | None) -> RequestedPhase | None:
+    if judged is None or judged.next_phase is None:
+        return None
+    return RequestedPhase(judged.next_phase, judged.search_for or "the answer is not good enough yet")
+
+
 def next_phase(work: PhaseWork, confidence: float, config: ChainConfig, wish: RequestedPhase | None = None) -> NextStep:
     """Return with which phase to go on, None to answer; and why. The first rule that holds decides."""
     if work.cycle >= config.max_cycles:
@@ -315,6 +475,8 @@ def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[P
     """Return which phase can give what is missing, and what that is."""
     if not work.cited:
         return "experience", "there is no source to rely on"
+    if work.missing:
+        return "experience", f"the sources do not say: {work.missing}"
     if work.context.size > config.context_limit:
         return "understanding", "there is more in the context than there is room for"
     return "action", f"a confidence of {confidence:g} is not enough"

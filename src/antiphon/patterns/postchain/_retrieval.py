@@ -142,8 +142,10 @@ _MARK: Final = "observed in answer to"
 """What the text of every observation begins with, and few other texts have."""
 
 
-def observation_message(by: str, user_id: str, question: str, entities: tuple[str, ...], links: tuple[Link, ...]) -> Message:
-    """Return what is to be remembered as a message."""
+def observation_message(
+    by: str, user_id: str, question: str, entities: tuple[str, ...], links: tuple[Link, ...], *, notes: str = ""
+) -> Message:
+    """Return what is to be remembered as a message; `notes` are the words of an agent."""
     about = f"It is about {', '.join(entities)}." if entities else ""
     related = " ".join(f"It has to do with {link.linked_to} ({link.strength:g})." for link in links)
     said: dict[str, Any] = {
@@ -152,7 +154,7 @@ def observation_message(by: str, user_id: str, question: str, entities: tuple[st
         "entities": list(entities),
         "links": [link.model_dump(mode="json") for link in links],
     }
-    text = " ".join(each for each in (f"Observed in answer to: {question}", about, related) if each)
+    text = " ".join(each for each in (f"Observed in answer to: {question}", notes, about, related) if each)
     return Message(
         policy=by,
         payload=PartsPayload(parts=(TextPart(text=text),)),

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
@@ -318,15 +319,24 @@ class DelegateActor(Actor):
         return life
 
 
+_PASSED_ON: Final = ("response", "next_phase", "confidence", "by")
+"""The fields of a phase's output that the next phase is given."""
+
+
 def _request(life: ThreadLife, phase: protocol.Phase, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase:
     outputs = life.outputs or {}
     more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
     if life.done:
         last = outputs[life.done[-1]]
-        more["previous_phase_output"] = {name: last[name] for name in ("response", "next_phase", "confidence") if name in last}
+        more["previous_phase_output"] = {
+            name: last[name] for name in ("response", "next_phase", "confidence", "by") if name in last
+        }
+    more |= _judged(outputs)
     if life.cycle > 1:
         more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
         more["seen"] = outputs["yield"].get("seen", [])
+        if search_for := outputs["yield"].get("search_for"):
+            more["search_for"] = search_for
     if life.metadata:
         more["metadata"] = life.metadata
     if life.untrusted is not None:
@@ -336,6 +346,12 @@ def _request(life: ThreadLife, phase: protocol.Phase, thread_id: str, config: Ch
         more["outside"] = life.outside
     context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id, **more)
     return protocol.ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
+
+
+def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what agents have judged that later phases need: the goals, and what is missing."""
+    said = {"goals": outputs.get("intention", {}), "missing": outputs.get("experience", {})}
+    return {name: output[name] for name, output in said.items() if output.get("by") == "agent" and output.get(name)}
 
 
 def _completed(life: ThreadLife, thread_id: str) -> protocol.ThreadResult:

@@ -1,0 +1,396 @@
+"""The typed outputs of the six agents, and how they are checked.
+
+A model gives its output as its profile says: by an output tool, by a JSON schema, or as JSON in text. Each form has one field
+of text, which comes first, so that it can be shown while it arrives. The others are the agent's judgement, and optional: where
+an agent leaves one out, code decides. A phase says in its output who decided: `by` is `agent` or `code`.
+
+Code checks a judgement. A source is named by its number in the prompt, or by its id; numbers become ids here, once. If an
+output names a source that was not given, or quotes what no source says, the model is told so and asked again. After the last
+attempt, only the wrong entries are dropped, and reported. An answer without the form, such as plain text, is taken as text:
+code decides then. So an agent whose output never validates costs a bounded number of requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.output import OutputContext
+from pydantic_core import from_json
+from typing_extensions import override
+
+from antiphon.messages import thaw
+from antiphon.protocol import PHASES, AgentResult, Phase
+
+TYPED: Final = 1
+"""The version of the forms. A thread records it, as `outputs` of an agent's configuration; without it, an agent gives text."""
+
+OUTPUT_TOOL: Final = "final_result"
+"""What Pydantic AI calls the tool by which a model gives its output."""
+
+By: TypeAlias = Literal["agent", "code"]
+"""Who has decided."""
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _as_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int) else value
+
+
+_Name = Annotated[str, BeforeValidator(_as_name)]
+"""The number of a source in the prompt, or its id."""
+
+
+# ---------------------------------------------------------------- the forms
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class ActionOutput(_Form):
+    """Your first answer."""
+
+    response: str
+    """The answer to the user's question, in a few sentences."""
+    confidence: _Share | None = None
+    """How sure you are that the answer is right and complete, from 0 to 1."""
+
+
+class ExperienceOutput(_Form):
+    """What the sources say about the question."""
+
+    synthesis: str
+    """What the sources have to do with the question, in a few sentences, with marks such as [1]."""
+    used: tuple[_Name, ...] = ()
+    """The numbers of the sources that you rely on."""
+    missing: str | None = None
+    """What the sources do not say and the answer needs, as words to search for; null if nothing is missing."""
+
+
+class SourceScore(_Form):
+    """How much one source serves the goals."""
+
+    source: _Name
+    """The number of the source."""
+    score: _Share
+    """From 0, beside the point, to 1, exactly what is needed."""
+    reason: str = ""
+    """Why, in a few words."""
+
+
+class IntentionOutput(_Form):
+    """What the user wants to achieve."""
+
+    summary: str
+    """What the user wants, and what is ambiguous in the question, in one or two sentences."""
+    goals: tuple[str, ...] = Field(default=(), max_length=20)
+    """The goals, one short sentence each, the most important one first."""
+    scores: tuple[SourceScore, ...] = ()
+    """A score for each source."""
+
+
+class SourceLink(_Form):
+    """How one source is related to the question."""
+
+    source: _Name
+    """The number of the source."""
+    relationship: str
+    """A few words, such as `answers` or `contradicts`."""
+    strength: _Share
+    """From 0, hardly, to 1, entirely."""
+
+
+class ObservationOutput(_Form):
+    """What later threads should know."""
+
+    notes: str
+    """What is worth remembering, in short sentences."""
+    entities: tuple[str, ...] = Field(default=(), max_length=50)
+    """The names of the things that the question and its sources are about."""
+    links: tuple[SourceLink, ...] = ()
+    """The sources that matter, and how."""
+
+
+class SourceReason(_Form):
+    """Why one source is kept or released."""
+
+    source: _Name
+    """The number of the source."""
+    reason: str
+    """Why, in a few words."""
+
+
+class UnderstandingOutput(_Form):
+    """What is kept, and what is let go of."""
+
+    summary: str
+    """What is known so far, and where sources contradict each other, in a few sentences."""
+    keep: tuple[_Name, ...] = ()
+    """The numbers of the sources that the answer needs."""
+    release: tuple[_Name, ...] = ()
+    """The numbers of the sources that it does not need."""
+    reasons: tuple[SourceReason, ...] = ()
+    """Why each of these sources is released."""
+
+
+class SourceQuote(_Form):
+    """The words of a source that the answer rests on."""
+
+    source: _Name
+    """The number of the source."""
+    text: str
+    """One or two sentences of the source, word for word."""
+
+
+class YieldOutput(_Form):
+    """The final answer, or what is needed for it."""
+
+    answer: str
+    """The answer to the user's question, with a mark such as [1] after each statement that rests on a source."""
+    confidence: _Share | None = None
+    """How sure you are that the answer is right and complete, from 0 to 1."""
+    quotes: tuple[SourceQuote, ...] = ()
+    """For each source that you mark, the words that the answer rests on."""
+    next_phase: Phase | None = None
+    """The phase to go through again, if the answer is not good enough yet; otherwise null."""
+    search_for: str | None = None
+    """What to search for then, in a few words; otherwise null."""
+
+
+FORMS: Final[Mapping[Phase, type[BaseModel]]] = dict(
+    zip(
+        PHASES,
+        (ActionOutput, ExperienceOutput, IntentionOutput, ObservationOutput, UnderstandingOutput, YieldOutput),
+        strict=True,
+    )
+)
+SPOKEN: Final[Mapping[Phase, str]] = {phase: next(iter(form.model_fields)) for phase, form in FORMS.items()}
+"""By phase, the field with the text of its answer: the first one."""
+
+FormT = TypeVar("FormT", bound=BaseModel)
+
+
+# ---------------------------------------------------------------- the sources of a prompt
+
+
+@dataclass(frozen=True, slots=True)
+class ToldSources:
+    """The sources in a prompt, in the order of their numbers."""
+
+    ids: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, prompt: str, places: Iterable[Iterable[Any]]) -> ToldSources:
+        """Return the sources of a prompt; a place is an id, and where in the prompt its text begins and ends."""
+        found = [tuple(place) for place in places]
+        return cls(tuple(str(name) for name, _, _ in found), tuple(prompt[begin:end] for _, begin, end in found))
+
+    def id_of(self, name: str) -> str | None:
+        """Return the id of a source by its number, such as `1` or `[1]`, or by its id; None if it was not given."""
+        if name in self.ids:
+            return name
+        number = name.strip().strip("[]").strip()
+        if number.isascii() and number.isdigit() and 0 < int(number[:9]) <= len(self.ids):
+            return self.ids[int(number[:9]) - 1]
+        return None
+
+    def says(self, source: str, quote: str) -> bool:
+        """Whether a source, by id, has a quote word for word; line breaks count as spaces."""
+        words = " ".join(quote.split())
+        return bool(words) and words in " ".join(self.texts[self.ids.index(source)].split())
+
+
+# ---------------------------------------------------------------- the checks
+
+
+@dataclass(slots=True)
+class _Problems:
+    """What is wrong with an output."""
+
+    sources: ToldSources
+    found: list[str]
+
+    def named(self, name: str, where: str) -> str | None:
+        """Return the id of a source; None, and a problem, if it was not given."""
+        source = self.sources.id_of(name)
+        if source is None and name.startswith("user"):
+            self.found.append(f"{where}: the words of the user are no source, and are never released")
+        elif source is None:
+            self.found.append(f"{where}: there is no source {name!r}; {_known(len(self.sources.ids))}")
+        return source
+
+    def names(self, names: Iterable[str], where: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source for name in names if (source := self.named(name, where)) is not None))
+
+    def each(self, parts: Iterable[FormT], where: str) -> tuple[FormT, ...]:
+        """Return parts about a source with its id; those of a source that was not given are left out."""
+        found: dict[str, FormT] = {}
+        for part in parts:
+            source = self.named(cast("Any", part).source, where)
+            if source is not None:
+                found.setdefault(source, part.model_copy(update={"source": source}))
+        return tuple(found.values())
+
+
+def _known(number: int) -> str:
+    return "there are none" if not number else "there is [1]" if number == 1 else f"there are [1] to [{number}]"
+
+
+def checked(output: BaseModel, sources: ToldSources) -> tuple[BaseModel, tuple[str, ...]]:
+    """Return an output with the ids of its sources and without its wrong entries, and what is wrong with those."""
+    problems = _Problems(sources, [])
+    match output:
+        case ExperienceOutput():
+            update: dict[str, Any] = {"used": problems.names(output.used, "used")}
+        case IntentionOutput():
+            update = {"scores": problems.each(output.scores, "scores")}
+        case ObservationOutput():
+            update = {"links": problems.each(output.links, "links")}
+        case UnderstandingOutput():
+            update = _released(output, problems)
+        case YieldOutput():
+            update = {"quotes": _quoted(output, problems)}
+        case _:
+            update = {}
+    return output.model_copy(update=update), tuple(problems.found)
+
+
+def _released(output: UnderstandingOutput, problems: _Problems) -> dict[str, Any]:
+    keep, release = problems.names(output.keep, "keep"), problems.names(output.release, "release")
+    problems.found += [f"release: {name} is kept too" for name in release if name in keep]
+    release = tuple(name for name in release if name not in keep)
+    return {"keep": keep, "release": release, "reasons": problems.each(output.reasons, "reasons")}
+
+
+def _quoted(output: YieldOutput, problems: _Problems) -> tuple[SourceQuote, ...]:
+    """Return the quotes that their sources have word for word."""
+    kept: list[SourceQuote] = []
+    for quote in problems.each(output.quotes, "quotes"):
+        if problems.sources.says(quote.source, quote.text):
+            kept.append(quote)
+        else:
+            number = problems.sources.ids.index(quote.source) + 1
+            problems.found.append(f"quotes: source [{number}] does not say {quote.text[:80]!r}; quote it word for word")
+    return tuple(kept)
+
+
+# ---------------------------------------------------------------- asking for a form
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """An answer without the form that was asked for."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class FormRequest:
+    """What an agent is asked for, and what is wrong with its output in the end."""
+
+    phase: Phase
+    sources: ToldSources
+    problems: tuple[str, ...] = ()
+
+
+_asked: ContextVar[FormRequest | None] = ContextVar("antiphon_phase_form", default=None)
+
+
+@contextmanager
+def asking_for_form(request: FormRequest | None) -> Generator[None]:
+    """Have the outputs of an agent checked that runs in this block; None: it gives text."""
+    token = _asked.set(request)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+@dataclass
+class FormChecks(AbstractCapability[Any]):
+    """Checks the output of a phase's agent: it asks the model again, as long as it may, and then takes what is left."""
+
+    @override
+    async def on_output_validate_error(
+        self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, error: ValidationError | ModelRetry
+    ) -> Any:
+        request = _asked.get()
+        if request is None or output_context.output_type is not FORMS[request.phase]:
+            raise error
+        is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
+        text = output.strip() if is_text else _text_in(output, SPOKEN[request.phase])
+        if text and (is_text or ctx.retry >= ctx.max_retries):
+            return PlainAnswer(text)
+        raise error
+
+    @override
+    async def after_output_validate(self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any) -> Any:
+        request = _asked.get()
+        if request is None or not isinstance(output, FORMS[request.phase]):
+            return output
+        kept, problems = checked(output, request.sources)
+        if problems and ctx.retry < ctx.max_retries:
+            raise ModelRetry("; ".join(problems))
+        request.problems = problems
+        return kept
+
+
+def _text_in(output: Any, field: str) -> str:
+    """Return the text of a JSON object that does not validate: that of a field, else the first text that it has."""
+    value = output
+    if isinstance(output, str):
+        try:
+            value = from_json(output, allow_partial="trailing-strings")
+        except ValueError:
+            return ""
+    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return next((text.strip() for text in (found.get(field), *found.values()) if isinstance(text, str) and text.strip()), "")
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def recorded(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it."""
+    if not isinstance(output, FORMS[phase]):
+        return output.text if isinstance(output, PlainAnswer) else str(output), {}
+    said = output.model_dump(mode="json", exclude_defaults=True)
+    text = said.pop(SPOKEN[phase])
+    more: dict[str, Any] = {"judgement": said}
+    if request.problems:
+        more["dropped"] = list(request.problems)
+    return text, more
+
+
+def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
+    """Return the output of an agent as it was recorded; None if it has given text alone."""
+    found = said.model_extra.get("judgement")
+    given: Any = thaw(found)
+    return None if found is None else form.model_validate({**given, SPOKEN[phase]: said.response})
+
+
+# ---------------------------------------------------------------- marks
+
+_MARK = re.compile(r"`[^`]*`|\s*\[(\d{1,3})\]")
+"""A mark such as [1], with the space before it; in backticks, it is code."""
+
+
+def marked(text: str) -> tuple[int, ...]:
+    """Return the numbers of the marks in a text, in order, each once."""
+    return tuple(dict.fromkeys(int(found[1]) for found in _MARK.finditer(text) if found[1]))
+
+
+def without_marks(text: str, numbers: Iterable[int]) -> str:
+    """Return a text without the marks that have one of these numbers."""
+    gone = set(numbers)
+    return _MARK.sub(lambda found: "" if found[1] and int(found[1]) in gone else found[0], text)

@@ -1,0 +1,269 @@
+"""Mutants of the phases: each changes one line of the source so that a judgement no longer counts, and a test must notice.
+
+A mutant names a function, a piece of its source, and the text that replaces it. The function is compiled again with the
+change, for one test. Then the named tests run, of which at least one must fail. Without the change they pass: they are tests
+themselves. A piece that is not in the source any more fails here, so that the mutants follow the code.
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.patterns import test_phases as phases
+from tests.patterns.postchain import test_outputs as outputs
+
+from antiphon.patterns.cast import _cast
+from antiphon.patterns.postchain import _context, _outputs, _phase, _phases
+
+Killer = Callable[[], Coroutine[Any, Any, None] | None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of the source, and the tests that notice it."""
+
+    name: str
+    owner: Any
+    """The module or class that has the function."""
+    function: str
+    old: str
+    new: str
+    killers: tuple[Killer, ...]
+
+    def function_in(self) -> Any:
+        """Compile the function with the change."""
+        found = inspect.getattr_static(self.owner, self.function)
+        source = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
+        assert source.count(self.old) == 1, f"{self.name}: the source has {source.count(self.old)} times {self.old!r}"
+        module = sys.modules[self.owner.__module__] if inspect.isclass(self.owner) else self.owner
+        made: dict[str, Any] = {}
+        # The annotations of the module are text: without this, compiling would look them up.
+        exec(f"from __future__ import annotations\n{source.replace(self.old, self.new)}", vars(module) | {}, made)
+        return made[self.function]
+
+
+def _going_on() -> Coroutine[Any, Any, None]:
+    return outputs.test_the_confidence_of_the_agent_decides_whether_a_turn_goes_on(0.2, 2, "cycle 2 of 2 was the last")
+
+
+MUTANTS = (
+    Mutant(
+        "the confidence of the last phase is a constant",
+        _phases.YieldPhaseActor,
+        "conclude",
+        "confidence = said.confidence if judged is not None else None",
+        "confidence = 0.95",
+        (_going_on,),
+    ),
+    Mutant(
+        "the confidence of the first phase is a constant",
+        _phases.ActionPhaseActor,
+        "conclude",
+        "confidence = said.confidence if said.confidence is not None else first_confidence(work.question, said)",
+        "confidence = 0.5",
+        (outputs.test_a_first_answer_that_its_agent_doubts_is_not_passed_on,),
+    ),
+    Mutant(
+        "all scores are 1",
+        _phases.IntentionPhaseActor,
+        "conclude",
+        "given[item.id].score if item.id in given else _score(goals, item)",
+        "1.0",
+        (lambda: outputs.test_the_scores_of_the_agent_decide_what_is_cited(0.9, ["docs/pot.md"]),),
+    ),
+    Mutant(
+        "all scores by code are 1",
+        _phases,
+        "_score",
+        "best = max(relevance(goal, item.text) for goal in goals)",
+        "return 1.0",
+        (phases.test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best,),
+    ),
+    Mutant(
+        "the goals of the agent are ignored",
+        _phases.IntentionPhaseActor,
+        "conclude",
+        "goals = (() if judged is None else _goals(judged)) or goals_in(work.question)",
+        "goals = goals_in(work.question)",
+        (outputs.test_the_goals_of_the_agent_decide_the_scores_that_code_gives,),
+    ),
+    Mutant(
+        "nothing is released by the agent",
+        _phases.UnderstandingPhaseActor,
+        "_operations",
+        "for name in judged.release",
+        "for name in ()",
+        (outputs.test_the_judgement_of_each_agent_counts,),
+    ),
+    Mutant(
+        "nothing is released by code",
+        _phases,
+        "let_go",
+        "return operations + make_room(context.after(operations), question, room)",
+        "return []",
+        (phases.test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_rest,),
+    ),
+    Mutant(
+        "the words of the user are released",
+        _context,
+        "_is_protected",
+        "return item.source ==",
+        "return False and item.source ==",
+        (lambda: phases.test_a_users_words_are_not_touched_without_consent(_context.Prune(target="user-1", reason="long")),),
+    ),
+    Mutant(
+        "the words of the user make room",
+        _phases,
+        "make_room",
+        'if each.source != "user"',
+        "",
+        (outputs.test_room_is_never_made_of_the_words_of_a_user,),
+    ),
+    Mutant(
+        "a further cycle searches for the same again",
+        _phases.ExperiencePhaseActor,
+        "_found",
+        "work.search_for or work.question",
+        "work.question",
+        (outputs.test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missing,),
+    ),
+    Mutant(
+        "what the agent says to search for is ignored",
+        _phases,
+        "search_in",
+        "if judged is not None and judged.search_for:",
+        "if False:",
+        (outputs.test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missing,),
+    ),
+    Mutant(
+        "an unknown source is accepted",
+        _outputs._Problems,
+        "named",
+        "return source",
+        "return source or name",
+        (outputs.test_an_unknown_source_is_a_problem_and_is_left_out,),
+    ),
+    Mutant(
+        "a wrong output is not sent back",
+        _outputs.FormChecks,
+        "after_output_validate",
+        "if problems and ctx.retry < ctx.max_retries:",
+        "if False:",
+        (outputs.test_a_wrong_output_is_sent_back_with_what_is_wrong,),
+    ),
+    Mutant(
+        "a quote that is not verbatim is accepted",
+        _outputs.ToldSources,
+        "says",
+        "return bool(words) and words in",
+        "return True or words in",
+        (outputs.test_a_quote_must_be_in_its_source_word_for_word,),
+    ),
+    Mutant(
+        "a mark without a citation is kept",
+        _phases,
+        "cite",
+        "return without_marks(text, removed), citations, removed",
+        "return text, citations, removed",
+        (outputs.test_a_mark_without_a_citation_is_removed_and_reported,),
+    ),
+    Mutant(
+        "a removed mark is not reported",
+        _phases,
+        "cite",
+        "citations, removed",
+        "citations, ()",
+        (outputs.test_a_mark_without_a_citation_is_removed_and_reported,),
+    ),
+    Mutant(
+        "the agent has always decided",
+        _phases,
+        "by_agent",
+        '"agent" if is_judged else "code"',
+        '"agent"',
+        (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
+    ),
+    Mutant(
+        "code has always decided",
+        _phases,
+        "by_agent",
+        '"agent" if is_judged else "code"',
+        '"code"',
+        (outputs.test_the_judgement_of_each_agent_counts,),
+    ),
+    Mutant(
+        "the next phase that the agent names is ignored",
+        _phases,
+        "_wish_of",
+        "if judged is None or judged.next_phase is None:",
+        "if True:",
+        (lambda: outputs.test_the_agent_of_the_last_phase_chooses_the_phase_to_go_on_with("understanding", 2),),
+    ),
+    Mutant(
+        "a source that the agent relies on is noise",
+        _phases,
+        "_score",
+        "if USED in item.tags:",
+        "if False:",
+        (outputs.test_a_source_that_an_agent_relies_on_is_not_taken_for_noise,),
+    ),
+    Mutant(
+        "observations of earlier threads are sources",
+        _context.PhaseWork,
+        "sources",
+        "left_out = _SAID if self.is_typed else _SAID[:2]",
+        "left_out = _SAID[:2]",
+        (outputs.test_what_earlier_threads_observed_is_told_apart_and_never_cited,),
+    ),
+    Mutant(
+        "all relevant sources are cited, whatever the agent marks",
+        _phases,
+        "cite",
+        "if judged is None or not with_mark else set[str]()",
+        "",
+        (outputs.test_only_the_sources_with_a_mark_are_cited_by_an_agent,),
+    ),
+    Mutant(
+        "text is no answer where a form is wanted",
+        _outputs.FormChecks,
+        "on_output_validate_error",
+        "if text and (is_text or ctx.retry >= ctx.max_retries):",
+        "if False:",
+        (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
+    ),
+    Mutant(
+        "an earlier commit's phase is asked for a form",
+        _phase.PhaseActor,
+        "_process",
+        'is_typed=given["agent"].get("outputs") == TYPED',
+        "is_typed=True",
+        (outputs.test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text,),
+    ),
+    Mutant(
+        "a listener hears JSON",
+        _cast.SpokenText,
+        "_spoken",
+        "if self._field is None or not begun.startswith",
+        "if True or not begun.startswith",
+        (outputs.test_of_json_in_pieces_the_text_of_one_field_is_heard,),
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+async def test_a_test_notices_the_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its tests fails."""
+    changed = mutant.function_in()
+    monkeypatch.setattr(mutant.owner, mutant.function, changed)
+    for killer in mutant.killers:
+        try:
+            running = killer()
+            if running is not None:
+                await running
+        except AssertionError:
+            return
+    pytest.fail(f"no test notices it: {mutant.name}")
