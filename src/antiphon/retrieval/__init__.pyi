@@ -1,3 +1,7 @@
+from antiphon.retrieval._answers import LIKELY as LIKELY
+from antiphon.retrieval._answers import FoundAnswer as FoundAnswer
+from antiphon.retrieval._answers import find_answers as find_answers
+from antiphon.retrieval._answers import rate_answers as rate_answers
 from antiphon.retrieval._language import LANGUAGES as LANGUAGES
 from antiphon.retrieval._language import detect_language as detect_language
 from antiphon.retrieval._passages import Kind as Kind

@@ -85,7 +85,7 @@ def quote(
     covered = [known[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
     share = sum(covered) / len(concepts) if concepts else 0.0
     lines = (first_line + units[start].first, first_line + units[end].last)
-    return Quote(_shown(units[start : end + 1]), lines, round(share, 3))
+    return Quote(shown(units[start : end + 1]), lines, round(share, 3))
 
 
 def relevance(question: str, text: str, *, heading: Sequence[str] = (), language: str | None = None) -> float:
@@ -119,7 +119,8 @@ def _best(units: Sequence[Unit], has: Sequence[Sequence[bool]], weights: Sequenc
     return best
 
 
-def _shown(units: Sequence[Unit]) -> str:
+def shown(units: Sequence[Unit]) -> str:
+    """Return units as they are shown: sentences on one line, rows and lines of code as they are; cut, if they are long."""
     separator = " " if units[0].kind == "sentence" else "\n"
     text = separator.join(each.text for each in units)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
