@@ -1,7 +1,7 @@
 """Answers over documents: how often the right passage is cited, and how often a question without an answer is refused.
 
-Every question is a thread of six phases, as `antiphon run` makes it, over the same documents. It is asked by a user of its own, so
-that no thread finds the observations of another. What is counted:
+Every question is a thread of six phases, as `antiphon run` makes it, over the same documents. It is asked by a user of its
+own, so that no thread finds the observations of another. What is counted:
 
 - *cited first*: the first citation is the gold passage, by its document and heading;
 - *in the answer*: the gold sentence is in the answer, word for word;
@@ -22,13 +22,12 @@ from typing import Any
 
 from antiphon import open_ledger, service
 from antiphon.patterns.postchain import NOT_IN_SOURCES
-
-from benchmarks.answers._questions import Gold, Question, plain, read_documents, read_questions
+from benchmarks.answers._questions import HERE, Gold, Question, plain, read_documents, read_questions
 
 __all__ = ["report"]
 
-CANDIDATES = {"local": "local", "lexical fallback alone": "scripted"}
-"""What is asked, with the name of its model. The scripted model gives no structure: the phases decide by words."""
+CANDIDATES = {"local": "local", "lexical fallback alone": f"scripted:{HERE / 'first.toml'}"}
+"""What is asked, with the name of its model. The script always takes the first, so that words alone decide."""
 SLOWEST = 10.0
 _MARKS = re.compile(r"[*|]+")
 """What Markdown has around words, and a quote need not have."""
@@ -77,14 +76,16 @@ async def _ask_all(model: str, questions: Sequence[Question]) -> list[Asked]:
     with TemporaryDirectory() as folder:
         async with open_ledger(f"sqlite:///{folder}/answers.db") as ledger:
             await service.add_documents(ledger, read_documents())
-            async with service.open_chain(ledger, model=model) as runner:
+            config = None if model == "local" else HERE / "quotes.toml"
+            service.import_model(model)
+            async with service.open_chain(ledger, model=model, config=config) as runner:
                 return [await _ask(runner, each) for each in questions]
 
 
 async def _ask(runner: service.ChainRunner, question: Question) -> Asked:
     began = perf_counter()
     done = await runner.ask(question.text, user_id=question.id)
-    return Asked(question, done.answer or "", done.citations, perf_counter() - began)
+    return Asked(question, done.answer or done.error_message or "", done.citations, perf_counter() - began)
 
 
 # ---------------------------------------------------------------- the report

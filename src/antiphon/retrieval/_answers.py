@@ -1,9 +1,9 @@
 """Answers: which words of which passage answer a question, and how much of it; by words alone, without a model.
 
-The words of a question are its content: question words and words without one ("happens") do not count. Each word counts more if
-few of the passages that were found have it, so that the language and the subject of the documents do not matter. A word may be
-in the quote itself, in a heading above it, in the head of its table, beside it, or elsewhere in the passage: each counts less
-than the one before. A word within a longer one counts too: *Lokomotive* is in *Diesellokomotive*.
+The words of a question are its content: question words and words without one ("happens") do not count. Each word counts
+more if few of the passages that were found have it, so that the language and the subject of the documents do not matter. A
+word may be in the quote itself, in a heading above it, in the head of its table, beside it, or elsewhere in the passage: each
+counts less than the one before. A word within a longer one counts too: *Lokomotive* is in *Diesellokomotive*.
 
 Some questions say what kind of thing answers them: a price, a mass, a speed, a number. The word that says so ("heavy") is
 seldom in the answer. So it does not count as a word; instead, a quote without such a thing ("3.2 kg") counts half.
@@ -92,8 +92,8 @@ _NUMBER: Final = (
 )
 _ASKED: Final = (
     (  # a price
-        r"\bhow much\b.*\b(?:cost|pay|charge)\b|\b(?:costs?|prices?|fees?|expensive|kostet|kosten|preis\w*|gebühr\w*|teuer|coût\w*"
-        r"|prix|tarifs?)\b",
+        r"\bhow much\b.*\b(?:cost|pay|charge)\b|\b(?:costs?|prices?|fees?|expensive|kostet|kosten|preis\w*|gebühr\w*|teuer"
+        r"|coût\w*|prix|tarifs?)\b",
         r"[€$£¥]|\b(?:euros?|dollars?|cents?|francs?|eur|usd|gbp|chf|pounds?|free|gratis|kostenlos\w*|umsonst|gratuit\w*)\b",
     ),
     (  # how often
@@ -121,7 +121,7 @@ _ASKED: Final = (
     (r"\bhow (?:many|much)\b|\bwie ?viele?\b|\bcombien\b", _NUMBER),  # a number
     (r"\b(?:which|what) year\b|\bwelche[mns]? jahr\b|\bquelle année\b", r"\b1\d\d\d\b|\b20\d\d\b"),  # a year
 )
-"""Kinds of things: the words of a question that ask for one, and what a quote has that names one. The first that fits counts."""
+"""Kinds of things: the words of a question that ask for one, and what a quote has that names one. The first counts."""
 _KINDS: Final = tuple((re.compile(asking, re.IGNORECASE), re.compile(thing, re.IGNORECASE)) for asking, thing in _ASKED)
 _NO_CONTENT: Final = re.compile(
     r"\b(?:happens?|happened|means?|called|made|becomes?|geschieht|passiert|bedeutet|heißt|heißen|dürfen|darf|dürfte|macht|gilt"

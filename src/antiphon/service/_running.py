@@ -214,7 +214,7 @@ def new_chain(
     """
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
-        more = for_small_model(ledger)
+        more = for_small_model()
     if budget is not None:
         more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.

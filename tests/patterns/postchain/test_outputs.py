@@ -247,7 +247,9 @@ async def test_an_output_that_never_validates_is_taken_as_text_after_a_bounded_n
 
     assert result.status == "completed"
     assert [witness.asked.count(phase) for phase in judged] == [2, 2, 2]
-    assert {phase: (result.outputs[phase]["response"].partition("\n")[0], result.outputs[phase]["by"]) for phase in judged} == {
+    assert {
+        phase: (result.outputs[phase]["response"].partition("\n")[0], result.outputs[phase]["by"]) for phase in judged
+    } == {
         "action": ("80", "code"),
         "intention": ("no such field", "code"),
         "yield": ("80 it is", "code"),

@@ -123,8 +123,9 @@ class ChainConfig(BaseModel):
     max_tokens: int = Field(default=800, ge=1)
     """The maximum length of one answer; a typed output that is cut off is no output."""
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
-    outputs: Literal["typed", "text"] = "typed"
-    """Whether agents are asked for typed outputs, in which they judge; with text, code decides."""
+    outputs: Literal["typed", "text", "quotes"] = "typed"
+    """Whether agents are asked for typed outputs, in which they judge; with text, code decides. With quotes, agents only
+    choose, and the answer is put together from verbatim quotes and results of tools."""
 
     max_cycles: int = Field(default=1, ge=1)
     """How often a turn may go through the phases: with 1, the last phase always answers."""

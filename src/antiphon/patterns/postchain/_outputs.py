@@ -300,6 +300,8 @@ class FormRequest:
 
     phase: Phase
     sources: ToldSources
+    is_choice: bool = False
+    """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
 
 
@@ -362,6 +364,8 @@ def _text_in(output: Any, field: str) -> str:
 
 def recorded(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it."""
+    if request.is_choice:
+        return _chosen(phase, output, request)
     if not isinstance(output, FORMS[phase]):
         return output.text if isinstance(output, PlainAnswer) else str(output), {}
     said = output.model_dump(mode="json", exclude_defaults=True)
@@ -370,6 +374,15 @@ def recorded(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict
     if request.problems:
         more["dropped"] = list(request.problems)
     return text, more
+
+
+def _chosen(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the quote that an agent has chosen. It has judged only if there was more than one."""
+    sources = request.sources
+    chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
+    text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
+    is_judged = chosen is not None and phase == "experience" and len(sources.ids) > 1
+    return text, {"judgement": {"used": [chosen]}} if is_judged else {}
 
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:

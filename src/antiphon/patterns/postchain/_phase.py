@@ -19,6 +19,7 @@ from antiphon.patterns.postchain._config import prompt_of
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, Told, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
+from antiphon.patterns.postchain._quoting import QUOTED, choice_prompt, contribution
 from antiphon.patterns.postchain._retrieval import items_given
 from antiphon.runtime import Actor, Context, handles
 
@@ -51,6 +52,11 @@ class PhaseActor(Actor):
     def told(self, work: PhaseWork) -> Told:
         """Return the prompt of an agent with a typed output, with its numbered sources."""
         return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
+
+    def _prompt(self, work: PhaseWork) -> Told:
+        if work.is_quoted:
+            return choice_prompt(work)
+        return self.told(work) if work.is_typed else Told(self.prompt(work))
 
     async def conclude(
         self, work: PhaseWork, said: protocol.AgentResult, context: Context
@@ -103,8 +109,9 @@ class PhaseActor(Actor):
         )
         prepared = (await context.work_out(prepare, key="prepare")).context
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
-        work = replace(work, is_typed=given["agent"].get("outputs") == TYPED)  # as recorded: an earlier commit had text only
-        prompt = self.told(work) if work.is_typed else Told(self.prompt(work))
+        outputs = given["agent"].get("outputs")  # as recorded: an earlier commit had text only
+        work = replace(work, is_typed=outputs in (TYPED, QUOTED), is_quoted=outputs == QUOTED)
+        prompt = self._prompt(work)
         if prompt.places:
             given["sources"] = [list(place) for place in prompt.places]
         if work.history:
@@ -123,7 +130,11 @@ class PhaseActor(Actor):
         if said.result.tool_calls:
             called = said.result.tool_calls
             used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
-        return output.model_copy(update={"context_operations": operations_to(operations), **used})
+        output = output.model_copy(update={"context_operations": operations_to(operations), **used})
+        if work.is_quoted and self.phase != protocol.PHASES[-1]:
+            said = contribution(self.phase, output.model_dump(mode="json"))
+            output = output.model_copy(update={"response": said})
+        return output
 
     @handles
     async def prepare(self, request: protocol.PrepareContext, context: Context) -> protocol.ContextPrepared:
@@ -132,7 +143,9 @@ class PhaseActor(Actor):
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
         agent = config.model_dump(mode="json", exclude_unset=True)
         agent.pop("outputs", None)
-        if self.chain.cast.gives_forms(config):
+        if self.chain.config.outputs == QUOTED:
+            agent["outputs"] = QUOTED
+        elif self.chain.cast.gives_forms(config):
             agent["outputs"] = TYPED
         metadata |= {"agent": agent, "prompt": prompt_of(self.phase).name}
         system = protocol.ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)

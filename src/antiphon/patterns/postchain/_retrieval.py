@@ -20,7 +20,7 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
-from antiphon.retrieval import KnowledgeBase
+from antiphon.retrieval import FoundAnswer, KnowledgeBase, find_answers
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
@@ -174,18 +174,30 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
 
 
 async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item]:
-    """Return the passages of the knowledge base that are about a question, each with how much it is."""
-    passages = await KnowledgeBase(ledger).search(question, limit=limit)
+    """Return the passages of the knowledge base that are about a question, each with its best quote and how good that is."""
     return [
         Item(
-            id=passage.id,
+            id=each.passage.id,
             source="knowledge",
-            title=passage.source,
-            text=passage.text[:MENTIONED],
-            priority=relevance(question, passage.text),
+            title=each.passage.source,
+            text=_around(each),
+            priority=each.score,
+            heading=each.passage.heading,
+            quote=each.quote.text,
+            lines=None if each.passage.lines is None else each.quote.lines,
         )
-        for passage in passages
+        for each in await find_answers(KnowledgeBase(ledger), question, limit)
     ]
+
+
+def _around(answer: FoundAnswer) -> str:
+    """Return the part of a passage that the context keeps: its beginning, unless the quote is further down."""
+    text = answer.passage.text
+    begin = 0 if answer.passage.lines is None else answer.quote.lines[0] - answer.passage.lines[0]
+    before = "\n".join(text.split("\n")[:begin])
+    if len(before) + len(answer.quote.text) <= MENTIONED - 1:
+        return text[:MENTIONED]
+    return text[len(before) + 1 :][:MENTIONED]
 
 
 _LONGEST_TITLE: Final = 120
