@@ -1,6 +1,7 @@
 """Each command without the packages of an extra: it works, or one line says what to install."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,12 +61,12 @@ delete t --yes --with-branches
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
 ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail"}
 """What works without a ledger."""
-WITH_AGENTS = {"run", "chat", "resume", "host", "recover", "local", "approvals", "approve", "deny", "replay"}
+WITH_AGENTS = {"run", "chat", "resume", "host", "recover", "local", "approvals", "approve", "deny", "replay", "knowledge"}
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
-    "agents": "pydantic_ai,jsonschema_rs",
+    "agents": "pydantic_ai,jsonschema_rs,snowballstemmer",
     "sqlite": "apsw",
-    "agents,sqlite": "pydantic_ai,jsonschema_rs,apsw",
+    "agents,sqlite": "pydantic_ai,jsonschema_rs,snowballstemmer,apsw",
     "mcp,otel,web,local": "fastmcp,mcp,opentelemetry.sdk,opentelemetry.exporter,ddgs,markdownify,xllamacpp",
 }
 
@@ -82,7 +83,7 @@ def test_without_an_extra_each_command_works_or_says_what_to_install(extras: str
     assert {each[0] for each in words} == {name for section in OVERVIEW.values() for name in section}
 
     given, program = json.dumps(words), [sys.executable, "-m", "tests.cli.without", EXTRAS[extras]]
-    environment = {**PLAIN, "PYTHONPATH": str(ROOT)}
+    environment = {**PLAIN, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
     done = subprocess.run(program, input=given, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     said = [json.loads(line) for line in done.stdout.splitlines()]
 

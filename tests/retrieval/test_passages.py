@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval._passages import Piece, kind_of, passages_of
+from antiphon.retrieval._passages import TextPiece, kind_of, passages_of
 
 SHOP = """# Returns
 
@@ -134,4 +134,4 @@ def test_the_kind_of_a_text_is_that_of_its_name(name: str, kind: str) -> None:
 def test_a_fence_without_an_end_is_no_code_block() -> None:
     assert [each.heading for each in passages_of("```\n\n# Real\n\ntext")] == [(), ("Real",)]
     assert passages_of("") == passages_of(" \n\t\n") == passages_of("\n", "table") == []
-    assert passages_of("a") == [Piece("a", (), 1, 1)]
+    assert passages_of("a") == [TextPiece("a", (), 1, 1)]

@@ -149,7 +149,9 @@ def joined(texts: Iterable[tuple[Part, str]], goes_on: Set[int]) -> str:
 
 def is_refusal(part: Part) -> bool:
     """Whether a text is a model's refusal."""
-    return isinstance(part, TextPart) and any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
+    if not isinstance(part, TextPart) or not part.metadata:
+        return False
+    return any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
 
 
 def _old_name(part: MediaPart, were_names: bool) -> str | None:
@@ -161,20 +163,25 @@ def _old_name(part: MediaPart, were_names: bool) -> str | None:
 
 
 def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, object]:
+    texts = [part for part in parts if isinstance(part, TextPart)]
+    facets: dict[str, object] = {
+        "text": "\n".join(part.text for part in texts),
+        "refusal": [part.text for part in texts if is_refusal(part)],
+        "citations": [part.citations for part in texts if part.citations],
+    }
+    if len(texts) == len(parts):
+        return facets
     # Earlier versions read the file name of OpenAI's formats into the hint.
     were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
     media = [part for part in parts if isinstance(part, MediaPart)]
     thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
-    return {
-        "text": "\n".join(part.text for part in parts if isinstance(part, TextPart)),
-        "refusal": [part.text for part in parts if isinstance(part, TextPart) and is_refusal(part)],
+    return facets | {
         "media": [(part.modality, part.url) for part in media],
         "hint": [part.prompt_hint for part in media if part.prompt_hint and not _old_name(part, were_names)],
         "filename": [name for part in media if (name := part.file_name or _old_name(part, were_names))],
         "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
         "data": [thaw(part.data) for part in parts if isinstance(part, DataPart)],
         "foreign": [(part.dialect, thaw(part.value)) for part in parts if isinstance(part, ForeignPart)],
-        "citations": [part.citations for part in parts if isinstance(part, TextPart) and part.citations],
     }
 
 

@@ -43,7 +43,7 @@ _DEFINITION: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A passage of a text that is not stored yet."""
 
     text: str
@@ -70,7 +70,7 @@ def kind_of(source: str) -> Kind:
     return "code" if suffix in CODE_SUFFIXES else "table" if suffix in TABLE_SUFFIXES else "markdown"
 
 
-def passages_of(text: str, kind: Kind = "markdown") -> list[Piece]:
+def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
     """Return the passages of a text. Nothing of the text is left out but the space between."""
     lines = text.replace("\r\n", "\n").split("\n")
     if kind == "table":
@@ -147,7 +147,7 @@ def _code_blocks(lines: Sequence[str]) -> Iterator[_Block]:
 # ---------------------------------------------------------------- passages
 
 
-def _joined(lines: Sequence[str], blocks: Iterator[_Block]) -> Iterator[Piece]:
+def _joined(lines: Sequence[str], blocks: Iterator[_Block]) -> Iterator[TextPiece]:
     """Yield blocks joined to passages."""
     path: list[tuple[int, str]] = []
     first = last = -1
@@ -170,13 +170,13 @@ def _joined(lines: Sequence[str], blocks: Iterator[_Block]) -> Iterator[Piece]:
         yield from _cut(lines, first, last, path)
 
 
-def _cut(lines: Sequence[str], first: int, last: int, path: Sequence[tuple[int, str]]) -> Iterator[Piece]:
+def _cut(lines: Sequence[str], first: int, last: int, path: Sequence[tuple[int, str]]) -> Iterator[TextPiece]:
     """Yield some lines as one passage, or as several if they are too long."""
     heading = tuple(title for _, title in path if title)[-_DEEPEST:]
     text = "\n".join(lines[first : last + 1])
     number = first + 1
     for piece in _pieces(text):
-        yield Piece(piece.text, heading, number + piece.line, number + piece.line + piece.text.count("\n"))
+        yield TextPiece(piece.text, heading, number + piece.line, number + piece.line + piece.text.count("\n"))
 
 
 class _Cut(NamedTuple):
@@ -219,7 +219,7 @@ _ROWS: Final = 20
 """Rows of a table in one passage."""
 
 
-def _rows(lines: Sequence[str]) -> Iterator[Piece]:
+def _rows(lines: Sequence[str]) -> Iterator[TextPiece]:
     """Yield the rows of a table; the columns are the heading of each passage."""
     full = [number for number, line in enumerate(lines) if not _is_blank(line)]
     if not full:

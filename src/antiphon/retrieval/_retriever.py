@@ -27,7 +27,7 @@ from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, terms_in
-from antiphon.retrieval._passages import KINDS, Kind, Piece, kind_of, passages_of
+from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
 
 THREAD: Final = "knowledge"
 _NAMESPACE: Final = "knowledge"
@@ -216,7 +216,7 @@ class KnowledgeBase:
             if not document.is_there:
                 return False
             about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": ""}
-            gone = _message(document, about, 0, Piece("(removed)", (), 0, 0))
+            gone = _message(document, about, 0, TextPiece("(removed)", (), 0, 0))
             attempt += 1
             if await self._append(document, [gone], is_last=attempt == _ATTEMPTS):
                 return True
@@ -321,7 +321,7 @@ class KnowledgeBase:
         return True
 
 
-def _message(document: _Document, about: dict[str, Json], number: int, piece: Piece) -> Message:
+def _message(document: _Document, about: dict[str, Json], number: int, piece: TextPiece) -> Message:
     more: dict[str, Json] = {} if not number else {"heading": list(piece.heading), "lines": [piece.first, piece.last]}
     return Message(
         id=f"{document.id}-{about['version']}-{number}",

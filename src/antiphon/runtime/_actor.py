@@ -14,7 +14,7 @@ are passed on, and a deadline can only become shorter. A context is made for eac
 delivery. `Services` is what it needs of the system; all contexts of a system share it. Its fields are protocols: the parts
 that implement them import this file. So the import graph has no cycle, and the protocols say exactly what a handler can reach.
 
-**Handling** sets the context of the message that is being handled, for code that is not given one: `Actor.context`,
+**`begin_handling`** sets the context of the message that is being handled, for code that is not given one: `Actor.context`,
 `send_message`. It is a context variable and not an attribute of the actor, because an actor may handle several messages at
 once, each in its own task. A task that a handler starts inherits the variable and may outlive the handler. So a context is
 over when its handler has ended, and what such a task sends afterwards is sent from outside.
@@ -27,11 +27,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
-from contextvars import ContextVar, Token, copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import NoneType, TracebackType, UnionType
+from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -671,22 +670,19 @@ def _retried(result: Message) -> Message | Response:
 _current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
 
 
-class Handling:
-    """A block in which a message is handled."""
+def begin_handling(context: Context) -> Context | None:
+    """Begin to handle a message in this task; return the context that was set before, for `end_handling`."""
+    outer = _current.get()
+    _current.set(context)
+    return outer
 
-    __slots__ = ("_context", "_token")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        self._token: Token[Context | None] = _current.set(self._context)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._token.old_value is not self._context:  # else this is a RETRY: the outer handler goes on with the same context
-            self._context.is_over = True
-        with suppress(ValueError):  # a coroutine that is closed after its event loop runs in another context
-            _current.reset(self._token)
+def end_handling(context: Context, outer: Context | None) -> None:
+    """End the handling of a message. Code that it has started, and that still runs, has no context from now on."""
+    if outer is not context:  # else this is a RETRY: the outer handler goes on with the same context
+        context.is_over = True
+    if outer is not None and not outer.is_over:
+        _current.set(outer)  # an actor has asked itself: the outer handler goes on
 
 
 def context_in(system: object) -> Context | None:

@@ -47,7 +47,7 @@ from antiphon.errors import (
     ReplyTimeoutError,
 )
 from antiphon.protocol import ErrorCode
-from antiphon.runtime._actor import Context, Handling
+from antiphon.runtime._actor import Context, begin_handling, end_handling
 from antiphon.runtime._delivery import Mailbox
 from antiphon.runtime._exchange import result_of
 from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
@@ -311,7 +311,7 @@ class Cell:
 
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
-        if _is_evicted(delivery):
+        if delivery.evicted is not None:
             return  # another host handles it; a caller here gets the answer from the ledger
         if delivery.withdrawn is not None or self._is_too_late(delivery, began):
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
@@ -358,22 +358,23 @@ class Cell:
 
     async def run(self, delivery: DeliveryState, context: Context) -> Any:
         """Run the handler of a message; return a `Reply`, a message with a result, or None."""
-        with Handling(context):
-            return await self._run(delivery, context)
-
-    async def _run(self, delivery: DeliveryState, context: Context) -> Any:
-        actor = self.actor
-        if actor is None:
-            actor = await self._start_actor()
-        said = delivery.envelope.said
-        handler = actor.handlers.get(delivery.type if said is None else type(said))
-        if handler is None:
-            outcome = await actor.hear(delivery.message, context)
-            return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
-        outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
-        if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
-            raise TypeError(f"{handler.method.__qualname__} returned {type(outcome).__name__}, not {handler.reply.__name__}")
-        return outcome
+        outer = begin_handling(context)
+        try:
+            actor = self.actor
+            if actor is None:
+                actor = await self._start_actor()
+            said = delivery.envelope.said
+            handler = actor.handlers.get(delivery.type if said is None else type(said))
+            if handler is None:
+                outcome = await actor.hear(delivery.message, context)
+                return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
+            outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
+            if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
+                name, expected = handler.method.__qualname__, handler.reply.__name__
+                raise TypeError(f"{name} returned {type(outcome).__name__}, not {expected}")
+            return outcome
+        finally:
+            end_handling(context, outer)
 
     async def run_at_once(self, delivery: DeliveryState) -> Any:
         """Handle a question that the actor asks itself, within its deadline. In the mailbox it would wait for itself."""
@@ -398,8 +399,11 @@ class Cell:
                 actor = self.props.factory()
                 self.parts.provide(actor)
                 context = Context(self, None)
-                with Handling(context):
+                outer = begin_handling(context)
+                try:
                     await actor.started(context)
+                finally:
+                    end_handling(context, outer)
             except Exception as exc:
                 raise _StartError from exc
             if self.incarnation == incarnation:  # else the cell was restarted while `started` ran: this actor is not kept

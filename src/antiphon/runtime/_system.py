@@ -252,7 +252,7 @@ class System:
         parsed = Address.parse(address)
         made = props_of(
             factory,
-            supervisor=self._supervisor_of(parsed.kind, supervisor),
+            supervisor=supervisor if isinstance(supervisor, str) else self._supervisor_of(parsed.kind, supervisor),
             restart=restart,
             grace=grace,
             concurrency=concurrency,
@@ -279,7 +279,7 @@ class System:
         """
         made = props_of(
             factory,
-            supervisor=self._supervisor_of(kind, supervisor),
+            supervisor=supervisor if isinstance(supervisor, str) else self._supervisor_of(kind, supervisor),
             restart=restart,
             grace=grace,
             concurrency=concurrency,
@@ -295,10 +295,8 @@ class System:
         """
         return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
 
-    def _supervisor_of(self, kind: str, supervisor: str | Supervision) -> str:
-        """Return the address of a supervisor; one that is given by its rules is spawned if it is missing."""
-        if isinstance(supervisor, str):
-            return supervisor
+    def _supervisor_of(self, kind: str, supervisor: Supervision) -> str:
+        """Return the address of the supervisor of a kind; it is spawned if it is missing."""
         address = Address("supervisor", kind)
         known = self._kernel.tree.cells.get(address)
         if known is None or known.state == "stopped":

@@ -59,7 +59,7 @@ class IndexState(NamedTuple):
     length: int
 
 
-class Update(NamedTuple):
+class TermUpdate(NamedTuple):
     """The next entries of an index."""
 
     before: IndexState
@@ -70,7 +70,7 @@ class Update(NamedTuple):
     is_last: bool
 
 
-def next_update(connection: Connection, index: TermIndex) -> Update | None:
+def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
     """Return the next entries of an index; None if there are none and it need not be told so."""
     before = _state(connection, index) or IndexState(index.version, 0, 0, 0)
     if before.version != index.version:
@@ -82,10 +82,10 @@ def next_update(connection: Connection, index: TermIndex) -> Update | None:
     is_last = len(rows) < _STEP
     if not rows and last - before.upto < _LAG:
         return None
-    return Update(before, last if is_last else rows[-1][0], entries, is_last)
+    return TermUpdate(before, last if is_last else rows[-1][0], entries, is_last)
 
 
-def store(connection: Connection, index: TermIndex, update: Update) -> bool:
+def store(connection: Connection, index: TermIndex, update: TermUpdate) -> bool:
     """Store entries, unless the index has changed since they were computed; return whether they are stored."""
     if not connection.value(_HAS_TABLES):
         connection.run(TERM_TABLES)
