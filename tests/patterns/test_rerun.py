@@ -5,7 +5,7 @@ from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, known
 
 from antiphon.patterns.postchain import ChainConfig, IntentionPhaseActor, rerun
 from antiphon.patterns.postchain import _phases as phases
-from antiphon.patterns.postchain._context import Told
+from antiphon.patterns.postchain._context import PhasePrompt
 from antiphon.protocol import AgentConfig
 
 
@@ -41,7 +41,7 @@ async def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert "another context.messages" in found.reason
 
     monkeypatch.setattr(phases, "ALIGNED", 0.1)
-    monkeypatch.setattr(IntentionPhaseActor, "told", lambda self, work: Told(work.question))
+    monkeypatch.setattr(IntentionPhaseActor, "told", lambda self, work: PhasePrompt(work.question))
     found = await rerun(ledger, result.thread_id, make_model=_told)
     assert found is not None
     assert found.what == "PROCESS_PHASE to intention/1"

@@ -102,9 +102,7 @@ def _spoken(conversation: Conversation) -> Conversation:
     Each of six phases is told the question, and what is known, again: of these prompts only the question is shown.
     """
     talk = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
-    spoken = (
-        [message for message in talk if not service.is_phase_prompt(message)] if service.has_phases(conversation) else talk
-    )
+    spoken = service.phase_talk(talk) if service.has_phases(conversation) else talk
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 

@@ -112,7 +112,7 @@ from antiphon.service._transcript import escaped as escaped
 from antiphon.service._transcript import file_size as file_size
 from antiphon.service._transcript import has_phases as has_phases
 from antiphon.service._transcript import in_one_line as in_one_line
-from antiphon.service._transcript import is_phase_prompt as is_phase_prompt
+from antiphon.service._transcript import phase_talk as phase_talk
 from antiphon.service._transcript import prose as prose
 from antiphon.service._transcript import steps_in as steps_in
 from antiphon.service._transcript import transcript as transcript

@@ -13,7 +13,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -146,6 +146,9 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 # ---------------------------------------------------------------- six phases
 
+_OUTPUT_TOOL: Final = "final_result"
+"""The call by which an agent gives a typed output."""
+
 
 def has_phases(conversation: Conversation) -> bool:
     """Whether a thread goes through six phases."""
@@ -156,7 +159,7 @@ def has_phases(conversation: Conversation) -> bool:
     )
 
 
-def is_phase_prompt(message: Message) -> bool:
+def _is_phase_prompt(message: Message) -> bool:
     """Whether a message of talk in a thread of six phases is a prompt that only repeats what is known.
 
     The question as the first phase gets it is none.
@@ -164,6 +167,48 @@ def is_phase_prompt(message: Message) -> bool:
     if message.parent_id is None or message.role_hint_for_llm not in ("system", "user"):
         return False
     return message.role_hint_for_llm == "system" or f"/run/{PHASES[0]}/" not in message.parent_id
+
+
+def phase_talk(talk: Iterable[Message]) -> list[Message]:
+    """Return the talk of six phases as it is read: without prompts that repeat what is known, and with outputs as text.
+
+    An agent gives a typed output by a call: its text is shown as text, and its judgement as data. The answer of the last phase
+    is another message of the thread, and takes the place of the text that it was made from. A refused output stays a call.
+    """
+    told = [message for message in talk if not _is_phase_prompt(message)]
+    refused = {message.invocation_id for message in told if _is_output(message) and _is_refused(message)}
+    found: list[Message] = []
+    for message in told:
+        last = found[-1] if found else None
+        if not _is_output(message) or message.invocation_id in refused:
+            if last is not None and last.policy == message.policy == PHASES[-1] and message.id.endswith("/answer"):
+                judged = tuple(part for part in last.parts if isinstance(part, DataPart))
+                payload = PartsPayload(parts=(*message.parts, *judged))
+                found[-1] = last.model_copy(update={"payload": payload})
+            else:
+                found.append(message)
+        elif isinstance(message.payload, OptionCallPayload):
+            found.append(message.model_copy(update={"payload": _as_said(message.payload)}))
+    return found
+
+
+def _is_output(message: Message) -> bool:
+    """Whether a message gives a typed output, or says that it was taken."""
+    payload = message.payload
+    return isinstance(payload, OptionCallPayload | OptionResultPayload) and payload.option_name == _OUTPUT_TOOL
+
+
+def _is_refused(message: Message) -> bool:
+    return isinstance(message.payload, OptionResultPayload) and message.payload.is_error
+
+
+def _as_said(call: OptionCallPayload) -> PartsPayload:
+    """Return a typed output as its text, which is its first field, and its judgement."""
+    given: Any = thaw(call.arguments)
+    first = next((name for name, value in given.items() if isinstance(value, str)), "")
+    judged = {name: value for name, value in given.items() if name != first}
+    said = (TextPart(text=given[first]),) if first else ()
+    return PartsPayload(parts=(*said, DataPart(data=judged)) if judged else said)
 
 
 def cited_sources(conversation: Conversation) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, said_in
 
 from antiphon.agents.tools import KnowledgeBase
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast._cast import SpokenText
 from antiphon.patterns.postchain import Add, ChainConfig, ChainContext, ChainResult, Item, Observations, _phases
 from antiphon.patterns.postchain._outputs import (
@@ -24,6 +24,7 @@ from antiphon.patterns.postchain._outputs import (
     without_marks,
 )
 from antiphon.protocol import PHASES, AgentConfig
+from antiphon.service import phase_talk
 
 TEA = "Green tea is steeped at 80 degrees for two minutes."
 POT = "An iron pot keeps water warm for an hour."
@@ -455,3 +456,24 @@ async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> N
     asked = _asked(await said_in(ledger, thread_id), "PROCESS_WITH_AGENT")
     assert ["outputs" in each["context"]["agent"] for each in asked] == [False] * 3 + [True] * 3
     assert ["sources" in each["context"] for each in asked] == [False] * 3 + [True] * 3
+
+
+async def test_typed_outputs_are_read_as_text_and_judgement() -> None:
+    """The last answer is the one with its marks checked; a refused output stays a call with its refusal."""
+    judged: dict[str, list[Any]] = {
+        "experience": [{"synthesis": "first", "used": ["9"]}, {"synthesis": "second", "used": ["1"]}],
+        "yield": [{"answer": "80 [1][8].", "confidence": 0.9}],
+    }
+    _, rows, _ = await _run(Witness(judged=judged))
+    talk = phase_talk(row for row in rows if row.lane == "talk")
+
+    said = [(message.policy, message.kind, message.text) for message in talk]
+    assert said[:2] == [("user", "parts", QUESTION), ("action", "parts", "the action phase says so")]
+    assert [(policy, kind) for policy, kind, _ in said[2:5]] == [
+        ("experience", "option_call"),
+        ("final_result", "option_result"),
+        ("experience", "parts"),
+    ]
+    assert (said[4][2], talk[4].parts[1]) == ("second", DataPart(data={"used": ["1"]}))
+    assert [policy for policy, _, _ in said[5:]] == ["intention", "observation", "understanding", "yield"]
+    assert (talk[-1].text, talk[-1].parts[1]) == ("80 [1].", DataPart(data={"confidence": 0.9}))

@@ -21,6 +21,12 @@ from antiphon.patterns.postchain._gateway import ClientActor as ClientActor
 from antiphon.patterns.postchain._gateway import post_request as post_request
 from antiphon.patterns.postchain._lifecycle import LIFE as LIFE
 from antiphon.patterns.postchain._lifecycle import ThreadLife as ThreadLife
+from antiphon.patterns.postchain._outputs import ActionOutput as ActionOutput
+from antiphon.patterns.postchain._outputs import ExperienceOutput as ExperienceOutput
+from antiphon.patterns.postchain._outputs import IntentionOutput as IntentionOutput
+from antiphon.patterns.postchain._outputs import ObservationOutput as ObservationOutput
+from antiphon.patterns.postchain._outputs import UnderstandingOutput as UnderstandingOutput
+from antiphon.patterns.postchain._outputs import YieldOutput as YieldOutput
 from antiphon.patterns.postchain._phases import ActionPhaseActor as ActionPhaseActor
 from antiphon.patterns.postchain._phases import ExperiencePhaseActor as ExperiencePhaseActor
 from antiphon.patterns.postchain._phases import IntentionPhaseActor as IntentionPhaseActor

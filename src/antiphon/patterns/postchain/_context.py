@@ -291,7 +291,7 @@ class PhaseWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PhasePrompt:
     """The prompt of an agent with a typed output, and where its numbered sources are."""
 
     text: str
@@ -299,7 +299,7 @@ class Told:
     """In the order of the numbers: the id of a source, and where in the prompt its text begins and ends."""
 
 
-def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> Told:
+def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
     """Return the prompt of an agent with a typed output.
 
     The question comes first and whole. The rest has `room` characters, the most important first: the goals, all sources by
@@ -316,7 +316,7 @@ def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = Fal
         prompt.add(f"\n\nMissing so far: {work.missing}")
     if draft and work.previous is not None and prompt.room > _SHORTEST_DRAFT and not _is_doubted(work.previous):
         prompt.add(f"\n\nSo far: {work.previous.response}"[: prompt.room])
-    return Told(prompt.text, tuple(prompt.places))
+    return PhasePrompt(prompt.text, tuple(prompt.places))
 
 
 class _Prompt:

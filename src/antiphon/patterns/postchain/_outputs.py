@@ -330,8 +330,8 @@ class FormChecks(AbstractCapability[Any]):
         if request is None or output_context.output_type is not FORMS[request.phase]:
             raise error
         is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
-        text = output.strip() if is_text else _text_in(output, SPOKEN[request.phase])
-        if text and (is_text or ctx.retry >= ctx.max_retries):
+        text = output if is_text else _text_in(output, SPOKEN[request.phase])
+        if text.strip() and (is_text or ctx.retry >= ctx.max_retries):
             return PlainAnswer(text)
         raise error
 

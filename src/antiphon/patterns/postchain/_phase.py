@@ -16,7 +16,7 @@ from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, 
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import prompt_of
-from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, Told, operations_to, told
+from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._quoting import QUOTED, choice_prompt, contribution
@@ -49,14 +49,14 @@ class PhaseActor(Actor):
         """Return the prompt of an agent that gives text. Threads record it: a change would be another request."""
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
-    def told(self, work: PhaseWork) -> Told:
+    def told(self, work: PhaseWork) -> PhasePrompt:
         """Return the prompt of an agent with a typed output, with its numbered sources."""
         return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
-    def _prompt(self, work: PhaseWork) -> Told:
+    def _prompt(self, work: PhaseWork) -> PhasePrompt:
         if work.is_quoted:
             return choice_prompt(work)
-        return self.told(work) if work.is_typed else Told(self.prompt(work))
+        return self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
 
     async def conclude(
         self, work: PhaseWork, said: protocol.AgentResult, context: Context

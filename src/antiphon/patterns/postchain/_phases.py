@@ -35,11 +35,11 @@ from antiphon.patterns.postchain._context import (
     ContextOperation,
     Item,
     Link,
+    PhasePrompt,
     PhaseWork,
     Prioritize,
     Prune,
     Tag,
-    Told,
     Transform,
     told,
 )
@@ -83,8 +83,8 @@ class ActionPhaseActor(PhaseActor):
         return work.question
 
     @override
-    def told(self, work: PhaseWork) -> Told:
-        return Told(work.question)
+    def told(self, work: PhaseWork) -> PhasePrompt:
+        return PhasePrompt(work.question)
 
     @override
     async def conclude(
@@ -146,7 +146,7 @@ class ExperiencePhaseActor(PhaseActor):
         return sorted((*known, *remembered), key=lambda item: -item.priority)[:limit]
 
     @override
-    def told(self, work: PhaseWork) -> Told:
+    def told(self, work: PhaseWork) -> PhasePrompt:
         config = self.chain.config
         return told(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
 

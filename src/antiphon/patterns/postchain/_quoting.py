@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from antiphon.patterns.postchain._context import Item, PhaseWork, Told
+from antiphon.patterns.postchain._context import Item, PhasePrompt, PhaseWork
 from antiphon.protocol import Phase
 from antiphon.retrieval import LIKELY
 
@@ -61,7 +61,7 @@ def to_choose_from(work: PhaseWork) -> tuple[Item, ...]:
     return tuple(item for item in found if item.priority >= found[0].priority - _NEAR)[:_MOST]
 
 
-def choice_prompt(work: PhaseWork) -> Told:
+def choice_prompt(work: PhaseWork) -> PhasePrompt:
     """Return the prompt of an agent that chooses: the question, and the quotes by number."""
     text, places = work.question, list[tuple[str, int, int]]()
     for number, item in enumerate(to_choose_from(work), 1):
@@ -69,7 +69,7 @@ def choice_prompt(work: PhaseWork) -> Told:
         text += f"\n[{number}] {' > '.join(item.heading[-2:])}: "
         places.append((item.id, len(text), len(text) + len(item.quote)))
         text += item.quote
-    return Told(text, tuple(places))
+    return PhasePrompt(text, tuple(places))
 
 
 # ---------------------------------------------------------------- the answer

@@ -231,7 +231,7 @@ MUTANTS = (
         "text is no answer where a form is wanted",
         _outputs.FormChecks,
         "on_output_validate_error",
-        "if text and (is_text or ctx.retry >= ctx.max_retries):",
+        "if text.strip() and (is_text or ctx.retry >= ctx.max_retries):",
         "if False:",
         (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
     ),
