@@ -137,12 +137,13 @@ def for_small_model() -> dict[str, Any]:
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 
     action = AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS)
+    experience = AgentConfig(system_prompt="You choose the source that answers the question, by its number.")
     config = ChainConfig(
         outputs="quotes",
         max_tokens=_FEW_TOKENS,
         fallback="scripted",
         attempts=1,
-        phases={"action": action},
+        phases={"action": action, "experience": experience},
     )
     return {"config": config, "tools": [_calculator()]}
 

@@ -264,7 +264,7 @@ def _only_part(wanted: ModelRequestParameters) -> ToolCallPart | TextPart | None
     if wanted.function_tools:
         tool = wanted.function_tools[0]
         arguments = only_value(tool.parameters_json_schema) if len(wanted.function_tools) == 1 else None
-        return None if arguments is None else ToolCallPart(tool.name, arguments)
+        return None if arguments is None else ToolCallPart(tool.name, arguments, tool_call_id=current_port().new_id())
     value = None if wanted.output_object is None else only_value(wanted.output_object.json_schema)
     return None if value is None else TextPart(to_json(value).decode())
 

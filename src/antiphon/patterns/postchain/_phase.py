@@ -55,7 +55,7 @@ class PhaseActor(Actor):
 
     def _prompt(self, work: PhaseWork) -> PhasePrompt:
         if work.is_quoted:
-            return choice_prompt(work)
+            return choice_prompt(work, is_choosing=self.phase == "experience")
         return self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
 
     async def conclude(

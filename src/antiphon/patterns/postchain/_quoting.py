@@ -34,6 +34,8 @@ _BESIDE: Final = 0.15
 _MOST: Final = 3
 """Quotes to choose from, and to cite."""
 _NONE: Final = "none"
+_EDGES: Final = "| \n"
+"""Around the row of a table."""
 
 
 # ---------------------------------------------------------------- choosing
@@ -54,17 +56,17 @@ def likely_items(work: PhaseWork) -> tuple[Item, ...]:
 
 
 def to_choose_from(work: PhaseWork) -> tuple[Item, ...]:
-    """Return the passages whose quotes are as good as each other; one or none, if there is nothing to choose."""
+    """Return the passages whose quotes are as good as each other; none, if a tool has given the answer."""
     found = likely_items(work)
-    if not found or PICKED in found[0].tags:
-        return found[:1]
-    return tuple(item for item in found if item.priority >= found[0].priority - _NEAR)[:_MOST]
+    if not found or any(item.source == "tool" for item in work.sources):
+        return ()
+    return tuple(item for item in found if item.priority >= found[0].priority - _NEAR)
 
 
-def choice_prompt(work: PhaseWork) -> PhasePrompt:
-    """Return the prompt of an agent that chooses: the question, and the quotes by number."""
+def choice_prompt(work: PhaseWork, *, is_choosing: bool) -> PhasePrompt:
+    """Return the prompt of an agent: the question, and the quotes by number; only the best one, unless it chooses."""
     text, places = work.question, list[tuple[str, int, int]]()
-    for number, item in enumerate(to_choose_from(work), 1):
+    for number, item in enumerate(to_choose_from(work)[: _MOST if is_choosing else 1], 1):
         text += "" if places else "\n\nSources:"
         text += f"\n[{number}] {' > '.join(item.heading[-2:])}: "
         places.append((item.id, len(text), len(text) + len(item.quote)))
@@ -79,12 +81,12 @@ def quoted_answer(work: PhaseWork) -> tuple[str, list[dict[str, object]]]:
     """Return the answer, and its citations: results of tools, and the quote that answers the question."""
     tools = [item for item in work.sources if item.source == "tool"]
     likely = likely_items(work)
-    beside = [item for item in likely if not tools and item.priority >= likely[0].priority - _BESIDE][:_MOST]
-    cited = [*tools, *(beside or likely[:1])]
+    beside = [item for item in likely if item.priority >= likely[0].priority - _BESIDE][:_MOST]
+    cited = tools or beside
     citations = [citation(number, item) for number, item in enumerate(cited, 1)]
     said = [f"{item.title} gave {item.text} [{number}]" for number, item in enumerate(tools, 1)]
     if not tools and likely:
-        said = [f"{_below(likely[0])}{likely[0].quote} [1]"]
+        said = [f"{_below(likely[0])}{likely[0].quote.strip(_EDGES)} [1]"]
     return "\n".join(said) or _refusal(work), citations
 
 
