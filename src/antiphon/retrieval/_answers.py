@@ -92,7 +92,7 @@ _NUMBER: Final = (
 )
 _ASKED: Final = (
     (  # a price
-        r"\bhow much\b.*\b(?:cost|pay|charge)\b|\b(?:costs?|prices?|fees?|expensive|kostet|kosten|preis\w*|gebühr\w*|teuer"
+        r"\bhow much\b(?=.*\b(?:pay|charge)\b)|\b(?:costs?|prices?|fees?|expensive|kostet|kosten|preis\w*|gebühr\w*|teuer"
         r"|coût\w*|prix|tarifs?)\b",
         r"[€$£¥]|\b(?:euros?|dollars?|cents?|francs?|eur|usd|gbp|chf|pounds?|free|gratis|kostenlos\w*|umsonst|gratuit\w*)\b",
     ),
@@ -171,14 +171,14 @@ def _language(passage: Passage) -> str:
 
 
 def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
-    """Return the run of units of a passage that has most of a question; None if the passage says nothing."""
+    """Return the run of units of a passage that has most of a question; None if the passage has no unit."""
     every = units_of(passage.text, passage.kind)
     units = [each for each in every if each.kind != "heading"] or every
     language = _language(passage)
     there = [frozenset(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
     above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
     whole = frozenset[str]().union(*there)
-    best, best_score = None, 0.0
+    best, best_score = None, float("-inf")
     for start, end in _runs(units):
         beside, column = _around(units, there, start, end)
         places = ((1.0, frozenset[str]().union(*there[start:end])), (_HEADING, above), (_COLUMN, column), (_BESIDE, beside))
@@ -188,8 +188,8 @@ def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
     if best is None:
         return None
     run, first = units[slice(*best)], 1 if passage.lines is None else passage.lines[0]
-    quote = Quote(shown(run), (first + run[0].first, first + run[-1].last), round(best_score, 3))
-    return FoundAnswer(passage, quote, round(best_score, 3))
+    score = round(max(best_score, 0.0), 3)
+    return FoundAnswer(passage, Quote(shown(run), (first + run[0].first, first + run[-1].last), score), score)
 
 
 def _runs(units: Sequence[Unit]) -> Iterator[tuple[int, int]]:

@@ -132,8 +132,8 @@ class PhaseActor(Actor):
             used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
         output = output.model_copy(update={"context_operations": operations_to(operations), **used})
         if work.is_quoted and self.phase != protocol.PHASES[-1]:
-            said = contribution(self.phase, output.model_dump(mode="json"))
-            output = output.model_copy(update={"response": said})
+            line = contribution(self.phase, output.model_dump(mode="json"))
+            output = output.model_copy(update={"response": line})
         return output
 
     @handles

@@ -196,12 +196,9 @@ class IntentionPhaseActor(PhaseActor):
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
         judged = judgement(IntentionOutput, self.phase, said)
-        named = () if judged is None else _goals(judged)
-        goals = named or goals_in(work.question)
+        goals = (() if judged is None else _goals(judged)) or goals_in(work.question)
         given = {} if judged is None else {each.source: each for each in judged.scores}
-        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item) for item in work.found}
-        if not named:  # then the search has scored the passages by the question itself
-            scores |= {item.id: item.priority for item in work.found if item.quote and item.id not in given}
+        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item, work.question) for item in work.found}
         reasons = {name: given[name].reason for name in scores if name in given and given[name].reason}
         default = f"has to do with: {goals[0][:120]}"
         operations: list[ContextOperation] = [
@@ -220,9 +217,10 @@ def _goals(judged: IntentionOutput) -> tuple[str, ...]:
     return tuple(dict.fromkeys(goal.strip() for goal in judged.goals if goal.strip()))
 
 
-def _score(goals: tuple[str, ...], item: Item) -> float:
-    """Return how much an item has to do with the goal that it serves best."""
-    best = max(relevance(goal, item.text) for goal in goals)
+def _score(goals: tuple[str, ...], item: Item, question: str) -> float:
+    """Return how much an item has to do with the goal that it serves best; the search has scored it by the question itself."""
+    is_scored = item.quote and goals == goals_in(question)
+    best = item.priority if is_scored else max(relevance(goal, item.text) for goal in goals)
     if USED in item.tags:
         return max(best, NOISE)
     return round(best * HEARSAY, 3) if item.source == "observation" else best

@@ -46,7 +46,8 @@ def choice_of(number: int) -> type[BaseModel]:
     """Return the form by which a model chooses one of some numbered sources; without any, it has one possible output."""
     names = tuple(str(each) for each in range(1, number + 1)) or (_NONE,)
     description = "The number of the source that answers the question."
-    return create_model("Choice", source=(Literal[names], Field(description=description)))
+    offered: Any = Literal[names]
+    return create_model("Choice", source=(offered, Field(description=description)))
 
 
 def likely_items(work: PhaseWork) -> tuple[Item, ...]:

@@ -239,7 +239,7 @@ MUTANTS = (
         "an earlier commit's phase is asked for a form",
         _phase.PhaseActor,
         "_process",
-        'is_typed=given["agent"].get("outputs") == TYPED',
+        "is_typed=outputs in (TYPED, QUOTED)",
         "is_typed=True",
         (outputs.test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text,),
     ),
