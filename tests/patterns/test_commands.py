@@ -62,6 +62,13 @@ def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     assert "(kb-" in sources
     assert "Green tea is steeped at 80 degrees for two minutes." in sources
     thread_id = done.stderr.split("thread ")[1].split(";")[0]
+    assert f"thread {thread_id}: completed; " in done.stderr
+    assert "; kept in sqlite:///antiphon.db\n" in done.stderr
+    contributed = [
+        line.split(maxsplit=1) for line in done.stderr.splitlines() if line.split(" ")[2:3] in ([p] for p in PHASES)
+    ]
+    assert [phase for phase, _ in contributed] == list(PHASES)
+    assert contributed[1][1].startswith("1 passage found; the best is tea.md > Tea, line ")
     hints = [shlex.split(line)[-2:] for line in done.stderr.partition("try next:\n")[2].splitlines()]
     assert [hint[0] for hint in hints[:3]] == ["show", "replay", "fork"]
     assert {hint[1] for hint in hints[:3]} == {thread_id}

@@ -190,7 +190,8 @@ async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_wha
     """CH-124: the answer of the turn is its own, each source by number, name, id and a sentence that is in the ledger."""
     async with _turn() as turn:
         quote = "Green tea is steeped at 80 degrees for two minutes."
-        assert turn.result.response == (f"the yield phase says so\n\nSources:\n[1] docs/tea.md > Tea, line 3 ({turn.tea}): {quote}")
+        place = f"docs/tea.md > Tea, line 3 ({turn.tea})"
+        assert turn.result.response == f"the yield phase says so\n\nSources:\n[1] {place}: {quote}"
         cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
         assert turn.result.citations == ({**cited, "heading": ["Tea"], "lines": [3, 3]},)
         assert turn.result.outputs["yield"]["next_phase"] is None

@@ -198,7 +198,8 @@ class IntentionPhaseActor(PhaseActor):
         judged = judgement(IntentionOutput, self.phase, said)
         goals = (() if judged is None else _goals(judged)) or goals_in(work.question)
         given = {} if judged is None else {each.source: each for each in judged.scores}
-        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item, work.question) for item in work.found}
+        asked, found = work.question, work.found
+        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item, asked) for item in found}
         reasons = {name: given[name].reason for name in scores if name in given and given[name].reason}
         default = f"has to do with: {goals[0][:120]}"
         operations: list[ContextOperation] = [
