@@ -167,9 +167,11 @@ def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Pa
     for move in moves:
         other = command(*move, "knowledge")
         assert other.exit_code == 2
-        assert other.stderr.startswith("thread 'knowledge' does not go through six phases; ")
+        assert other.stderr.startswith("thread 'knowledge/kb-")
+        assert "' does not go through six phases; " in other.stderr
     status = [line.split(maxsplit=1) for line in command("status", "knowledge").stdout.splitlines()]
-    assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
+    assert status[0][1].startswith("id   knowledge/kb-")
+    assert status[1:3] == [["pattern", "knowledge"], ["messages", "2"]]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple, TypeAlias
 
 from antiphon.retrieval._language import concepts_in, detect_language, terms_in
-from antiphon.retrieval._quotes import Quote, Unit, shown, units_of
+from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
 from antiphon.retrieval._retriever import Passage, Retriever
 
 LIKELY: Final = 0.57
@@ -192,7 +192,7 @@ def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
     return FoundAnswer(passage, Quote(shown(run), (first + run[0].first, first + run[-1].last), score), score)
 
 
-def _runs(units: Sequence[Unit]) -> Iterator[tuple[int, int]]:
+def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
     """Yield the runs that may be quoted, as the first unit and the one after the last: not the head of a table by itself."""
     for start, unit in enumerate(units):
         is_row = unit.kind == "row"
@@ -206,7 +206,7 @@ def _runs(units: Sequence[Unit]) -> Iterator[tuple[int, int]]:
 
 
 def _around(
-    units: Sequence[Unit], there: Sequence[frozenset[str]], start: int, end: int
+    units: Sequence[QuoteUnit], there: Sequence[frozenset[str]], start: int, end: int
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the terms beside a run, and those in the head of its table."""
     if units[start].kind == "row":
@@ -217,7 +217,7 @@ def _around(
     return frozenset[str]().union(*there[max(start - 1, 0) : start], *there[end : end + 1]), frozenset()
 
 
-def _score(asked: _Asked, places: Sequence[tuple[float, frozenset[str]]], run: Sequence[Unit]) -> float:
+def _score(asked: _Asked, places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]) -> float:
     """Return how much of a question a run of units has. A place has a worth, and the terms that are there."""
     counted = zip(asked.concepts, asked.weights, strict=True)
     got = sum(weight * max(worth * _has(concept, terms) for worth, terms in places) for concept, weight in counted)

@@ -36,7 +36,7 @@ _SHORT_FORM: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class QuoteUnit:
     """A sentence, a row or a line of code; `first` and `last` are its lines in the passage, from 0."""
 
     text: str
@@ -103,7 +103,7 @@ def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float
     return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
 
 
-def _best(units: Sequence[Unit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
+def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
     """Return the first and the last unit of the quote."""
     total = sum(weights) or 1.0
     best, best_worth = (0, 0), float("-inf")
@@ -119,7 +119,7 @@ def _best(units: Sequence[Unit], has: Sequence[Sequence[bool]], weights: Sequenc
     return best
 
 
-def shown(units: Sequence[Unit]) -> str:
+def shown(units: Sequence[QuoteUnit]) -> str:
     """Return units as they are shown: sentences on one line, rows and lines of code as they are; cut, if they are long."""
     separator = " " if units[0].kind == "sentence" else "\n"
     text = separator.join(each.text for each in units)
@@ -129,16 +129,16 @@ def shown(units: Sequence[Unit]) -> str:
 # ---------------------------------------------------------------- units
 
 
-def units_of(text: str, kind: Kind = "markdown") -> list[Unit]:
+def units_of(text: str, kind: Kind = "markdown") -> list[QuoteUnit]:
     """Return the sentences, rows and code lines of a text, in order."""
     lines = text.split("\n")
     if kind == "markdown":
         return list(_units(lines))
     of_line: Literal["row", "code"] = "row" if kind == "table" else "code"
-    return [Unit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
+    return [QuoteUnit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
 
 
-def _units(lines: Sequence[str]) -> Iterator[Unit]:
+def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
     paragraph: list[tuple[int, str]] = []
     fence = ""
     for number, line in enumerate(lines):
@@ -152,11 +152,11 @@ def _units(lines: Sequence[str]) -> Iterator[Unit]:
         elif opening:
             fence = "" if fence and line.strip().startswith(fence) else fence or opening[1]
         elif fence and line.strip():
-            yield Unit(line.rstrip(), number, number, "code")
+            yield QuoteUnit(line.rstrip(), number, number, "code")
         elif _HEADING.match(line):
-            yield Unit(line.strip().strip("#").strip(), number, number, "heading")
+            yield QuoteUnit(line.strip().strip("#").strip(), number, number, "heading")
         elif _is_row(line) and not _RULE.fullmatch(line):
-            yield Unit(line.strip(), number, number, "row")
+            yield QuoteUnit(line.strip(), number, number, "row")
     yield from _sentences(paragraph)
 
 
@@ -165,13 +165,13 @@ def _is_row(line: str) -> bool:
     return plain.startswith("|") and plain.count("|") > 1
 
 
-def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[Unit]:
+def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[QuoteUnit]:
     """Yield the sentences of some lines; a list item without its mark."""
     rows = list(paragraph)
     if not rows or all(_RULE.fullmatch(line) for _, line in rows):
         return
     if len(rows) > 1 and _RULE.fullmatch(rows[-1][1]):  # a heading and the line below it
-        yield Unit(" ".join(line.strip() for _, line in rows[:-1]), rows[0][0], rows[-1][0], "heading")
+        yield QuoteUnit(" ".join(line.strip() for _, line in rows[:-1]), rows[0][0], rows[-1][0], "heading")
         return
     starts: list[tuple[int, int]] = []
     text = ""
@@ -185,7 +185,7 @@ def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[Unit]:
     for end in [*_ends(text), len(text)]:
         sentence = text[begin:end].strip()
         if sentence:
-            yield Unit(
+            yield QuoteUnit(
                 sentence, _line_at(starts, begin), _line_at(starts, begin + len(text[begin:end].rstrip()) - 1), "sentence"
             )
         begin = end
