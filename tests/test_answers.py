@@ -55,9 +55,12 @@ async def test_words_alone_meet_the_goals_of_the_benchmark() -> None:
     for question in QUESTIONS:
         found = [each for each in await find_answers(documents, question.text) if each.is_likely][:1]
         counted["refused"] += not question.gold and not found
-        for best, gold in ((best, gold) for best in found for gold in question.gold):
-            if (best.passage.source, best.passage.heading[-1]) == (gold.document, gold.heading):
-                counted["first"] += plain(gold.sentence).strip("| ") in plain(best.quote.text)
+        counted["first"] += any(
+            (best.passage.source, best.passage.heading[-1]) == (gold.document, gold.heading)
+            and plain(gold.sentence).strip("| ") in plain(best.quote.text)
+            for best in found
+            for gold in question.gold
+        )
 
     assert counted["first"] >= 22
     assert counted["refused"] >= 20

@@ -143,7 +143,8 @@ def _of_experience(output: Mapping[str, Any]) -> str:
 
 
 def _of_intention(output: Mapping[str, Any]) -> str:
-    scores = sorted((output.get("scores") or {}).values(), reverse=True)
+    given: dict[str, float] = output.get("scores") or {}
+    scores = sorted(given.values(), reverse=True)
     goals = output.get("goals") or ()
     return f"{_count(len(goals), 'goal')}; scores {', '.join(f'{each:.2f}' for each in scores) or 'none'}"
 
