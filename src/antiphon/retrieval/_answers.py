@@ -175,13 +175,17 @@ def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
     every = units_of(passage.text, passage.kind)
     units = [each for each in every if each.kind != "heading"] or every
     language = _language(passage)
+    heads = _heads(every, language)
     there = [frozenset(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
     above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
     whole = frozenset[str]().union(*there)
     best, best_score = None, float("-inf")
     for start, end in _runs(units):
-        beside, column = _around(units, there, start, end)
-        places = ((1.0, frozenset[str]().union(*there[start:end])), (_HEADING, above), (_COLUMN, column), (_BESIDE, beside))
+        beside = frozenset[str]().union(*there[max(start - 1, 0) : start], *there[end : end + 1])
+        column = heads.get(units[start].first, frozenset())
+        places = ((1.0, frozenset[str]().union(*there[start:end])), (_HEADING, above), (_COLUMN, column))
+        if units[start].kind != "row":  # what is beside a row is about something else
+            places = (*places, (_BESIDE, beside))
         score = _score(asked, (*places, (_ELSEWHERE, whole)), units[start:end])
         if score > best_score + 1e-9:  # of equal ones, the first and shortest
             best, best_score = (start, end), score
@@ -193,28 +197,25 @@ def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
 
 
 def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
-    """Yield the runs that may be quoted, as the first unit and the one after the last: not the head of a table by itself."""
+    """Yield the runs that may be quoted, as the first unit and the one after the last: several sentences, or one row."""
     for start, unit in enumerate(units):
-        is_row = unit.kind == "row"
-        is_head = is_row and (not start or units[start - 1].kind != "row")
-        if is_head and start + 1 < len(units) and units[start + 1].kind == "row":
-            continue
-        for end in range(start + 1, min(start + (1 if is_row else _MOST_UNITS), len(units)) + 1):
+        for end in range(start + 1, min(start + (1 if unit.kind == "row" else _MOST_UNITS), len(units)) + 1):
             if units[end - 1].kind != unit.kind:
                 break
             yield start, end
 
 
-def _around(
-    units: Sequence[QuoteUnit], there: Sequence[frozenset[str]], start: int, end: int
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the terms beside a run, and those in the head of its table."""
-    if units[start].kind == "row":
-        head = start
-        while head and units[head - 1].kind == "row":
-            head -= 1
-        return frozenset(), there[head]
-    return frozenset[str]().union(*there[max(start - 1, 0) : start], *there[end : end + 1]), frozenset()
+def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str]]:
+    """Return the terms in the heads of tables, by the lines of the rows below them."""
+    found: dict[int, frozenset[str]] = {}
+    head = frozenset[str]()
+    for unit in units:
+        if unit.kind == "row":
+            found[unit.first] = head
+        else:
+            is_head = unit.kind == "heading" and unit.text.startswith("|")
+            head = frozenset(terms_in(unit.text, language)) if is_head else frozenset()
+    return found
 
 
 def _score(asked: _Asked, places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]) -> float:
