@@ -184,9 +184,8 @@ def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
         beside = frozenset[str]().union(*there[max(start - 1, 0) : start], *there[end : end + 1])
         column = heads.get(units[start].first, frozenset())
         places = ((1.0, frozenset[str]().union(*there[start:end])), (_HEADING, above), (_COLUMN, column))
-        if units[start].kind != "row":  # what is beside a row is about something else
-            places = (*places, (_BESIDE, beside))
-        score = _score(asked, (*places, (_ELSEWHERE, whole)), units[start:end])
+        worth = 0.0 if units[start].kind == "row" else _BESIDE  # what is beside a row is about something else
+        score = _score(asked, (*places, (worth, beside), (_ELSEWHERE, whole)), units[start:end])
         if score > best_score + 1e-9:  # of equal ones, the first and shortest
             best, best_score = (start, end), score
     if best is None:
@@ -214,7 +213,7 @@ def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str
             found[unit.first] = head
         else:
             is_head = unit.kind == "heading" and unit.text.startswith("|")
-            head = frozenset(terms_in(unit.text, language)) if is_head else frozenset()
+            head = frozenset(terms_in(unit.text, language) if is_head else ())
     return found
 
 
