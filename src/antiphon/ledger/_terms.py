@@ -10,8 +10,8 @@ terms removes them and adds nothing. So what was replaced or removed is not foun
 
 A store returns candidates, the terms that they have, and how frequent each term is. Ranking is the caller's.
 
-A `VectorStore` keeps a vector for each entry, too, and finds the nearest. Vectors are of one embedder at a time, because those of
-two cannot be compared. They go with their entry: a vector of a removed passage is not found and not kept.
+A `VectorStore` keeps a vector for each entry, too, and finds the nearest. Vectors are of one embedder at a time, because those
+of two cannot be compared. They go with their entry: a vector of a removed passage is not found and not kept.
 """
 
 from __future__ import annotations

@@ -437,7 +437,9 @@ class SqliteLedger(Verbs):
     ) -> tuple[TermMatch, ...]:
         check_limit(limit)
         await self._update_terms(index)
-        return await self._readers.do(lambda connection: _terms.find_vectors(connection, index, space, vector, source, limit))
+        return await self._readers.do(
+            lambda connection: _terms.find_vectors(connection, index, space, vector, source=source, limit=limit)
+        )
 
     async def drop_vectors(self, index: TermIndex) -> None:
         await self._writer.do(lambda connection: _terms.drop_vectors(connection, index.name))

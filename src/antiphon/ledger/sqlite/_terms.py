@@ -270,7 +270,7 @@ def store_vectors(
 
 
 def find_vectors(
-    connection: Connection, index: TermIndex, space: VectorSpace, vector: Sequence[float], source: str | None, limit: int
+    connection: Connection, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
 ) -> tuple[TermMatch, ...]:
     """Return the messages whose vectors are nearest. Only readers load the extension, and only for this."""
     check_vector(space, space_of(connection, index), [vector])
