@@ -34,6 +34,7 @@ from antiphon.service._exporting import list_documents as list_documents
 from antiphon.service._exporting import remove_documents as remove_documents
 from antiphon.service._exporting import search_documents as search_documents
 from antiphon.service._exporting import show_passage as show_passage
+from antiphon.service._exporting import trajectory_bytes as trajectory_bytes
 from antiphon.service._following import Followed as Followed
 from antiphon.service._following import HearWords as HearWords
 from antiphon.service._following import SpokenWords as SpokenWords
@@ -92,8 +93,10 @@ from antiphon.service._sequence import every_span as every_span
 from antiphon.service._sequence import every_step as every_step
 from antiphon.service._sequence import sequence as sequence
 from antiphon.service._sequence import timeline as timeline
+from antiphon.service._settings import CodeFile as CodeFile
 from antiphon.service._settings import RunSettings as RunSettings
 from antiphon.service._settings import UsedFile as UsedFile
+from antiphon.service._settings import code_files as code_files
 from antiphon.service._settings import read_budget as read_budget
 from antiphon.service._settings import settings_of as settings_of
 from antiphon.service._settings import trust_named as trust_named

@@ -36,6 +36,8 @@ class ExportForm:
     """Who becomes the assistant, in formats with only one."""
     trajectories: bool = False
     """A line for each decision; it needs the extra `agents`."""
+    window: int | None = None
+    """How many of the latest messages the observations of a decision have, besides instructions; None: all."""
 
 
 async def export_lines(
@@ -61,6 +63,28 @@ async def export_lines(
         yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
 
 
+async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
+    """Return about how many bytes the decisions of a thread take: each repeats the messages before it.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
+
+    known: dict[str, tuple[int, int]] = {}
+    """By the first message of a loop: how many messages were measured, and their bytes. Later decisions see more of it."""
+    total = 0
+    for each in await decisions_of(ledger, thread.thread_id):
+        seen = each.observations
+        count, size = known.get(seen[0].id, (0, 0)) if seen else (0, 0)
+        size += sum(len(dumps(message)) for message in seen[count:])
+        if seen:
+            known[seen[0].id] = (len(seen), size)
+        total += size if form.window is None or len(seen) <= form.window else size * form.window // len(seen)
+        total += sum(len(dumps(message)) for message in (*each.actions, *each.results))
+    return total
+
+
 async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
     """Yield the bytes as they are stored; those that a branch shares, with the branch as their thread."""
     yield _HEADER
@@ -77,13 +101,13 @@ async def _decisions(
     from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
 
     if form.dialect == "house":
-        async for plain in export_transitions(ledger, thread.thread_id):
+        async for plain in export_transitions(ledger, thread.thread_id, window=form.window):
             yield plain
         return
     for each in await decisions_of(ledger, thread.thread_id):
         # Calls and results are encoded together: no provider's format has one without the other.
         decision = _encoded(thread, [*each.actions, *each.results], form, hear)
-        observations = _encoded(thread, each.observations, form, hear)
+        observations = _encoded(thread, each.observed(form.window), form, hear)
         yield {**each.labels(), "observations": observations, "decision": decision, "reward": each.reward}
 
 
