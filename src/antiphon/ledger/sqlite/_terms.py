@@ -300,7 +300,7 @@ def load_vec(connection: Connection) -> None:
     if connection.value("SELECT count(*) FROM pragma_function_list WHERE name = 'vec_distance_cosine'"):
         return
     try:
-        import sqlite_vec  # type: ignore[import-untyped]  # noqa: PLC0415 (an extra)
+        import sqlite_vec  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 (an extra)
     except ImportError as exc:
         raise ModuleNotFoundError('vectors need sqlite-vec: pip install "antiphon[vectors]"', name="sqlite_vec") from exc
     connection.enable_load_extension(True)
