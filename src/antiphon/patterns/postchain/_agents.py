@@ -24,7 +24,7 @@ from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_message
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
 from antiphon.patterns.postchain._retrieval import brief
 from antiphon.runtime import Actor, Context, Supervisor, handles
@@ -237,11 +237,11 @@ def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None
         extra["untrusted"] = untrusted
     called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
     if form is not None:
-        text, more = recorded(form.phase, answer.output, form)
+        text, more = recorded(answer.output, form)
         confidence = more.get("judgement", {}).get("confidence")  # without one, the phase decides
         return protocol.AgentResult(response=cut(text), confidence=confidence, tool_calls=called, **extra, **more)
     confidence = _SHOWN if any("result" in call for call in calls) else _SAID
-    return protocol.AgentResult(response=cut(answer.output), confidence=confidence, tool_calls=called, **extra)
+    return protocol.AgentResult(response=cut(text_of(answer.output)), confidence=confidence, tool_calls=called, **extra)
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
@@ -254,7 +254,7 @@ def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     waiting: dict[str, dict[str, Any]] = {}
     for part in (part for message in messages for part in message.parts):
         if isinstance(part, ToolCallPart):
-            if part.tool_name == OUTPUT_TOOL:
+            if part.tool_name.startswith(OUTPUT_TOOL):
                 continue
             arguments = cut_values(part.args_as_dict())
             waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}

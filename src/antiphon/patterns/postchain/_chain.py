@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final, Unpack
 
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import CastOptions
-from antiphon.patterns.postchain._cast import ChainCast
+from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
 from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives
-from antiphon.protocol import PHASES
+from antiphon.protocol import PHASES, Phase
 from antiphon.runtime.extending import Gates, GateState
 
 _LONG: Final = 200
@@ -78,10 +79,16 @@ class Chain:
     gates: Gates
     """Those of the system that hosts the chain."""
 
-    def __init__(self, ledger: Ledger, config: ChainConfig, **cast: Unpack[CastOptions]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: ChainConfig,
+        agents: Mapping[Phase, OwnAgent] | None = None,
+        **cast: Unpack[CastOptions],
+    ) -> None:
         self.ledger = ledger
         self.config = config
-        self.cast = ChainCast(ledger, config, **cast)
+        self.cast = ChainCast(ledger, config, agents, **cast)
         self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()

@@ -15,7 +15,7 @@ from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import prompt_of
+from antiphon.patterns.postchain._config import prompt_name
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
@@ -24,7 +24,7 @@ from antiphon.runtime import Actor, Context, handles
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
-_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped")
+_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data")
 """The fields of an agent's answer that are passed on besides its text."""
 
 
@@ -134,8 +134,9 @@ class PhaseActor(Actor):
         agent.pop("outputs", None)
         if self.chain.cast.gives_forms(config):
             agent["outputs"] = TYPED
-        metadata |= {"agent": agent, "prompt": prompt_of(self.phase).name}
-        system = protocol.ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
+        metadata |= {"agent": agent, "prompt": prompt_name(self.phase, config.system_prompt)}
+        told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
+        system = protocol.ChatTurn(role="system", content=told)
         prepared = protocol.PreparedContext(
             messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata
         )

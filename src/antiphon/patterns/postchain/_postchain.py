@@ -32,6 +32,7 @@ from antiphon.patterns.cast import (
     waiting_for,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
+from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent
@@ -102,18 +103,21 @@ class PostChain(Pattern):
         ledger: Ledger | None = None,
         config: ChainConfig | Path | str | None = None,
         *,
+        agents: Mapping[protocol.Phase, OwnAgent] | None = None,
         grace: float = 1.0,
         **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. When the block ends, actors have
+        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. `agents` are your own agents for some
+        phases, with their own model, tools, instructions and output type. When the block ends, actors have
         `grace` seconds to finish; the next process continues unfinished work. The other options are those of every pattern:
         see `Pattern` and `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may
         name. With a `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid; or it names a tool that there is not.
+            ChainConfigError: the file cannot be read, or is invalid; or it names a tool that there is not, or sets what an own
+                agent has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -123,7 +127,7 @@ class PostChain(Pattern):
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         try:
-            self._chain = Chain(self.ledger, self.config, **self.cast_options)
+            self._chain = Chain(self.ledger, self.config, agents, **self.cast_options)
         except ChainConfigError as exc:
             raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
@@ -386,7 +390,7 @@ class PostChain(Pattern):
         agent = await prepared_agent(self.ledger, thread_id, phase)
         if agent is None or phase is None:
             return None
-        reason = self._chain.cast.tools.lacks(agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
+        reason = self._chain.cast.lacks(phase, agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
     async def _is_imported(self, thread_id: str) -> bool:
