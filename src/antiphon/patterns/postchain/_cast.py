@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, Unpack
+from typing import Any, Final, NamedTuple, TypeAlias, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
@@ -101,6 +101,9 @@ class ChainCast(Cast):
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, capabilities=(FormChecks(),), **own)
+        self._types: dict[str, Any] = {}
+        """By phase of the program, the output type of its agent."""
+        self._added_phases: dict[str, AgentConfig] = {}
         self._forms: dict[str | None, bool] = {}
         """By the name of a model, whether it can give a typed output."""
 
@@ -128,7 +131,9 @@ class ChainCast(Cast):
             raise UnguardedToolError(reason)
         if _OWN in config.model_extra:
             return await self._ask_own(phase, config, prompt, hear, form=form, history=history)
-        fallback = self._config.fallback
+        fallback, output, spoken = self._config.fallback, self._types.get(phase, str), cast("str | None", None)
+        if form is not None:
+            output, spoken = FORMS[phase], SPOKEN[phase]
         spec = AgentSpec(
             name=phase,
             instructions=config.system_prompt or "",
@@ -138,10 +143,25 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        output, spoken = (str, None) if form is None else (FORMS[phase], SPOKEN[phase])
         more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
         with asking_for_form(form):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
+
+    def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
+        """Add the agent of a phase of the program, which gives `output`.
+
+        Raises:
+            ChainConfigError: it names a tool that there is not.
+        """
+        common = {name: getattr(self._config, name) for name in ("model", "temperature", "max_tokens")}
+        full = AgentConfig(**{name: value for name, value in common.items() if value is not None})
+        self._types[name] = output
+        self._added_phases[name] = self.tools.marked(full.merged(config))
+        self.tools.grant({cast("Phase", name): config.tools or ()})
+
+    def own_config(self, name: str) -> AgentConfig:
+        """Return the configuration of the agent of a phase of the program."""
+        return self._added_phases[name]
 
     async def _ask_own(
         self,

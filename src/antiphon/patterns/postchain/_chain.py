@@ -19,7 +19,7 @@ from antiphon.patterns.cast import CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
-from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives
+from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife
 from antiphon.protocol import PHASES, Phase
 from antiphon.runtime.extending import Gates, GateState
 
@@ -89,6 +89,8 @@ class Chain:
         self.ledger = ledger
         self.config = config
         self.cast = ChainCast(ledger, config, agents, **cast)
+        self.order: tuple[str, ...] = PHASES
+        """The names of the phases, in their order."""
         self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()
@@ -101,7 +103,7 @@ class Chain:
         """Whether the phases wait for a run: a request to them from that run would wait for itself."""
         if run is None:
             return False
-        is_inside = run.agent in PHASES and self.delegated[run.thread_id] > 0
+        is_inside = run.agent in self.order and self.delegated[run.thread_id] > 0
         return is_inside or run.thread_id in self.at_work
 
     def seen(self, record: Record) -> None:
@@ -111,6 +113,12 @@ class Chain:
         self.talks.seen(record)
         self.events.seen(record)
         log_flow(record)
+
+    def lacks_phase(self, life: ThreadLife) -> str | None:
+        """Return why the phases of a thread cannot run here; None: they can."""
+        missing = [phase for phase in life.order if phase not in self.order]
+        named = ", ".join(repr(phase) for phase in missing)
+        return f"its phases are those of the program that the thread is of: {named}" if missing else None
 
     def forget(self, thread_id: str) -> None:
         """Drop what is known of a thread that another host may have now."""

@@ -61,7 +61,16 @@ def prompt_name(phase: Phase, text: str | None) -> str:
     return f"{phase}@{sha256(text.encode(errors='replace')).hexdigest()[:12]}"
 
 
-def _read_prompt(phase: Phase, path: Path) -> str:
+def prompt_text(phase: str, given: str | Path) -> str:
+    """Return the prompt of a phase: a text, or that of a file.
+
+    Raises:
+        ChainConfigError: the file cannot be read, or is empty.
+    """
+    return given if isinstance(given, str) else _read_prompt(phase, given)
+
+
+def _read_prompt(phase: str, path: Path) -> str:
     """Read the prompt of a phase from a file of the program.
 
     Raises:
@@ -227,7 +236,7 @@ _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "know
 """The default tools of the phases."""
 
 
-async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) -> AgentConfig | None:
+async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> AgentConfig | None:
     """Return the configuration of the phase's agent that the thread recorded last; None: there is none."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload
