@@ -49,6 +49,9 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait for that, then ask again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
+├── RetrievalError                .source: a document cannot be added or searched
+│   ├── DocumentError             the file has no text, is damaged, too large or in another encoding; the text says what to do
+│   └── MissingReaderError        .install: no package for its format is installed; also a ModuleNotFoundError
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
 ├── CalculationError              not arithmetic, or too large; also a ValueError
 └── DeliveryError                 .code .address: a message to an actor has no answer; the code says why
@@ -97,6 +100,7 @@ __all__ = [
     "DecodeError",
     "DeliveryError",
     "DialectError",
+    "DocumentError",
     "EffectError",
     "EffectFailedError",
     "EncodeError",
@@ -116,6 +120,7 @@ __all__ = [
     "MailboxFullError",
     "MissingExtraError",
     "MissingKeyError",
+    "MissingReaderError",
     "ModelError",
     "NewerVersionError",
     "NotWaitingError",
@@ -127,6 +132,7 @@ __all__ = [
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
+    "RetrievalError",
     "ScriptError",
     "SecretNameError",
     "ServiceError",
@@ -537,6 +543,35 @@ class WorkFailedError(AntiphonError, RuntimeError):
 
 class CalculationError(AntiphonError, ValueError):
     """The text is not arithmetic, or is too large to evaluate; the message says why."""
+
+
+# ---------------------------------------------------------------- documents
+
+
+class RetrievalError(AntiphonError):
+    """A document cannot be added or searched; the text says why, and what to do."""
+
+    def __init__(self, reason: str, source: str = "", *details: object) -> None:
+        super().__init__(reason, source, *details)
+        self.reason = reason
+        self.source = source
+        """The document; empty if it is not about one."""
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}" if self.source else self.reason
+
+
+class DocumentError(RetrievalError):
+    """A file cannot be read as a document."""
+
+
+class MissingReaderError(RetrievalError, ModuleNotFoundError):
+    """The package that reads the format of a file is not installed."""
+
+    def __init__(self, source: str, package: str, install: str) -> None:
+        super().__init__(f"to read it, {package} is needed: {install}", source, package, install)
+        self.install = install
+        """What to install."""
 
 
 # ---------------------------------------------------------------- the service

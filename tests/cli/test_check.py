@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.running import CHAT, in_terminal, run, save, start, tool_call
+from tests.cli.running import CHAT, in_terminal, run, save, start, tool_call, type_command
 
-from antiphon import Conversation, decode, loads
+from antiphon import Conversation, decode, dumps, loads
 from antiphon.checks import check
 
 BROKEN: list[dict[str, Any]] = [
@@ -71,6 +71,73 @@ def test_more_than_one_is_counted_so(tmp_path: Path) -> None:
     assert "Found 2 errors and 2 warnings for anthropic-messages." in result.stdout
 
 
+CLAUDE = """{
+  "max_tokens": 9,
+  "system": "Be brief.",
+  "messages": [
+    {"role": "user", "content": "Is it [warm], \\"or\\" {cold}?"},
+    {"role": "assistant", "content": [
+      {"type": "text", "text": "I look."},
+      {"type": "tool_use", "id": "c-1", "name": "f", "input": {}}
+    ]},
+    {"role": "user", "content": "Hello?"}
+  ]
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_message_is_named_by_the_index_and_the_line_of_the_file(tmp_path: Path) -> None:
+    """Typed in a terminal. The call is the fourth message of ours, and the second one of the file."""
+    file = tmp_path / "claude.json"
+    file.write_text(CLAUDE)
+
+    seen = type_command("check", file)
+    (row,) = json.loads(run("check", file, "--format", "json").stdout)
+
+    assert seen.code == 1
+    assert "messages[1], line 6: AP101 error: the call 'c-1' of 'f' has no result" in seen.said
+    assert (row["position"], row["path"], row["line"]) == (3, ["messages", 1], 6)
+    assert run("check", file, "--format", "github").stdout.startswith(f"::error file={file},line=6,title=AP101::messages[1], ")
+
+
+def test_a_message_of_json_lines_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text("\n\n".join(map(json.dumps, BROKEN)))
+    house = tmp_path / "house.jsonl"
+    house.write_bytes(dumps(decode(BROKEN, "openai-chat")))
+
+    assert run("check", file, "--from", "openai-chat").stdout.startswith(f"{file}: line 3: AP101 error: ")
+    assert run("check", house, "--for", "gemini").stdout.startswith(f"{house}: line 3: AP101 error: ")
+
+
+def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
+    """And without --each-line, the error says that it is there."""
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(json.dumps({"messages": each, "seed": 1}) + "\n" for each in (BROKEN[:1], BROKEN, BROKEN)))
+    hint = "each line seems to be a conversation of openai-chat: --each-line, which import, convert and check have"
+
+    result = run("check", file, "--each-line")
+    refused = run("check", file)
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{file}: line 2, messages[1]: AP101 error: ")
+    assert f"\n{file}: line 3, messages[1]: AP101 error: " in result.stdout
+    assert result.stdout.endswith("Found 2 errors for openai-chat. `antiphon repair` mends what is refused.\n")
+    assert (refused.exit_code, refused.stderr) == (2, f"{file}: a list of these is no conversation; {hint}\n")
+    assert run("check", file, "--from", "openai-chat").stderr.endswith(f"; {hint}\n")
+    assert run("check", file, "--each-line", "--flow", "collaboration").exit_code == 2
+    rows = json.loads(run("check", file, "--each-line", "--format", "json").stdout)
+    assert [(row["line"], row["path"]) for row in rows] == [(2, ["messages", 1]), (3, ["messages", 1])]
+
+
+def test_a_wrong_line_among_messages_is_not_taken_for_a_conversation(tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*BROKEN, {"role": "king"}])))
+
+    assert "--each-line" not in run("check", file, "--from", "openai-chat").stderr
+
+
 def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat")
@@ -94,6 +161,8 @@ def test_findings_as_json_are_a_list(broken: Path) -> None:
         "problem": finding.problem,
         "answer": finding.answer,
         "hint": finding.hint,
+        "path": [1],
+        "line": None,
     }
 
 
@@ -187,7 +256,7 @@ def test_the_format_is_detected_and_stdin_is_read() -> None:
 
     assert done.returncode == 1
     assert done.stderr.decode().startswith("stdin: read as openai-chat (")
-    assert done.stdout.decode().startswith("stdin: message 1: AP101 error: ")
+    assert done.stdout.decode().startswith("stdin: messages[1]: AP101 error: ")
 
 
 # ---------------------------------------------------------------- repair

@@ -3,9 +3,10 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cli.running import CHAT, in_terminal, run, said, save, save_house, start
+from tests.cli.running import CHAT, in_terminal, run, said, save, save_house, start, type_command
 
 from antiphon import Conversation, MediaPart, TextPart, loads
 from antiphon.dialects import convert, decode, meaning, names
@@ -183,7 +184,104 @@ def test_in_a_terminal_losses_are_a_table_and_json_hides_nothing(tmp_path: Path)
     assert json.loads(shown[shown.index("[\n") :])[0]["content"] == "a\u202eb\x9b31m\x7f\U000e0041\u3000"
 
 
+REQUEST = {
+    "model": "gpt-5",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "temperature": 1.5,
+    "max_tokens": 300,
+    "top_p": 0.9,
+    "stop": ["END"],
+    "seed": 7,
+}
+
+
+@pytest.mark.slow
+def test_settings_of_a_request_are_carried_over_and_a_person_sees_what_is_not(tmp_path: Path) -> None:
+    """Typed in a terminal: what has another value, and what is lost."""
+    source, out = save(tmp_path / "request.json", REQUEST), tmp_path / "out.json"
+
+    seen = type_command("convert", source, "--to", "anthropic-messages", "-o", out)
+
+    assert seen.code == 0
+    assert json.loads(out.read_text()) == {
+        "temperature": 1,
+        "max_tokens": 300,
+        "top_p": 0.9,
+        "stop_sequences": ["END"],
+        "messages": REQUEST["messages"],
+    }
+    assert "anthropic-messages cannot say everything; lost on the way: 3" in seen.said
+    assert "'gpt-5' is a model of openai-chat; name one for anthropic-messages" in seen.said
+    assert "temperature 1.5 is written as 1: anthropic-messages takes 0 to 1" in seen.said
+    assert "settings of a request are not carried over: seed" in seen.said
+    assert seen.said.endswith("--model NAME names a model for anthropic-messages")
+
+
+@pytest.mark.parametrize(("without", "code"), [(("seed", "temperature"), 0), (("seed",), 1), (("temperature",), 1)])
+def test_strict_counts_settings(tmp_path: Path, without: tuple[str, ...], code: int) -> None:
+    request = {key: value for key, value in REQUEST.items() if key not in without}
+    source = save(tmp_path / "request.json", request)
+
+    result = run("convert", source, "--to", "anthropic-messages", "--strict", "--model", "claude-opus-5-5")
+
+    assert result.exit_code == code
+    assert (json.loads(result.stdout)["model"] if code == 0 else result.stdout) == ("claude-opus-5-5" if code == 0 else "")
+
+
+def test_strict_counts_the_model_unless_one_is_named(tmp_path: Path) -> None:
+    source = save(tmp_path / "request.json", {"model": "gpt-5", "messages": REQUEST["messages"], "stop": "END"})
+
+    assert run("convert", source, "--to", "anthropic-messages", "--strict").exit_code == 1
+    assert run("convert", source, "--to", "anthropic-messages", "--strict", "--model", "m").exit_code == 0
+
+
+def test_a_model_cannot_be_named_where_there_are_no_requests(chat: Path) -> None:
+    result = run("convert", chat, "--to", "atlas", "--model", "m")
+
+    assert (result.exit_code, result.stderr) == (2, "--model: atlas has no requests, so no model can be named\n")
+
+
+@pytest.mark.slow
+def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
+    """Typed in a terminal: each becomes a line, and a loss names its line."""
+    source, out = tmp_path / "many.jsonl", tmp_path / "out.jsonl"
+    said = [{"messages": [{"role": "user", "content": each}], "seed": 7} for each in ("one", "two")]
+    source.write_text("\n".join(map(json.dumps, said)))
+
+    refused = type_command("convert", source, "--to", "gemini", "-o", out)
+    seen = type_command("convert", source, "--to", "gemini", "-o", out, "--each-line")
+
+    assert (refused.code, refused.said.endswith("--each-line, which import, convert and check have")) == (2, True)
+    assert seen.code == 0
+    assert "lost on the way: 2" in seen.said
+    assert "line 2: (conversation)" in seen.said
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines == [{"contents": [{"role": "user", "parts": [{"text": each}]}]} for each in ("one", "two")]
+    assert run("convert", source, "--to", "gemini", "-o", out, "--each-line").exit_code == 0  # over its own output
+    assert run("convert", source, "--to", "gemini", "--each-line", "--strict").stdout == ""
+    house = run("convert", source, "--to", "house", "--each-line").stdout
+    assert [len(line) > 0 for line in house.splitlines()] == [True] * 4
+    assert run("convert", save(tmp_path / "one.json", said[0]), "--to", "gemini", "--each-line").stdout.count("\n") == 1
+
+
 # ---------------------------------------------------------------- which format it is
+
+
+HELLO = [{"role": "user", "content": "Hello", "message_id": "m-1"}]
+
+
+@pytest.mark.parametrize("target", names())
+@pytest.mark.parametrize("said", [CHAT, HELLO], ids=["tools", "hello"])
+def test_show_reads_whatever_convert_has_written(tmp_path: Path, target: str, said: list[Any]) -> None:
+    """A plain conversation of Anthropic's is the same JSON as one of Chat Completions, and reads the same."""
+    out = tmp_path / "out.json"
+    run("convert", save(tmp_path / "chat.json", said), "--from", "marsys", "--to", target, "-o", out)
+
+    result = run("show", out)
+
+    assert (result.exit_code, said[0]["content"] in result.stdout) == (0, True)
+    same = "openai-chat" if target == "anthropic-messages" and said is HELLO else target
+    assert f"read as {same} (" in result.stderr
 
 
 @pytest.mark.slow

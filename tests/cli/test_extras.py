@@ -26,6 +26,7 @@ hosts
 recover
 knowledge add a.md
 knowledge search hi
+trust team.toml --yes
 local status
 local install --from none
 approvals
@@ -59,9 +60,22 @@ help
 delete t --yes --with-branches
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail"}
+ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail", "trust"}
 """What works without a ledger."""
-WITH_AGENTS = {"run", "chat", "resume", "host", "recover", "local", "approvals", "approve", "deny", "replay", "knowledge"}
+WITH_AGENTS = {
+    "run",
+    "chat",
+    "resume",
+    "host",
+    "recover",
+    "local",
+    "approvals",
+    "approve",
+    "deny",
+    "replay",
+    "knowledge",
+    "trust",
+}
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "agents": "pydantic_ai,jsonschema_rs,snowballstemmer",

@@ -1,6 +1,7 @@
 """`antiphon export` and `antiphon import`: threads to files and back, in the house format, in dialects, as decisions."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
-from tests.cli.running import CHAT, in_terminal, run, said, save, tool_call
+from tests.cli.running import CHAT, COMMAND, PLAIN, in_terminal, run, said, save, start, tool_call
+from tests.forked import Forked
 from tests.strategies import messages
 
 from antiphon import Conversation, MediaPart, TextPart, dumps, loads
@@ -309,6 +311,40 @@ def test_trajectories_can_be_in_a_provider_s_words(url: str) -> None:
         {"role": "assistant", "content": "I look.", "tool_calls": [tool_call("c-1", "get_weather", city="Oslo")]},
         {"role": "tool", "content": "cold", "tool_call_id": "c-1"},
     ]
+
+
+def test_a_window_keeps_the_latest_messages_of_an_observation(url: str) -> None:
+    append(url, "long", *(each for step, city in enumerate("abcd") for each in (text(f"And {city}?"), *exchange(step, city))))
+
+    def observed(*more: str) -> list[list[str]]:
+        rows = run("export", "long", "--trajectories", "--ledger", url, *more).stdout.splitlines()
+        return [[each["payload"]["kind"] for each in json.loads(row)["observations"]] for row in rows]
+
+    assert [len(each) for each in observed()] == [1, 4, 7, 10]
+    assert [len(each) for each in observed("--window", "4")] == [1, 4, 4, 4]
+    assert observed("--window", "2")[-1] == ["parts"]  # a result is not separated from its call
+    assert run("export", "long", "--window", "2", "--ledger", url).stderr == "--window goes with --trajectories\n"
+    refused = run("export", "long", "--journal", "--window", "2", "--ledger", url)
+    assert (refused.exit_code, "leave out --to, --trajectories, --window" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_decisions_of_a_gigabyte_are_announced_before_they_are_written(url: str) -> None:
+    """Each repeats the messages before it: 2 MB of messages become a gigabyte."""
+    append(url, "long", *(each for number in range(1000) for each in (text("x" * 2000), *exchange(number, str(number)))))
+    command = [*COMMAND, "export", "long", "--trajectories", "--ledger", url]
+    process = Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN)
+    assert process.stderr is not None
+    warning = process.stderr.readline().decode()
+    process.kill()
+    process.communicate()
+
+    assert re.fullmatch(
+        r"this writes about 1\.\d GB: each decision repeats the messages before it; --window N keeps only the latest N\n",
+        warning,
+    )
+    windowed = start(*command[3:], "--window", "2")
+    assert (windowed.returncode, windowed.stderr, windowed.stdout.count(b"\n")) == (0, b"", 1000)
 
 
 @pytest.mark.slow

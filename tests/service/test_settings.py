@@ -66,7 +66,7 @@ def test_commands_run_only_from_a_file_that_this_user_has_named(home: Path) -> N
     team = home / "team.toml"
     team.write_text(TEAM)
     settings = RunSettings.of_team(team, "Go.", model=None, files=home, budget=None)
-    with pytest.raises(SettingsError, match="runs commands, and you have not run or trusted it"):
+    with pytest.raises(SettingsError, match="runs code, and you have not run or trusted it"):
         team_path(settings)
     trust_named(team, None)
     with pytest.raises(SettingsError, match=f"works on the folder {home}, which you have not given to a team"):
@@ -77,14 +77,14 @@ def test_commands_run_only_from_a_file_that_this_user_has_named(home: Path) -> N
     with pytest.raises(SettingsError, match='(?s)not what the thread was run with.*\\+command = \\["rm", "started"\\]'):
         team_path(settings)
     changed = RunSettings.of_team(team, "Go.", model=None, files=home, budget=None)
-    with pytest.raises(SettingsError, match="runs commands"):  # another content is another file
+    with pytest.raises(SettingsError, match="runs code"):  # another content is another file
         team_path(changed)
     team.unlink()
     with pytest.raises(SettingsError, match="No such file"):
         team_path(settings)
     team.write_text(TEAM)
     assert distrust(team)
-    with pytest.raises(SettingsError, match="runs commands"):
+    with pytest.raises(SettingsError, match="runs code"):
         team_path(settings)
     assert not (home / "started").exists()
 

@@ -29,6 +29,7 @@ from antiphon.cli._run import chat, run
 from antiphon.cli._screen import fail, open_console, print_table
 from antiphon.cli._show import show
 from antiphon.cli._threads import delete, reward, search, tail, threads
+from antiphon.cli._trust import trust
 from antiphon.cli._verify import backup, heads, verify
 
 OVERVIEW: Final = {
@@ -43,6 +44,7 @@ OVERVIEW: Final = {
         "hosts": "List the hosts of a ledger",
         "recover": "Continue runs that a dead process has left",
         "knowledge": "Manage the documents that agents search",
+        "trust": "Show the code that a team runs, and let it run",
         "local": "Install a small language model on this machine",
     },
     "Approvals": {
@@ -180,6 +182,7 @@ for _command in (
     tail,
     terminate,
     threads,
+    trust,
     verify,
 ):
     app.command()(_command)

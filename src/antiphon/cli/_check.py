@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -14,18 +14,21 @@ from rich.text import Text
 from antiphon.checks import Finding
 from antiphon.checks import check as findings_of
 from antiphon.cli._input import (
+    EachLineOption,
     FileArgument,
     ForOption,
     FromOption,
+    Given,
     dialect_of,
     find_conversation,
-    read_conversation,
+    read_conversations,
     read_file,
     target_of,
 )
 from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver, print_json
 from antiphon.cli._screen import fail, open_console
+from antiphon.dialects import places
 from antiphon.service import visible
 
 if TYPE_CHECKING:
@@ -56,43 +59,92 @@ def check(
     *,
     target: ForOption = None,
     source: FromOption = None,
+    each_line: EachLineOption = False,
     form: Annotated[Format, typer.Option("--format", help="The output format.")] = Format.text,
     flow: FlowOption = None,
     ledger: LedgerOption = None,
 ) -> None:
     """List the problems of a conversation, and what a provider would answer. Exit 1 if a provider would refuse it."""
     if flow is not None:
+        if each_line:
+            fail("--each-line goes without --flow", code=2)
         check_flow(str(file), flow, source, ledger, for_programs=form == Format.json)
         return
     if ledger is not None:
         fail("--ledger goes with --flow; to check a thread by the rules, `antiphon export` it", code=2)
     given = read_file(file)
-    dialect = dialect_of(given, source)
-    findings = findings_of(read_conversation(given, dialect), target_of(dialect, target))
+    dialect = dialect_of(given.each_line()[0] if each_line else given, source)
+    aim = target_of(dialect, target)
+    found = [
+        placed
+        for each, conversation in read_conversations(given, dialect, each_line=each_line)
+        for placed in _placed(each, dialect, findings_of(conversation, aim))
+    ]
     match form:
         case Format.text:
-            _print(given.name, findings, target_of(dialect, target))
+            _print(found, aim)
         case Format.json:
-            _print_json(given.name, findings)
+            print_json([each.to_json() for each in found])
         case Format.github:  # pragma: no branch (there is no other)
-            _print_github(given.name, findings)
-    if any(finding.severity == "error" for finding in findings):
+            _print_github(found)
+    if any(each.finding.severity == "error" for each in found):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A finding, and where its message is in the file."""
+
+    finding: Finding
+    file: Given
+    path: Sequence[str | int] | None
+    """The path of the message in the JSON; None if the finding is about the whole, or the dialect cannot say it."""
+    line: int | None
+
+    @property
+    def where(self) -> str:
+        """The place for people: the path, and the line."""
+        line = "" if self.line is None else f"line {self.line}"
+        if self.file.lines:
+            return line
+        return ", ".join(filter(None, (self._message, line) if self.file.number is None else (line, self._message)))
+
+    @property
+    def _message(self) -> str:
+        match self.path:
+            case None:
+                return "" if self.finding.position is None else f"message {self.finding.position}"
+            case (int() as place,):
+                return f"message {place}"
+            case path:
+                return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+    def to_json(self) -> dict[str, Any]:
+        path = None if self.path is None else list(self.path)
+        return {"file": self.file.name, **asdict(self.finding), "path": path, "line": self.line}
+
+
+def _placed(given: Given, dialect: str, findings: Sequence[Finding]) -> Iterator[_Placed]:
+    paths = places(given.value, dialect) if any(each.position is not None for each in findings) else ()
+    for finding in findings:
+        path = paths[finding.position] if paths and finding.position is not None else None
+        yield _Placed(finding, given, path, given.number if path is None else given.line_of(path))
 
 
 # ---------------------------------------------------------------- for people
 
 
-def _print(name: str, findings: Sequence[Finding], target: str | None) -> None:
+def _print(found: Sequence[_Placed], target: str | None) -> None:
     console = open_console()
-    for finding in findings:
-        for line in _lines(name, finding):
+    for each in found:
+        for line in _lines(each):
             console.print(line, soft_wrap=True)
-    console.print(Text(_summary(findings, target)), soft_wrap=True)
+    console.print(Text(_summary([each.finding for each in found], target)), soft_wrap=True)
 
 
-def _lines(name: str, finding: Finding) -> Iterator[Text]:
-    place = f"{name}:" if finding.position is None else f"{name}: message {finding.position}:"
+def _lines(placed: _Placed) -> Iterator[Text]:
+    finding = placed.finding
+    place = "".join(f"{piece}: " for piece in (placed.file.name, placed.where) if piece).rstrip()
     about = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
     problem = visible(f": {finding.problem}{about}")  # one line, also if a message has line ends in it
@@ -118,14 +170,12 @@ def _counted(count: int, what: str) -> str:
 # ---------------------------------------------------------------- for programs
 
 
-def _print_json(name: str, findings: Sequence[Finding]) -> None:
-    print_json([{"file": name, **asdict(finding)} for finding in findings])
-
-
-def _print_github(name: str, findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        place = "" if finding.position is None else f"message {finding.position}: "
-        properties = f"file={_escaped(name, ':,')},title={finding.code}"
+def _print_github(found: Sequence[_Placed]) -> None:
+    for each in found:
+        finding = each.finding
+        place = f"{each.where}: " if each.where else ""
+        line = "" if each.line is None else f",line={each.line}"
+        properties = f"file={_escaped(each.file.name, ':,')}{line},title={finding.code}"
         text = _escaped(f"{place}{finding.problem}. {finding.answer} {finding.hint}")
         deliver(f"::{finding.severity} {properties}::{text}\n".encode(), None)
 

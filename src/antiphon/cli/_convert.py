@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from antiphon.checks import Change
 from antiphon.checks import repair as repaired
 from antiphon.cli._input import (
+    EachLineOption,
     FileArgument,
     ForOption,
     FromOption,
@@ -18,13 +20,23 @@ from antiphon.cli._input import (
     known_dialect,
     offered_dialects,
     read_conversation,
+    read_conversations,
     read_file,
     refusals,
     target_of,
 )
-from antiphon.cli._output import ForceOption, OutputKind, OutputOption, deliver, is_of_dialect, report_losses, written
+from antiphon.cli._output import (
+    ForceOption,
+    OutputKind,
+    OutputOption,
+    deliver,
+    is_of_dialect,
+    report_losses,
+    written,
+    written_line,
+)
 from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.dialects import encode, get, names
+from antiphon.dialects import Loss, encode, get, names
 
 
 def convert(
@@ -41,23 +53,51 @@ def convert(
         ),
     ],
     source: FromOption = None,
+    each_line: EachLineOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
     output: OutputOption = None,
     force: ForceOption = False,
     as_policy: Annotated[
         str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="The model to name in the request; default: none.")
+    ] = None,
 ) -> None:
     """Convert a conversation to another format. Losses are listed on stderr."""
-    given = read_file(file)
-    conversation = read_conversation(given, source)
-    with refusals(given):
-        encoded = encode(conversation, target, as_policy=as_policy)
-    if encoded.losses:
-        report_losses(encoded.losses, target)
+    options = _options(target, model)
+    values: list[Any] = []
+    losses: list[Loss] = []
+    for given, conversation in read_conversations(read_file(file), source, each_line=each_line):
+        with refusals(given):
+            encoded = encode(conversation, target, as_policy=as_policy, **options)
+        values.append(encoded.value)
+        losses += encoded.losses if given.number is None else [_on_line(given.number, loss) for loss in encoded.losses]
+    if losses:
+        report_losses(losses, target)
+        if any(loss.what == "model" for loss in losses) and _takes_model(target):
+            note(f"--model NAME names a model for {target}")
         if strict:
             fail("nothing is written, because of --strict")
-    deliver(written(encoded.value, target), output, kind=_kind(file, output, target), force=force)
+    text = b"".join(written_line(value, target) for value in values) if each_line else written(values[0], target)
+    deliver(text, output, kind=_kind(file, output, target), force=force)
+
+
+def _on_line(number: int, loss: Loss) -> Loss:
+    return replace(loss, message_id=f"line {number}: {loss.message_id or '(conversation)'}")
+
+
+def _options(target: str, model: str | None) -> dict[str, Any]:
+    """Return the options of the dialect."""
+    if model is None:
+        return {}
+    if not _takes_model(target):
+        fail(f"--model: {target} has no requests, so no model can be named", code=2)
+    return {"model": model}
+
+
+def _takes_model(target: str) -> bool:
+    return "model" in getattr(get(target), "options", ())
 
 
 def repair(

@@ -42,6 +42,12 @@ def export(
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="A line per decision: observation, action, result.")
     ] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window", metavar="N", min=1, help="With --trajectories: observations have the latest N messages; default: all."
+        ),
+    ] = None,
     journal: Annotated[
         bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon restore: see antiphon heads.")
     ] = False,
@@ -60,8 +66,9 @@ def export(
 ) -> None:
     """Write threads as JSON Lines. The house format has a line per message, other dialects a line per thread."""
     if journal:
-        if target != "house" or trajectories or strict or as_policy is not None:
-            fail("a journal has rows as they are stored: leave out --to, --trajectories, --strict and --as-policy", code=2)
+        if target != "house" or trajectories or strict or as_policy is not None or window is not None:
+            left = "--to, --trajectories, --window, --strict and --as-policy"
+            fail(f"a journal has rows as they are stored: leave out {left}", code=2)
         out = _Output(output, has_keys("antiphon_journal"), force)
         found = with_ledger(ledger, partial(_write_journal, names=threads or [], with_system=with_system, output=out))
         if save_heads is not None:
@@ -69,7 +76,9 @@ def export(
         return
     if save_heads is not None:
         fail("--save-heads goes with --journal", code=2)
-    form = service.ExportForm(target, as_policy, trajectories)
+    if window is not None and not trajectories:
+        fail("--window goes with --trajectories", code=2)
+    form = service.ExportForm(target, as_policy, trajectories, window)
     out = _Output(output, has_keys("observations") if trajectories else is_of_dialect(target), force)
     work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=out)
     lossy = with_ledger(ledger, work)
@@ -96,6 +105,8 @@ async def _write(
     chosen = [each async for each in _chosen(ledger, names, with_system)]
     losses = _Losses(form, is_only_one=len(chosen) == 1)
     lines = partial(service.export_lines, ledger, form=form, hear=losses.tell)
+    if form.trajectories:
+        await _warn_of_size(ledger, chosen, form)
     with bar("exporting", is_beside_output=output.path is None) as progress:
         if strict:
             await _go_through(lines, chosen, lambda _line: None, progress)
@@ -104,6 +115,17 @@ async def _write(
         with output.open() as put:
             await _go_through(lines, chosen, put, progress)
     return bool(losses.told)
+
+
+_LARGE = 1_000_000_000
+"""Bytes of decisions of which a person is warned before they are written."""
+
+
+async def _warn_of_size(ledger: Ledger, chosen: list[ThreadSummary], form: service.ExportForm) -> None:
+    size = sum([await service.trajectory_bytes(ledger, each, form) for each in chosen])
+    if size >= _LARGE:
+        why = "each decision repeats the messages before it"
+        note(f"this writes about {service.file_size(size)}: {why}; --window N keeps only the latest N", style="warning")
 
 
 class _Losses:

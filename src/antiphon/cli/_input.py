@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -110,6 +110,13 @@ class Given:
     """The JSON value; for JSON Lines, the list of values."""
     lines: tuple[int, ...] = ()
     """For JSON Lines, the line number of each value."""
+    number: int | None = None
+    """Its own line, if each line of the file is a conversation."""
+
+    @property
+    def label(self) -> str:
+        """The file, and the line if each line is a conversation."""
+        return self.name if self.number is None else f"{self.name}: line {self.number}"
 
     def place(self, where: str) -> str:
         """Return a place in the data as people look for it: in JSON Lines, by the line number."""
@@ -118,6 +125,19 @@ class Given:
             return where
         rest = where[unit.end() :]
         return f"line {self.lines[int(unit[1])]}" + (f", {rest}" if rest else "")
+
+    def each_line(self) -> list[Given]:
+        """Return each line as a file of its own."""
+        values = zip(self.lines, self.value, strict=True) if self.lines else [(1, self.value)]
+        return [Given(self.name, b"", value, number=number) for number, value in values]
+
+    def line_of(self, path: Sequence[str | int]) -> int | None:
+        """Return the line on which a value of the file begins; None if the file has one line only."""
+        if self.number is not None:
+            return self.number
+        if self.lines:
+            return self.lines[path[0]] if path and isinstance(path[0], int) else None
+        return _line_in(self.text, tuple(path)) if b"\n" in self.text.strip() else None
 
 
 def read_file(path: Path) -> Given:
@@ -183,6 +203,35 @@ def _parsed_line(name: str, number: int, line: bytes) -> Any:
         _refuse(f"{name}: line {number}", JsonError(_IN_LINE.sub(r" at column \1", exc.reason), exc.path))
 
 
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+
+
+def _line_in(text: bytes, wanted: tuple[str | int, ...]) -> int | None:
+    """Return the line on which the value at a path begins, in JSON that was parsed before."""
+    path: list[str | int] = []
+    is_key = False
+    for token in _TOKEN.finditer(text):
+        match symbol := token[0]:
+            case b"}" | b"]":
+                path.pop()
+                is_key = False
+            case b"," if isinstance(last := path[-1], int):
+                path[-1] = last + 1
+            case b",":
+                is_key = True
+            case b":":
+                is_key = False
+            case _ if is_key:
+                path[-1] = parse(symbol)
+            case _:
+                if len(path) == len(wanted) and tuple(path) == wanted:
+                    return text.count(b"\n", 0, token.start()) + 1
+                if symbol in (b"{", b"["):
+                    path.append("" if symbol == b"{" else 0)
+                    is_key = symbol == b"{"
+    return None
+
+
 def _refuse(name: str, error: JsonError) -> NoReturn:
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path).removeprefix(".")
     fail(": ".join(filter(None, (name, path, error.reason))), code=2)
@@ -194,7 +243,8 @@ def refusals(given: Given) -> Generator[None]:
     try:
         yield
     except DialectError as exc:
-        fail(": ".join(filter(None, (given.name, given.place(exc.where), exc.reason))))
+        hint = _each_line_hint(given, exc.dialect)
+        fail(": ".join(filter(None, (given.label, given.place(exc.where), exc.reason))) + hint)
 
 
 def read_conversation(given: Given, dialect: str | None) -> Conversation:
@@ -203,6 +253,13 @@ def read_conversation(given: Given, dialect: str | None) -> Conversation:
     with refusals(given):
         # House lines are read as they are, each within the limits of one message, and keep their numbers.
         return decode(given.text.rstrip() if given.lines and source == "house" else given.value, source)
+
+
+def read_conversations(given: Given, dialect: str | None, *, each_line: bool) -> Iterator[tuple[Given, Conversation]]:
+    """Yield the conversations of a file: one, or with `each_line` one for each line, in the dialect of the first."""
+    files = given.each_line() if each_line else [given]
+    source = dialect_of(files[0], dialect)
+    yield from ((each, read_conversation(each, source)) for each in files)
 
 
 def dialect_of(given: Given, dialect: str | None) -> str:
@@ -215,11 +272,32 @@ def _detected(given: Given) -> str:
     units = cast("list[Any]", given.value)[:_SAMPLE] if isinstance(given.value, list) else given.value
     found = detect(units)
     if found.name is None:
+        alone = detect(cast("list[Any]", given.value)[0]).name if given.lines else None
+        if hint := _each_line_hint(given, alone):
+            fail(f"{given.label}: a list of these is no conversation{hint}", code=2)
         choice = ", ".join(found.candidates or names())
-        fail(f"{given.name}: {found.reason}; name the dialect with --from, one of {choice}", code=2)
+        fail(f"{given.label}: {found.reason}; name the dialect with --from, one of {choice}", code=2)
     note(f"{given.name}: read as {found.name} ({found.reason})")
     return found.name
 
+
+def _each_line_hint(given: Given, dialect: str | None) -> str:
+    """Return a hint, if each line of a file seems to be a conversation of its own."""
+    first = given.value[0] if given.lines else None
+    if dialect not in names() or not (isinstance(first, list) or _is_body(first, dialect)):
+        return ""
+    return f"; each line seems to be a conversation of {dialect}: --each-line, which import, convert and check have"
+
+
+def _is_body(value: object, dialect: str) -> bool:
+    """Whether a value is a whole request or response."""
+    try:
+        return decode(value, dialect).metadata.get(dialect, {}).get("shape") in ("request", "response")
+    except DialectError:
+        return False
+
+
+EachLineOption: TypeAlias = Annotated[bool, typer.Option("--each-line", help="Each line of FILE is a separate conversation.")]
 
 # ---------------------------------------------------------------- a file or a thread
 

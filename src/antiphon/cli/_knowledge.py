@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +17,11 @@ from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._output import print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
+from antiphon.errors import DocumentError, MissingReaderError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import AddedDocument, Passage
-
-_LARGEST = 20_000_000
-"""Bytes of a file; a book has one million."""
+    from antiphon.service import AddedFiles, Document, Passage, Passages
 
 STDIN = Path("-")
 """As the name of a file: what is piped into the command."""
@@ -30,22 +29,80 @@ STDIN = Path("-")
 knowledge = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the documents that agents search.")
 
 
+_SHOWN = 40
+"""Documents that a table lists; of more, it is said how many there are."""
+
+
 @knowledge.command()
 def add(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Text or Markdown, in UTF-8; - reads from stdin.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="Files, and folders with their folders: Markdown, text, HTML, PDF, DOCX, CSV, source code; - reads stdin.",
+        ),
+    ],
     *,
+    encoding: Annotated[str, typer.Option("--encoding", metavar="NAME", help="The encoding of text files.")] = "utf-8",
+    language: Annotated[
+        str | None, typer.Option("--language", metavar="CODE", help="en, de, fr, es, it, nl or pt; default: detected.")
+    ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Add documents to a ledger. A document of the same name is replaced. A missing ledger is created."""
-    # Read before the ledger is created: a file that cannot be read creates none.
-    texts = {document_name(path): read_document(path) for path in files}
-    added = with_ledger(ledger, partial(_add, texts=texts), create=True)
+    # Named files are read before the ledger is created: one that cannot be read creates none. The files of a folder are read
+    # one after the other, and those that cannot be read are left out.
+    named = {document_name(path): read_document(path, encoding) for path in files if not path.is_dir()}
+    found = [each for path in files if path.is_dir() for each in service.files_in(path)]
+    if not named and not found:
+        fail(f"{files[0]}: no file in it can be read as a document", code=2)
+    added = with_ledger(ledger, partial(_add, named=named, found=found, encoding=encoding, language=language), create=True)
+    for reason in added.left_out:
+        note(f"left out: {reason}", style="warning")
     if for_programs:
-        print_json([asdict(each) for each in added])
+        print_json([asdict(each) for each in added.documents])
         return
-    rows = [(each.source, str(each.passages), str(each.version), "added" if each.is_new else "as it was") for each in added]
+    if len(added.documents) > _SHOWN:
+        new = sum(each.is_new for each in added.documents)
+        open_console().print(f"{new} documents added, {len(added.documents) - new} as they were")
+        return
+    rows = [
+        (each.source, str(each.passages), str(each.version), "added" if each.is_new else "as it was")
+        for each in added.documents
+    ]
     print_table(open_console(), ("source", "passages", "version", ""), rows)
+
+
+@knowledge.command()
+def remove(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES", help="Documents, as `knowledge list` names them.")],
+    *,
+    erase: Annotated[bool, typer.Option("--erase", help="Delete their text from the ledger too, with all versions.")] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Remove documents: they are not found any more. Without --erase, their text stays in the ledger."""
+    removed = with_ledger(ledger, partial(service.remove_documents, sources=sources, erase=erase))
+    if for_programs:
+        print_json(removed)
+    for source in [source for source, was_there in removed.items() if not was_there]:
+        note(f"there is no document {source!r}; `antiphon knowledge list` lists them", style="warning")
+    if not all(removed.values()):
+        raise typer.Exit(1)
+
+
+@knowledge.command(name="list")
+def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """List the documents of a ledger."""
+    found = with_ledger(ledger, service.list_documents)
+    if for_programs:
+        print_json([{"source": each.source, "passages": each.passages, "version": each.version} for each in found])
+    elif found:
+        rows = [(each.source, str(each.passages), str(each.version)) for each in found]
+        print_table(open_console(), ("source", "passages", "version"), rows)
+    else:
+        note("no documents; `antiphon knowledge add` adds some")
 
 
 @knowledge.command()
@@ -53,12 +110,17 @@ def search(
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or words to find.")],
     *,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N passages.")] = 5,
+    source: Annotated[
+        str | None, typer.Option("--in", metavar="PATTERN", help="Only documents of these names: 'docs/*.md'.")
+    ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Find passages as agents find them, best match first."""
     with wheel("searching"):
-        found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit))
+        found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit, source=source))
+    if found.is_cut:
+        note("the question is very long: only its beginning was looked for", style="warning")
     if for_programs:
         print_json([asdict(each) for each in found])
     elif not found:
@@ -67,21 +129,19 @@ def search(
         _print(found)
 
 
-def read_document(path: Path) -> str:
+def read_document(path: Path, encoding: str = "utf-8") -> Document:
     """Return the text of a file, or of stdin; one without text ends the command with an error."""
     try:
         with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
-            data = file.read(_LARGEST + 1)  # no more: a device has no size, and no end
-        if len(data) > _LARGEST:
-            fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)
-        text = data.decode("utf-8-sig")
+            data = file.read(service.LARGEST_DOCUMENT + 1)  # no more: a device has no size, and no end
     except OSError as exc:
         fail(f"{path}: {exc.strerror or exc}", code=2)
-    except UnicodeDecodeError:
-        fail(f"{path}: not text in UTF-8; convert it first")
-    if not text.strip() or "\0" in text:
-        fail(f"{path}: the file has no text")
-    return text
+    try:
+        return service.read_document(data, str(path), encoding="utf-8-sig" if encoding == "utf-8" else encoding)
+    except MissingReaderError as exc:
+        fail(str(exc), code=2)
+    except DocumentError as exc:
+        fail(str(exc), code=2 if len(data) > service.LARGEST_DOCUMENT else 1)
 
 
 def document_name(path: Path) -> str:
@@ -89,13 +149,17 @@ def document_name(path: Path) -> str:
     return "stdin" if path == STDIN else str(path)
 
 
-async def _add(ledger: Ledger, *, texts: dict[str, str]) -> tuple[AddedDocument, ...]:
+async def _add(
+    ledger: Ledger, *, named: dict[str, Document], found: list[Path], encoding: str, language: str | None
+) -> AddedFiles:
     with bar("adding") as progress:
-        return await service.add_documents(ledger, texts, progress)
+        added = await service.add_documents(ledger, named, progress, language=language)
+        files = await service.add_files(ledger, found, progress, encoding=encoding, language=language)
+    return replace(files, documents=(*added, *files.documents))
 
 
-async def _search(ledger: Ledger, *, question: str, limit: int) -> tuple[Passage, ...]:
-    return await service.search_documents(ledger, question, limit=limit)
+async def _search(ledger: Ledger, *, question: str, limit: int, source: str | None) -> Passages:
+    return await service.search_documents(ledger, question, limit=limit, source=source)
 
 
 def _print(found: Sequence[Passage]) -> None:
@@ -103,5 +167,39 @@ def _print(found: Sequence[Passage]) -> None:
     for number, passage in enumerate(found):
         if number:
             console.print()
-        console.print(styled(f"{passage.id}  {passage.source}", style="heading"), soft_wrap=True)
+        console.print(styled(f"{passage.id}  {place_of(passage)}", style="heading"), soft_wrap=True)
         console.print(styled(passage.text), soft_wrap=True)
+
+
+def place_of(passage: Passage) -> str:
+    """Return where a passage is, for people: the document, the headings above it, its lines."""
+    lines = "" if passage.lines is None else f", lines {passage.lines[0]}-{passage.lines[1]}"
+    return " > ".join((passage.source, *passage.heading)) + lines
+
+
+# ---------------------------------------------------------------- the source of a citation
+
+_PASSAGE = re.compile(r"kb-[0-9a-f]{10,64}-\d+-\d+")
+
+
+def is_passage(name: str) -> bool:
+    """Whether a name is the id of a passage."""
+    return _PASSAGE.fullmatch(name) is not None
+
+
+def show_source(id: str, ledger: str | None, *, for_programs: bool) -> None:
+    """Print a passage with the lines of its document around it; its own lines are marked."""
+    found = with_ledger(ledger, partial(service.show_passage, id=id))
+    if found is None:
+        fail(f"{id}: there is no such passage in the ledger; `antiphon knowledge search` finds some", code=2)
+    if for_programs:
+        print_json({**asdict(found.passage), "around": [{"line": number, "text": text} for number, text in found.lines]})
+        return
+    console, (first, last) = open_console(), found.passage.lines or (0, 0)
+    console.print(styled(f"{id}  {place_of(found.passage)}", style="heading"), soft_wrap=True)
+    width = len(str(max((number for number, _ in found.lines), default=0)))
+    for number, text in found.lines:
+        mark = ">" if first <= number <= last else " "
+        console.print(styled(f"{mark} {number:>{width}}  {text}".rstrip()), soft_wrap=True)
+    if not found.lines:
+        console.print(styled(found.passage.text), soft_wrap=True)

@@ -52,6 +52,11 @@ def written(value: Any, dialect: str) -> bytes:
     return write(value, orjson.OPT_INDENT_2) + b"\n"
 
 
+def written_line(value: Any, dialect: str) -> bytes:
+    """Return a value of a dialect as a line; in the house format, a conversation is several lines."""
+    return written(value, dialect) if dialect == "house" else write(value) + b"\n"
+
+
 def deliver(text: bytes, output: Path | None, *, kind: OutputKind | None = None, force: bool = False) -> None:
     """Write to a file, or to stdout. `kind` says what the file is, for one that exists; see `delivery`."""
     if output is None or output == Path("-"):

@@ -49,7 +49,9 @@ def run(
     model: ModelOption = None,
     documents: Annotated[
         list[Path] | None,
-        typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable; - reads stdin."),
+        typer.Option(
+            "--add", metavar="FILE", help="A document, or a folder of them, that agents may search; repeatable; - reads stdin."
+        ),
     ] = None,
     thread: ThreadOption = None,
     name: NewThreadOption = None,
@@ -87,11 +89,13 @@ def run(
         run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
-    texts = {document_name(path): read_document(path) for path in documents or ()}
+    texts = {document_name(path): read_document(path) for path in documents or () if not path.is_dir()}
+    found = [each for path in documents or () if path.is_dir() for each in service.files_in(path)]
     view = open_view(question, is_quiet=is_quiet or for_programs, as_events=as_events)
 
     async def work(runner: ChainRunner) -> RunReport:
         await service.add_documents(runner.ledger, texts)
+        await service.add_files(runner.ledger, found)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
                 asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": tell}
@@ -99,7 +103,7 @@ def run(
 
     tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=ledger)
     chosen = _chosen(model, thread)
-    more: dict[str, Any] = {"documents": list(texts), "budget": budget}
+    more: dict[str, Any] = {"documents": [*texts, *map(str, found)], "budget": budget}
     report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
 

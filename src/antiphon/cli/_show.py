@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from antiphon import service
-from antiphon.cli._input import FromOption, find_conversation
+from antiphon.cli._input import FromOption, find_conversation, is_file
+from antiphon.cli._knowledge import is_passage, show_source
 from antiphon.cli._ledger import JsonOption, LedgerOption, offered_threads, with_ledger
 from antiphon.cli._output import print_json, print_json_line, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_numbered, rendered, styled
@@ -65,11 +66,14 @@ def show(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Print a conversation: who says what, each result under its call."""
+    """Print a conversation: who says what, each result under its call. Of a cited passage, print the source around it."""
     if as_sequence or as_timeline:
         _check_alone(as_sequence, as_timeline, by_step, source)
         show_all = partial(_show_steps if as_sequence else _show_spans, thread=name, for_programs=for_programs)
         with_ledger(ledger, show_all)
+        return
+    if is_passage(name) and source is None and not is_file(name):
+        show_source(name, ledger, for_programs=for_programs)
         return
     conversation = find_conversation(name, source, ledger)
     if for_programs:

@@ -14,3 +14,4 @@ from antiphon.dialects._verbs import Projection as Projection
 from antiphon.dialects._verbs import convert as convert
 from antiphon.dialects._verbs import decode as decode
 from antiphon.dialects._verbs import encode as encode
+from antiphon.dialects._verbs import places as places

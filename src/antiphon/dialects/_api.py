@@ -107,6 +107,23 @@ class Dialect(Protocol):
         ...
 
 
+Path: TypeAlias = tuple[str | int, ...]
+"""A path in JSON: keys and positions."""
+
+
+@runtime_checkable
+class Places(Protocol):
+    """A dialect that says where the messages are in the data."""
+
+    def places(self, data: object) -> tuple[Path, ...]:
+        """Return the path of each message that `decode` returns for the same data.
+
+        Raises:
+            DecodeError: the data violates the format.
+        """
+        ...
+
+
 @runtime_checkable
 class Converts(Dialect, Protocol):
     """A dialect with a faster path for `convert`, where the conversation itself is not kept."""

@@ -128,8 +128,18 @@ def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing:
         shares = shared_out(patch, written, unit.made, writing, form.invocation_in) if patch else []
         messages += _noted(form, unit, shares, previous)
         previous = unit.made
+    return _together(form, messages, read_tools(form, body.tools, aliases), {form.name: _envelope(form, body)})
+
+
+def skim_body(form: BodyFormat, body: Body) -> Conversation:
+    """Read a body that will be written in another format: without residues, but with the settings of a request."""
+    messages = [message for unit in read_units(form, body, {}) for message in unit.made]
+    return _together(form, messages, read_tools(form, body.tools, {}), _skimmed(form, body))
+
+
+def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], metadata: dict[str, Any]) -> Conversation:
     try:
-        return Conversation(messages, tools=read_tools(form, body.tools, aliases), metadata={form.name: _envelope(form, body)})
+        return Conversation(messages, tools=tools, metadata=metadata)
     except ValidationError as exc:
         _refuse(form, exc, "besides the messages")
 
@@ -202,8 +212,7 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
     envelope: dict[str, Any] = {"shape": body.shape}
     if body.rest:
         envelope["rest"] = body.rest
-    native = [_native_name(tool) for tool in body.tools if form.read_tool(tool) is None]
-    if native := [*native, *body.native]:
+    if native := _native_names(form, body):
         envelope["native"] = native
     if body.tools:
         known = [form.read_tool(tool) for tool in body.tools]
@@ -211,6 +220,18 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
         if patch := residue(written, body.tools):
             envelope["tools"] = patch
     return envelope
+
+
+def _skimmed(form: BodyFormat, body: Body) -> dict[str, Any]:
+    """Return what another format needs to know of a request besides its messages: its settings, and its own tools."""
+    if body.shape != "request" or not (body.rest or body.tools):
+        return {}
+    native = _native_names(form, body)
+    return {form.name: {"shape": body.shape, "rest": body.rest, "native": native}} if body.rest or native else {}
+
+
+def _native_names(form: BodyFormat, body: Body) -> list[str]:
+    return [*(_native_name(tool) for tool in body.tools if form.read_tool(tool) is None), *body.native]
 
 
 def _native_name(tool: object) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 from antiphon.checks import is_left_out, projected
-from antiphon.dialects._api import Encoded, Loss, Losses
-from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units
+from antiphon.dialects._api import Encoded, Loss, Losses, Path
+from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units, skim_body
 from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
 from antiphon.dialects._losses import Written, all_losses, reported
 from antiphon.dialects._order import is_regular, is_whole
 from antiphon.dialects._reading import parsed_loosely
+from antiphon.dialects._settings import MODEL
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Conversation, Header, Message, PartsPayload
 
@@ -49,11 +50,12 @@ class BodyDialect(BodyFormat):
     def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         return read_body(self, opened(self, data), aliases or {}, began(self, None, {}))
 
+    def places(self, data: object) -> tuple[Path, ...]:
+        return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.made)
+
     def skim(self, data: object) -> Conversation:
         """Read a conversation that will be written in another format: no residue is kept."""
-        body = opened(self, data)
-        messages = [message for unit in read_units(self, body, {}) for message in unit.made]
-        return Conversation(messages, tools=read_tools(self, body.tools, {}))
+        return skim_body(self, opened(self, data))
 
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
@@ -81,8 +83,17 @@ class BodyDialect(BodyFormat):
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
         tools = read_tools(self, again.tools, writing.aliases.given)
-        reasons, otherwise = self.reasons, f"{self.name} has no place for it"
-        return all_losses(conversation, shown, written, groups, tools, target=self.name, reasons=reasons, otherwise=otherwise)
+        return all_losses(
+            conversation,
+            shown,
+            written,
+            groups,
+            tools,
+            target=self.name,
+            reasons=self.reasons,
+            otherwise=f"{self.name} has no place for it",
+            model=cast("str | None", options.get(MODEL)),
+        )
 
     # ---------------------------------------------------------------- a conversation that grows
 

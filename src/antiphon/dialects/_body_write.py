@@ -15,6 +15,7 @@ from antiphon.dialects._body import Body, BodyFormat
 from antiphon.dialects._losses import Piece, Written
 from antiphon.dialects._order import NotPlainError, arrange, last_group, plain_contents
 from antiphon.dialects._residue import gathered, restore, stem
+from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.messages import Conversation, Message, Tool, thaw
 from antiphon.messages.json_values import plain
@@ -106,11 +107,13 @@ def write_more(
 
 
 def _begun(form: BodyFormat, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
-    """Return a body without units: the other fields of the original, as long as they fit."""
-    envelope = _envelope(form, conversation)
-    body = Body(_shape(envelope, said, writing), [])
+    """Return a body without units: the other fields of the original, as long as they fit; the settings of another format."""
+    envelope, model = _envelope(form, conversation), cast("str | None", writing.options.get(MODEL))
+    body = Body("request" if model is not None else _shape(envelope, said, writing), [])
     if body.shape == envelope.get("shape"):
         body.rest = cast("dict[str, Any]", thaw(envelope.get("rest", {})))
+    if body.shape == "request" and (model is not None or conversation.metadata):
+        body.rest |= carried(conversation, form.name, model)
     return body
 
 

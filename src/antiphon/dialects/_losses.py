@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from antiphon.checks import is_left_out
 from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._settings import uncarried
 from antiphon.errors import EncodeError
 from antiphon.messages import (
     Conversation,
@@ -205,9 +206,6 @@ def _spelled_out(result: Any) -> object:
 # The output is read again, and each message is compared with the message that it became, facet by facet. So a writer need not
 # report what it leaves out, and cannot forget to. The reasons come from the dialect's table, by facet.
 
-_TOOLS = ("functions", "tools")
-_MARKERS: tuple[object, ...] = (None, False, "", {}, [])
-"""Values that a dialect stores as a placeholder for content that was read."""
 _PLACES = ("answers", "reply", "turn")
 """Facets that name another message by its place."""
 
@@ -261,12 +259,15 @@ def all_losses(
     target: str,
     reasons: Mapping[str, str],
     otherwise: str,
+    model: str | None = None,
 ) -> tuple[Loss, ...]:
     """Return the losses of a conversation in a format: of its messages, of the rest of the body, and of the tools.
 
-    `shown` are the messages to write; `after` and `tools` are the messages and tools that were read back.
+    `shown` are the messages to write; `after` and `tools` are the messages and tools that were read back; `model` is the
+    model that the caller named.
     """
-    losses = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise), *around(conversation, target))
+    of_messages = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise))
+    losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
     return (*losses, Loss(None, "tools", f"{target} cannot say all tools" if tools else f"{target} has no place for tools"))
@@ -295,7 +296,7 @@ def kept_out(conversation: Conversation) -> Iterator[Loss]:
 
 
 def around(conversation: Conversation, target: str) -> Iterator[Loss]:
-    """Yield the losses of a request of another format besides its messages: its own tools, and its settings."""
+    """Yield the losses of the tools of a request of another format: those that only the other format has."""
     for tool in conversation.tools:
         if any(notes.get("custom") for name, notes in tool.metadata.items() if name != target):
             yield Loss(None, "tools", f"the tool {tool.name!r} takes text, and is written as one that takes JSON")
@@ -305,8 +306,11 @@ def around(conversation: Conversation, target: str) -> Iterator[Loss]:
         rest, native = cast("Mapping[str, Any]", notes.get("rest") or {}), cast("Sequence[str]", notes.get("native") or ())
         if native := [*native, *(key for key in rest if key == "functions")]:
             yield Loss(None, "tools", f"only {name} has {', '.join(native)}")
-        if settings := sorted(key for key, value in rest.items() if key not in _TOOLS and value not in _MARKERS):
-            yield Loss(None, "settings", f"settings of a request are not carried over: {', '.join(settings)}")
+
+
+def _of_settings(conversation: Conversation, target: str, model: str | None) -> Iterator[Loss]:
+    for what, reason in uncarried(conversation, target, model) if conversation.metadata else ():
+        yield Loss(None, what, reason)
 
 
 def _next_id(pieces: Sequence[Piece], place: int) -> str | None:

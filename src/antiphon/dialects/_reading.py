@@ -307,9 +307,13 @@ class Unit:
         if not self.is_small:
             refuse_depth(value, reading.dialect, *root, *(() if position is None else (position,)))
 
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """Its path in the data."""
+        return self.root if self.position is None else (*self.root, self.position)
+
     def fail(self, reason: str, *path: str | int) -> NoReturn:
-        steps = path if self.position is None else (self.position, *path)
-        raise DecodeError(reason, dialect=self.reading.dialect, where=_path((*self.root, *steps)))
+        raise DecodeError(reason, dialect=self.reading.dialect, where=_path((*self.path, *path)))
 
     def alias(self, name: str) -> str:
         """Return our name for an alias; any other name unchanged."""

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from antiphon.dialects._api import Dialect, Encoded, Losses
+from antiphon.dialects._api import Dialect, Encoded, Losses, Path
 from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, dumps, loads
@@ -128,6 +128,13 @@ class HouseDialect:
         if options:
             raise TypeError(f"house has no option {min(options)!r}")
         return Encoded([parse(line) for line in dumps(conversation).splitlines()])
+
+    def places(self, data: object) -> tuple[Path, ...]:
+        if isinstance(data, dict):
+            return ((),)
+        lines = data.splitlines() if isinstance(data, bytes | bytearray | str) else cast("list[Any]", data)
+        first = len(lines) - len(self.decode(data))  # the line before the messages has facts about the conversation
+        return tuple((position,) for position in range(first, len(lines)))
 
     def recognise(self, data: object) -> str | None:
         first = cast("Any", data[0] if isinstance(data, list) and data else data)

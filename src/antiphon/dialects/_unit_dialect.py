@@ -19,7 +19,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.checks import projected
-from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._api import Encoded, Loss, Losses, Path
 from antiphon.dialects._losses import Piece, Written, all_losses, reported
 from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
 from antiphon.dialects._residue import residue, restore
@@ -103,6 +103,9 @@ class UnitDialect:
             messages += [unit.with_notes(first, {"residue": patch}) if patch else first, *more]
         shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
         return Conversation(messages, metadata=shape)
+
+    def places(self, data: object) -> tuple[Path, ...]:
+        return tuple(unit.path for unit in self._read(parsed_loosely(data, self.name)) for _ in unit.made)
 
     def skim(self, data: object) -> Conversation:
         """Read a conversation that will be written in another format: no residue is kept."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from antiphon.dialects._api import Converts, Encoded, Losses
+from antiphon.dialects._api import Converts, Encoded, Losses, Path, Places
 from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._registry import get
 from antiphon.messages import Conversation, Message, PartsPayload, new_id
@@ -64,6 +64,19 @@ def convert(
         return writer.encode(reader.skim(data), as_policy=as_policy)
     value, aliases = writer.write_away(reader.skim(data), as_policy)
     return Encoded(value, lambda: writer.encode(reader.skim(data), as_policy=as_policy).losses, aliases)
+
+
+def places(data: Any, dialect: str) -> tuple[Path, ...]:
+    """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect cannot say.
+
+    Several messages of ours have the same path if the format says them in one.
+
+    Raises:
+        DecodeError: the data is not in that format.
+        LookupError: no dialect has that name.
+    """
+    reader = get(dialect)
+    return reader.places(data) if isinstance(reader, Places) else ()
 
 
 # ---------------------------------------------------------------- fresh ids

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol, cast
@@ -85,6 +85,11 @@ _STOP_WORDS: Final = {
 }
 STOP_WORDS: Final = {code: frozenset(unicodedata.normalize("NFKC", text).split()) for code, text in _STOP_WORDS.items()}
 """Function words by language: they say nothing about what a text is about."""
+
+_LANGUAGES_OF: Final = {
+    word: tuple(code for code, words in STOP_WORDS.items() if word in words)
+    for word in frozenset[str]().union(*STOP_WORDS.values())
+}
 
 LANGUAGES: Final = tuple(STOP_WORDS)
 """The languages that passages may have, by ISO 639-1."""
@@ -162,15 +167,15 @@ def _stemmer(language: str) -> _Stemmer:
 
 def detect_language(text: str) -> str:
     """Return the language of a text by its function words; `NO_LANGUAGE` if it has too few."""
-    return _best(word.casefold() for word in words_in(text[:_SAMPLE]))
+    return _detected(text[:_SAMPLE])
 
 
-def _best(words: Iterable[str]) -> str:
-    counts = Counter(words)
-    total = counts.total()
-    found = {code: sum(counts[word] for word in stop) for code, stop in STOP_WORDS.items()}
-    best = max(found, key=lambda code: found[code])  # of equal ones, the first: English
-    return best if total and found[best] / total >= _LEAST_SHARE else NO_LANGUAGE
+@lru_cache(maxsize=1_000)
+def _detected(text: str) -> str:
+    words = [word.casefold() for word in words_in(text)]
+    found = Counter(code for word in words for code in _LANGUAGES_OF.get(word, ()))
+    best = max(LANGUAGES, key=lambda code: found[code])  # of equal ones, the first: English
+    return best if words and found[best] / len(words) >= _LEAST_SHARE else NO_LANGUAGE
 
 
 def is_stop_word(word: str, language: str) -> bool:
@@ -178,14 +183,19 @@ def is_stop_word(word: str, language: str) -> bool:
     return unicodedata.normalize("NFC", word.casefold()) in STOP_WORDS.get(language, ())
 
 
+def telling_words(text: str, language: str | None = None) -> list[str]:
+    """Return the words that a text is about, as they are written, each once: without function words, if there are others."""
+    words = list(dict.fromkeys(words_in(text)))
+    chosen = language or detect_language(text)
+    return [word for word in words if not is_stop_word(word, chosen)] or words
+
+
 def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]:
     """Return what a question asks about: for each word that is not a function word, its terms in all languages.
 
     Each concept comes once. If there are only function words, they are the concepts.
     """
-    words = list(dict.fromkeys(words_in(text)))
-    chosen = language or detect_language(text)
-    telling = [word for word in words if not is_stop_word(word, chosen)] or words
+    telling = telling_words(text, language)
     parts = (part for word in telling for part in (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ())))
     found = (tuple(dict.fromkeys(term for code in LANGUAGES for term in _of_part(part, code))) for part in parts)
     return list(dict.fromkeys(each for each in found if each))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-Kind: TypeAlias = Literal["markdown", "code", "table"]
-"""How a text is divided: Markdown and plain text; source code; a table with one row per line, the first with the columns."""
+Kind: TypeAlias = Literal["markdown", "code", "table", "pages"]
+"""How a text is divided: Markdown and plain text; source code; a table with one row per line, the first with the columns;
+pages, with a form feed on a line of its own between them."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _CODE: Final = """
@@ -75,6 +76,8 @@ def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
     lines = text.replace("\r\n", "\n").split("\n")
     if kind == "table":
         return list(_rows(lines))
+    if kind == "pages":
+        return list(_paged(lines))
     blocks = _code_blocks(lines) if kind == "code" else _blocks(lines)
     return list(_joined(lines, blocks))
 
@@ -177,6 +180,26 @@ def _cut(lines: Sequence[str], first: int, last: int, path: Sequence[tuple[int, 
     number = first + 1
     for piece in _pieces(text):
         yield TextPiece(piece.text, heading, number + piece.line, number + piece.line + piece.text.count("\n"))
+
+
+def _paged(lines: Sequence[str]) -> Iterator[TextPiece]:
+    """Yield the passages of each page, with its number as heading."""
+    breaks = [number for number, line in enumerate(lines) if line.strip(" ") == "\f"]
+    for page, (start, end) in enumerate(zip([-1, *breaks], [*breaks, len(lines)], strict=True), start=1):
+        for piece in _joined(lines[start + 1 : end], _paragraphs(lines[start + 1 : end])):
+            yield TextPiece(piece.text, (f"page {page}",), piece.first + start + 1, piece.last + start + 1)
+
+
+def _paragraphs(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield runs of lines without an empty one: a page of a printed text has no marks for headings."""
+    start: int | None = None
+    for number, line in enumerate([*lines, ""]):
+        if _is_blank(line):
+            if start is not None:
+                yield _Block(start, number - 1, 0)
+            start = None
+        elif start is None:
+            start = number
 
 
 class _Cut(NamedTuple):

@@ -112,7 +112,7 @@ def _best(units: Sequence[_Unit], has: Sequence[Sequence[bool]], weights: Sequen
             if end > start and units[end].kind != units[start].kind:
                 break
             covered = sum(weight for number, weight in enumerate(weights) if any(row[number] for row in has[start : end + 1]))
-            short = sum(len(each.text) for each in units[start : end + 1]) < _SHORTEST
+            short = units[start].kind == "sentence" and sum(len(each.text) for each in units[start : end + 1]) < _SHORTEST
             worth = covered / total - _PRICE * (end - start) - (0.3 if short else 0.0)
             if worth > best_worth + 1e-9:  # of equal ones, the first
                 best, best_worth = (start, end), worth
@@ -131,7 +131,7 @@ def _shown(units: Sequence[_Unit]) -> str:
 def units_of(text: str, kind: Kind = "markdown") -> list[_Unit]:
     """Return the sentences, rows and code lines of a text, in order."""
     lines = text.split("\n")
-    if kind == "markdown":
+    if kind in ("markdown", "pages"):
         return list(_units(lines))
     of_line: Literal["row", "code"] = "row" if kind == "table" else "code"
     return [_Unit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
@@ -155,7 +155,9 @@ def _units(lines: Sequence[str]) -> Iterator[_Unit]:
         elif _HEADING.match(line):
             yield _Unit(line.strip().strip("#").strip(), number, number, "heading")
         elif _is_row(line) and not _RULE.fullmatch(line):
-            yield _Unit(line.strip(), number, number, "row")
+            # The names of the columns hold for every row, as a heading does.
+            is_head = number + 1 < len(lines) and _is_row(lines[number + 1]) and bool(_RULE.fullmatch(lines[number + 1]))
+            yield _Unit(line.strip(), number, number, "heading" if is_head else "row")
     yield from _sentences(paragraph)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -24,7 +25,16 @@ from math import log
 from typing import Final, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
-from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches
+from antiphon.ledger import (
+    MOST_TERMS,
+    Ledger,
+    Record,
+    TermEntry,
+    TermIndex,
+    TermMatch,
+    TermMatches,
+    ThreadFilter,
+)
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, terms_in
 from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
@@ -265,6 +275,33 @@ class KnowledgeBase:
             if other is not None and other.version == passage.version and other.lines is not None:
                 found.update(enumerate(other.text.split("\n"), start=other.lines[0]))
         return tuple((number, found[number]) for number in sorted(found) if first <= number <= last)
+
+    async def documents(self) -> tuple[AddedDocument, ...]:
+        """Return the documents that are there, by name."""
+        found: dict[str, AddedDocument] = {}
+        page: str | None = None
+        while True:
+            threads = await self._ledger.threads(ThreadFilter(pattern=_NAMESPACE), "created_at", page)
+            for thread in threads.threads:
+                if self._index.covers(thread.thread_id):
+                    found.update(await self._latest_in(thread.thread_id))
+            page = threads.next
+            if page is None:
+                return tuple(found[source] for source in sorted(found))
+
+    async def _latest_in(self, thread_id: str) -> dict[str, AddedDocument]:
+        """Return the documents of a thread: one, but for the thread of earlier versions."""
+        latest: dict[str, int] = {}
+        passages: Counter[str] = Counter()
+        async for record in self._ledger.read(thread_id, reverse=True):
+            about = _about(record.message)
+            if about is None:
+                continue
+            version = latest.setdefault(about.source, about.version)
+            passages[about.source] += bool(about.digest) and about.version == version
+        return {
+            source: AddedDocument(source, count, latest[source], is_new=False) for source, count in passages.items() if count
+        }
 
     async def rebuild(self) -> int:
         """Build the index again, and return how many passages it has. A search does so by itself when it must."""

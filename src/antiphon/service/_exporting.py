@@ -5,18 +5,20 @@ And into it, documents that agents search.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from antiphon.dialects import Loss, encode
-from antiphon.errors import DialectError, EncodeError
+from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
-    from antiphon.retrieval import AddedDocument, Passages
+    from antiphon.retrieval import AddedDocument, Document, Passage, Passages
 
 HearLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
 """A function that takes a thread and the facts that its export loses."""
@@ -34,6 +36,8 @@ class ExportForm:
     """Who becomes the assistant, in formats with only one."""
     trajectories: bool = False
     """A line for each decision; it needs the extra `agents`."""
+    window: int | None = None
+    """How many of the latest messages the observations of a decision have, besides instructions; None: all."""
 
 
 async def export_lines(
@@ -59,6 +63,28 @@ async def export_lines(
         yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
 
 
+async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
+    """Return about how many bytes the decisions of a thread take: each repeats the messages before it.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
+
+    known: dict[str, tuple[int, int]] = {}
+    """By the first message of a loop: how many messages were measured, and their bytes. Later decisions see more of it."""
+    total = 0
+    for each in await decisions_of(ledger, thread.thread_id):
+        seen = each.observations
+        count, size = known.get(seen[0].id, (0, 0)) if seen else (0, 0)
+        size += sum(len(dumps(message)) for message in seen[count:])
+        if seen:
+            known[seen[0].id] = (len(seen), size)
+        total += size if form.window is None or len(seen) <= form.window else size * form.window // len(seen)
+        total += sum(len(dumps(message)) for message in (*each.actions, *each.results))
+    return total
+
+
 async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
     """Yield the bytes as they are stored; those that a branch shares, with the branch as their thread."""
     yield _HEADER
@@ -75,13 +101,13 @@ async def _decisions(
     from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
 
     if form.dialect == "house":
-        async for plain in export_transitions(ledger, thread.thread_id):
+        async for plain in export_transitions(ledger, thread.thread_id, window=form.window):
             yield plain
         return
     for each in await decisions_of(ledger, thread.thread_id):
         # Calls and results are encoded together: no provider's format has one without the other.
         decision = _encoded(thread, [*each.actions, *each.results], form, hear)
-        observations = _encoded(thread, each.observations, form, hear)
+        observations = _encoded(thread, each.observed(form.window), form, hear)
         yield {**each.labels(), "observations": observations, "decision": decision, "reward": each.reward}
 
 
@@ -105,9 +131,27 @@ def _within(thread: ThreadSummary, message: Message) -> Message:
 
 # ---------------------------------------------------------------- documents
 
+_AT_ONCE: Final = 8
+"""Files of a folder that are read and stored at the same time: so many share one wait for the disk."""
+_BETWEEN: Final = 200
+"""Files of a folder after which their passages go into the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFiles:
+    """The result of adding the files of folders."""
+
+    documents: tuple[AddedDocument, ...]
+    left_out: tuple[str, ...] = ()
+    """Why files could not be read; each begins with the name of the file."""
+
 
 async def add_documents(
-    ledger: Ledger, texts: Mapping[str, str], progress: Callable[[int, int], None] | None = None
+    ledger: Ledger,
+    texts: Mapping[str, str | Document],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    language: str | None = None,
 ) -> tuple[AddedDocument, ...]:
     """Store documents, by their source. An unchanged one is not stored again; a changed one replaces the earlier text."""
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
@@ -115,14 +159,102 @@ async def add_documents(
     documents = KnowledgeBase(ledger)
     added: list[AddedDocument] = []
     for source, text in texts.items():
-        added.append(await documents.add(source, text))
+        plain, kind = (text, None) if isinstance(text, str) else (text.text, text.kind)
+        added.append(await documents.add(source, plain, kind=kind, language=language))
         if progress is not None:
             progress(len(added), len(texts))
     return tuple(added)
 
 
-async def search_documents(ledger: Ledger, question: str, *, limit: int = 5) -> Passages:
-    """Find passages as the tool `knowledge_base` does, the best first."""
+async def add_files(
+    ledger: Ledger,
+    paths: Sequence[Path],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    encoding: str = "utf-8-sig",
+    language: str | None = None,
+) -> AddedFiles:
+    """Store files as documents, a few at a time. A file that cannot be read is left out.
+
+    Raises:
+        LedgerError: the ledger cannot be written. The files before are stored; adding them again takes up where it ended.
+    """
+    from antiphon.retrieval import KnowledgeBase, read_document  # noqa: PLC0415 (needs the extra `retrieval`)
+
+    base = KnowledgeBase(ledger)
+    added: list[AddedDocument] = []
+    left_out: list[str] = []
+
+    async def add(path: Path) -> None:
+        try:
+            data = await asyncio.to_thread(_bytes_of, path)
+            read = await asyncio.to_thread(read_document, data, str(path), encoding=encoding)
+            added.append(await base.add(str(path), read.text, kind=read.kind, language=language))
+        except RetrievalError as exc:
+            left_out.append(str(exc))
+        except (OSError, ValueError) as exc:  # it is gone, or nothing in it is text
+            left_out.append(f"{path}: {exc}")
+
+    for start in range(0, len(paths), _AT_ONCE):
+        await asyncio.gather(*map(add, paths[start : start + _AT_ONCE]))
+        done = min(start + _AT_ONCE, len(paths))
+        if progress is not None:
+            progress(done, len(paths))
+        if done % _BETWEEN < _AT_ONCE or done == len(paths):
+            await base.refresh()
+    return AddedFiles(tuple(sorted(added, key=lambda each: each.source)), tuple(sorted(left_out)))
+
+
+def _bytes_of(path: Path) -> bytes:
+    from antiphon.retrieval import LARGEST_DOCUMENT  # noqa: PLC0415
+
+    with path.open("rb") as file:
+        return file.read(LARGEST_DOCUMENT + 1)  # no more: a device has no size, and no end
+
+
+async def remove_documents(ledger: Ledger, sources: Iterable[str], *, erase: bool = False) -> dict[str, bool]:
+    """Remove documents, and return which of them there were. `erase` deletes their bytes too.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+        ServiceError: a document cannot be erased by itself.
+    """
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
-    return await KnowledgeBase(ledger).search(question, limit=limit)
+    base = KnowledgeBase(ledger)
+    try:
+        return {source: await base.remove(source, erase=erase) for source in sources}
+    except ValueError as exc:
+        raise ServiceError(str(exc)) from exc
+
+
+async def list_documents(ledger: Ledger) -> tuple[AddedDocument, ...]:
+    """Return the documents of a ledger, by name."""
+    from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
+
+    return await KnowledgeBase(ledger).documents()
+
+
+async def search_documents(ledger: Ledger, question: str, *, limit: int = 5, source: str | None = None) -> Passages:
+    """Find passages as the tool `knowledge_base` does, the best first; `source` is a pattern for the documents."""
+    from antiphon.retrieval import KnowledgeBase, PassageFilter  # noqa: PLC0415 (needs the extra `retrieval`)
+
+    return await KnowledgeBase(ledger).search(question, limit, PassageFilter(source=source))
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPassage:
+    """A passage, and the lines of its document around it."""
+
+    passage: Passage
+    lines: tuple[tuple[int, str], ...]
+    """Each with its number; empty if the place of the passage is unknown."""
+
+
+async def show_passage(ledger: Ledger, id: str, *, around: int = 5) -> ShownPassage | None:
+    """Return the passage of a citation with the lines around it; None if there is none of that id."""
+    from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
+
+    base = KnowledgeBase(ledger)
+    found = await base.passage(id)
+    return None if found is None else ShownPassage(found, await base.around(found, around))

@@ -90,9 +90,11 @@ async def run_host(
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.service._running import new_chain  # noqa: PLC0415
+    from antiphon.service._settings import code_files  # noqa: PLC0415
 
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    settings = Settings(block_limit=None, build=build_of((config, *teams), f"{model} {team_model}"))
+    used = [each.path for team in teams for each in code_files(team)]
+    settings = Settings(block_limit=None, build=build_of((config, *used), f"{model} {team_model}"))
     told = _Told(ledger, hear)
     patterns = [new_chain(ledger, model=model, config=config), *_teams(ledger, teams, team_model)]
     async with together(*patterns, settings=settings) as system:
@@ -145,6 +147,7 @@ async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], N
 
 def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pattern]:
     from antiphon.patterns.team_files import TeamFile, open_team  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.service._settings import trusted_code  # noqa: PLC0415
 
     named: dict[str, Path] = {}
     for path in teams:
@@ -153,7 +156,7 @@ def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pat
             # Their actors have the same kinds, so a thread of one would be given to the agents of the other.
             both = f"{other} and {path} have the same pattern"
             raise TeamFileError(f"{both}: a host runs one team of each pattern; start another host for the other team")
-    return [open_team(path, ledger, model=model) for path in teams]
+    return [open_team(path, ledger, model=model, may_run=trusted_code(path)) for path in teams]
 
 
 class _Told:

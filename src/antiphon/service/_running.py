@@ -45,9 +45,11 @@ from antiphon.service._settings import (
     chain_config,
     check_budget,
     chosen_model,
+    code_files,
     record_settings,
     settings_of,
     team_path,
+    trusted_code,
     with_changes,
 )
 from antiphon.service._threads import check_new, find_thread
@@ -560,10 +562,10 @@ async def run_team(
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     after = (await ledger.head(own)).seq
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    settings = Settings(block_limit=None, build=build_of((team,), model))
+    settings = Settings(block_limit=None, build=build_of((each.path for each in code_files(team)), model))
     used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
     more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": hear is not None}
-    async with open_team(team, ledger, model=model, recover=False, **more) as pattern:
+    async with open_team(team, ledger, model=model, recover=False, may_run=trusted_code(team), **more) as pattern:
         is_new = await ledger.thread(own) is None
         await record_settings(ledger, own, used, None if is_new else pattern.system)
         if tell is not None:

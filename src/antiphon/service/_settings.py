@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -263,8 +264,8 @@ def team_path(settings: RunSettings) -> Path:
     if difference := file.difference():
         raise SettingsError(f"the team file is not what the thread was run with:\n{difference}", "--team")
     path = Path(file.path)
-    if _runs_code(TeamFile.read(path)) and not is_trusted_content(_data(path)):
-        reason = f"{path} runs commands, and you have not run or trusted it"
+    if TeamFile.read(path).runs_code and not is_trusted_content(_data(path)):
+        reason = f"{path} runs code, and you have not run or trusted it"
         raise SettingsError(f"{reason}: look at it first", "--team")
     if settings.files is not None and not is_trusted(Path(settings.files)):
         raise SettingsError(f"the thread works on the folder {settings.files}, which you have not given to a team", "--files")
@@ -282,21 +283,67 @@ def trust_named(team: Path, files: Path | None) -> None:
     from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
     with suppress(SetupError):
-        if _runs_code(TeamFile.read(team)):
+        if TeamFile.read(team).runs_code:
             trust_content(_data(team), team)
         if files is not None:
             trust_folder(files)
 
 
-def _runs_code(team: Any) -> bool:
-    return any(server.command for server in team.mcp.values())
+def trusted_code(team: Path) -> Callable[[Path, bytes], bool]:
+    """Return the decision on the Python files of a team: those that this user trusts with their present content may run.
+
+    The function raises a `SetupError` for another one, which says how to trust it.
+    """
+
+    def may_run(path: Path, data: bytes) -> bool:
+        if not is_trusted_content(data):
+            reason = f"its tools run {path.name}, and you have not trusted that file as it is now"
+            raise SetupError(f"{reason}; `antiphon trust {shlex.quote(str(team))}` shows it first")
+        return True
+
+    return may_run
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A file that can be trusted: a team file, or code that it runs."""
+
+    path: Path
+    data: bytes
+    commands: tuple[str, ...] = ()
+    """Of a team file, the commands that it starts."""
+
+    @property
+    def digest(self) -> str:
+        """The hash of the content, as the list of trusted files has it."""
+        return digest_of(self.data)
+
+
+def code_files(path: Path) -> tuple[CodeFile, ...]:
+    """Return what is trusted with a file: a team file and the Python files of its tools, or only the file itself.
+
+    Raises:
+        SetupError: a file cannot be read; a team file is wrong.
+    """
+    if path.suffix == ".py":
+        return (CodeFile(path, _data(path)),)
+    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+
+    team = TeamFile.read(path)
+    commands = tuple(shlex.join(server.command) for server in team.mcp.values() if server.command)
+    try:
+        python = team.python_files(path.resolve().parent)
+    except SetupError as exc:
+        raise TeamFileError(f"{path}: {exc}") from exc
+    folder = path.resolve().parent if path.is_symlink() else path.parent
+    return (CodeFile(path, _data(path), commands), *(CodeFile(folder / name, data) for name, data in python.items()))
 
 
 def _data(path: Path) -> bytes:
     try:
         return read_small(path)
     except (OSError, ValueError) as exc:
-        raise TeamFileError(f"{path}: {exc}") from exc
+        raise TeamFileError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
 # ---------------------------------------------------------------- budgets

@@ -71,6 +71,62 @@ def test_a_file_that_is_too_large_is_refused(ledger: str) -> None:
     assert (result.exit_code, "more than 20 MB; divide it" in result.stderr) == (2, True)
 
 
+def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
+    Path("docs/deep").mkdir(parents=True)
+    for number in range(45):
+        Path(f"docs/deep/{number:02}.md").write_text(f"# Page {number}\n\nAbout subject{number}.")
+    Path("docs/bad.txt").write_bytes(b"\xff")
+
+    added = run("knowledge", "add", "docs", "shop.md", "--ledger", ledger)
+    again = run("knowledge", "add", "docs", "--ledger", ledger)
+    found = json.loads(run("knowledge", "search", "refunds subject7", "--in", "docs/*", "--json", "--ledger", ledger).stdout)
+    run("knowledge", "remove", "docs/deep/07.md", "--ledger", ledger)
+    gone = run("knowledge", "search", "subject7", "--ledger", ledger)
+    listed = json.loads(run("knowledge", "list", "--json", "--ledger", ledger).stdout)
+
+    assert added.stdout == "46 documents added, 0 as they were\n"
+    assert added.stderr == "left out: docs/bad.txt: not text in UTF-8; convert it first, or name its encoding\n"
+    assert again.stdout == "0 documents added, 45 as they were\n"
+    assert [(each["source"], each["heading"], each["lines"]) for each in found] == [("docs/deep/07.md", ["Page 7"], [1, 3])]
+    assert gone.stderr == "nothing found\n"
+    assert len(listed) == 45
+    assert {"source": "shop.md", "passages": 2, "version": 1} in listed
+    assert "docs/deep/08.md  1         1" in run("knowledge", "list", "--ledger", ledger).stdout
+
+
+def test_a_document_is_erased_and_what_is_not_there_is_said(ledger: str) -> None:
+    run("knowledge", "add", "shop.md", "--ledger", ledger)
+
+    erased = run("knowledge", "remove", "shop.md", "--erase", "--json", "--ledger", ledger)
+    missing = run("knowledge", "remove", "shop.md", "--ledger", ledger)
+
+    assert json.loads(erased.stdout) == {"shop.md": True}
+    assert (missing.exit_code, missing.stderr) == (1, "there is no document 'shop.md'; `antiphon knowledge list` lists them\n")
+    assert b"Refunds" not in Path("ledger.db").read_bytes()
+    assert run("knowledge", "list", "--ledger", ledger).stderr == "no documents; `antiphon knowledge add` adds some\n"
+
+
+def test_a_citation_is_shown_with_the_source_around_it(ledger: str) -> None:
+    run("knowledge", "add", "shop.md", "--ledger", ledger)
+    (found,) = json.loads(run("knowledge", "search", "ship", "--json", "--ledger", ledger).stdout)
+
+    shown = run("show", found["id"], "--ledger", ledger)
+    value = json.loads(run("show", found["id"], "--json", "--ledger", ledger).stdout)
+    missing = run("show", "kb-0123456789-1-1", "--ledger", ledger)
+
+    lines = [
+        "  1  # Returns",
+        "  2",
+        "  3  Refunds are paid within 14 days.",
+        "> 5  # Shipping",
+        "> 6",
+        "> 7  We ship to Spain.",
+    ]
+    assert shown.stdout.splitlines() == [f"{found['id']}  shop.md > Shipping, lines 5-7", *lines]
+    assert (value["heading"], value["around"][-1]) == (["Shipping"], {"line": 7, "text": "We ship to Spain."})
+    assert (missing.exit_code, "there is no such passage" in missing.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("group", ["knowledge", "local"])
 def test_every_option_of_the_commands_inside_is_documented(group: str) -> None:
     section = PAGE.read_text().split(f"## `antiphon {group}`\n")[1].split("\n## ")[0]

@@ -391,4 +391,4 @@ def test_a_chat_history_means_the_same_here() -> None:
     sample = samples("openai-chat", "request")[0]
     encoded = encode(decode(sample.body, "openai-chat"), RESPONSES)
 
-    assert {loss.what for loss in encoded.losses} == {"speaker", "settings"}
+    assert {loss.what for loss in encoded.losses} == {"speaker", "model", "settings"}

@@ -46,7 +46,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import EMPTY
 
-OPTIONS = frozenset({"media_labels"})
+OPTIONS = frozenset({"media_labels", "model"})
 
 _FAILED = "Error"
 """The text of an error without a message."""

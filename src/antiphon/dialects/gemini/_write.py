@@ -36,7 +36,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import EMPTY
 
-OPTIONS = frozenset({"media_labels"})
+OPTIONS = frozenset({"media_labels", "model"})
 STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
 ROLES = {"assistant": "model", "user": "user"}
 _CALLED = "called"

@@ -25,7 +25,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import EMPTY, plain_of
 
-OPTIONS = frozenset({"image_detail", "media_labels"})
+OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _TEXT = frozenset({"type", "text"})
 _LEGACY = "legacy"
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}

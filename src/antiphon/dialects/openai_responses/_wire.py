@@ -200,8 +200,10 @@ def recognise(data: Any) -> str | None:
         return None
     if isinstance(given, str):
         return "a request with a text as input" if "model" in found or "instructions" in found else None
-    if isinstance(given, list) and sample_units(cast("list[Any]", given)) and ("model" in found or _recognise_items(given)):
-        return "a request with input items"
+    if isinstance(given, list) and (units := sample_units(cast("list[Any]", given))):
+        are_messages = all(_has_role(unit) and "content" in unit for unit in units)
+        if "model" in found or are_messages or _recognise_items(given):
+            return "a request with input items"
     is_stored = as_object(found.get("prompt")) is not None and "id" in found["prompt"] and "messages" not in found
     return "a request with a stored prompt" if is_stored and given is None else None
 

@@ -29,7 +29,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import EMPTY
 
-OPTIONS = frozenset({"image_detail", "media_labels"})
+OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _SIBLING = "openai-chat"
 """The dialect whose parts have the same settings."""
 _ENDINGS = {"text/plain": "txt", "text/markdown": "md", "audio/mpeg": "mp3"}

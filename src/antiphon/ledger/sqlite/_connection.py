@@ -6,12 +6,14 @@ Each reader thread has its own connection, so it can read while the writer write
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import local
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 import apsw
 
@@ -69,24 +71,46 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
         raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
     if Path(place.path).is_dir():
         raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
+    is_protected = place.vfs is None and _is_protected(Path(place.path))
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
-        connection = Connection(place.path, flags, place.vfs)
+        connection = _open_protected(place) if is_protected else Connection(place.path, flags, place.vfs)
     except apsw.Error as exc:
         raise translated(exc, place.path) from exc
     try:
-        _prepare(connection, place)
+        _prepare(connection, place, is_protected=is_protected)
         if create:
             migrate(connection, place.path)
         if only_read:
             connection.setting("query_only", True)
     except apsw.Error as exc:
         connection.close(force=True)
+        if is_protected and isinstance(exc, apsw.CantOpenError):
+            reason = f"the log {f'{place.path}-wal'!r} cannot be read in a folder that cannot be written"
+            raise LedgerUnavailableError(f"{reason}; copy both files to another folder, and read them there") from exc
         raise translated(exc, place.path) from exc
     except LedgerError:
         connection.close(force=True)
         raise
     return connection
+
+
+def _is_protected(path: Path) -> bool:
+    """Whether a file exists and this process may only read it: by its mode, or because its folder or disk is read-only."""
+    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def _open_protected(place: LedgerFile) -> Connection:
+    """Open a file that this process must not write.
+
+    SQLite reads a write-ahead log with the help of a file beside it, which it cannot make here. If there is no log, the whole
+    ledger is in the file, and `immutable` tells SQLite so. If there is one, a process that may write is at work, or was, and
+    its files are used: with `immutable`, SQLite would ignore what is only in the log.
+    """
+    path = os.path.abspath(place.path)
+    has_log = Path(f"{path}-wal").exists() and Path(f"{path}-wal").stat().st_size > 0
+    uri = f"file:{quote(path)}?mode=ro" + ("" if has_log else "&immutable=1")
+    return Connection(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
 
 def _refuse_old_library(version: str) -> None:
@@ -97,7 +121,7 @@ def _refuse_old_library(version: str) -> None:
         )
 
 
-def _prepare(connection: Connection, place: LedgerFile) -> None:
+def _prepare(connection: Connection, place: LedgerFile, *, is_protected: bool) -> None:
     connection.set_busy_timeout(int(place.busy_timeout * 1000))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -109,6 +133,9 @@ def _prepare(connection: Connection, place: LedgerFile) -> None:
     connection.setting("synchronous", "FULL")
     connection.setting("secure_delete", True)
     connection.setting("temp_store", "MEMORY")
+    if is_protected:
+        connection.setting("query_only", True)
+        return
     mode = connection.setting("journal_mode", "WAL")
     if mode != "wal":
         raise LedgerUnavailableError(f"{place.path!r} is where SQLite cannot keep a write-ahead log; use a local disk")

@@ -59,6 +59,10 @@ class Decision:
     reward: float | None = None
     """How good it was, as recorded for its messages and for those that followed; None where nobody has said."""
 
+    def observed(self, window: int | None) -> Conversation:
+        """Return the observations; with a `window`, only so many of the latest messages, and the instructions."""
+        return self.observations if window is None else self.observations.window(window)
+
     def labels(self) -> dict[str, Any]:
         """Return what there is to know about it beside the messages."""
         return {"thread_id": self.thread_id, "policy": self.policy, "step": self.step, "is_complete": self.is_complete}
@@ -69,17 +73,18 @@ DecisionReward: TypeAlias = Callable[[Decision], float | None]
 
 
 async def export_transitions(
-    ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None
+    ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None, window: int | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """Give the decisions of a thread, one plain JSON object each, in the order in which they were made.
 
     `reward` says how good each was; it is given the decision with the recorded reward. Without it, the recorded one counts.
+    `window` is how many of the latest messages an observation has, besides instructions; None: all.
 
     Raises:
         ValueError: a reward is not a finite number.
     """
     for each in await decisions_of(ledger, thread_id, reward=reward):
-        said = {"observations": each.observations, "actions": each.actions, "results": each.results}
+        said = {"observations": each.observed(window), "actions": each.actions, "results": each.results}
         yield {**each.labels(), **{name: _plain(messages) for name, messages in said.items()}, "reward": each.reward}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -20,50 +20,27 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
-from antiphon.retrieval import KnowledgeBase
+from antiphon.retrieval import KnowledgeBase, detect_language, is_stop_word, quote, stem_of, telling_words
+from antiphon.retrieval import relevance as share_of_words
 
-_WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
-"""Where a sentence ends: not where a line is wrapped."""
-_MARKS = re.compile(r"^[\s#>|*-]+|[\s|]+$")
-"""What Markdown has around a sentence."""
 _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
-_SHORTEST_STEM = 4
-_SHORTEST_QUOTE = 20
-_LONGEST_QUOTE = 240
 _MOST_GOALS = 20
-_EMPTY = frozenset(
-    _WORD.findall(
-        "a about all also an and any are as at be been but by can could did do does for from had has have he her his how i if"
-        " in into is it its just many may me more most much must my no not of on one or our out over please s say says she"
-        " should so some such t tell than that the their them then there these they this those to under up us use used uses"
-        " using was we were what when where which while who whom whose why will with within without would you your"
-    )
-)
-"""Words that say nothing about what a text is about."""
 
 
 def significant(text: str) -> tuple[str, ...]:
-    """Return the words that a text is about, each once, shortened so that one of several is several's."""
-    words = (word.casefold() for word in _WORD.findall(text))
-    return tuple(dict.fromkeys(_stem(word) for word in words if word not in _EMPTY))
+    """Return the words that a text is about, each once, as stems, so that another form of a word is the same."""
+    language = detect_language(text)
+    return tuple(dict.fromkeys(stem_of(word, language) for word in telling_words(text) if not is_stop_word(word, language)))
 
 
-def relevance(question: str, text: str) -> float:
-    """Return which share of the words that a question is about a text has, from 0 to 1."""
-    wanted = significant(question)
-    if not wanted:
-        return 0.0
-    there = set(significant(text))
-    return round(sum(word in there for word in wanted) / len(wanted), 3)
+def relevance(question: str, text: str, heading: Sequence[str] = ()) -> float:
+    """Return which share of the words that a question is about a text has, its headings included; from 0 to 1."""
+    return share_of_words(question, text, heading=heading)
 
 
 def quote_of(question: str, text: str) -> str:
-    """Return the sentence of a text that says most about a question: its words as they are, on one line, cut if long."""
-    sentences = [_MARKS.sub("", " ".join(each.split())) for each in _SENTENCE.split(text)]
-    whole = [each for each in sentences if len(each) >= _SHORTEST_QUOTE] or [" ".join(text.split())]
-    best = max(whole, key=lambda each: relevance(question, each))  # of equal ones, the first
-    return best if len(best) <= _LONGEST_QUOTE else f"{best[: _LONGEST_QUOTE - 1].rstrip()}…"
+    """Return the smallest run of sentences, rows or code lines of a text that holds the answer to a question."""
+    return quote(question, text).text
 
 
 def goals_in(question: str) -> tuple[str, ...]:
@@ -80,11 +57,7 @@ def entities_in(text: str, limit: int) -> tuple[str, ...]:
 
 def _named(match: re.Match[str]) -> str | None:
     name = next(group for group in match.groups() if group)
-    return name if name.casefold() not in _EMPTY and len(name) > 1 else None
-
-
-def _stem(word: str) -> str:
-    return word.removesuffix("s") if len(word) >= _SHORTEST_STEM else word
+    return name if not is_stop_word(name, "en") and len(name) > 1 else None
 
 
 HEARSAY: Final = 0.5
@@ -124,8 +97,8 @@ class Observations:
             LedgerError: the ledger cannot be read.
         """
         found: dict[str, Observation] = {}
-        for word in significant(question)[:_WORDS]:
-            for hit in await self._ledger.search(f'"{_MARK}" {word}*', limit=_LOOKED_AT):
+        for word in telling_words(question)[:_WORDS]:
+            for hit in await self._ledger.search(f'"{_MARK}" {_beginning(word)}*', limit=_LOOKED_AT):
                 observation = _read(hit.record, user_id)
                 if observation is not None and observation.thread_id != without_thread:
                     found[observation.id] = observation
@@ -136,6 +109,15 @@ class Observations:
         """Return what one thread has observed, in order."""
         records = [record async for record in self._ledger.read(thread_id)]
         return tuple(found for record in records if (found := _read(record, None)) is not None)
+
+
+_SHORTEST_STEM: Final = 4
+
+
+def _beginning(word: str) -> str:
+    """Return what the singular and the plural of a word begin with: the ledger's search knows words, not stems."""
+    folded = word.casefold()
+    return folded.removesuffix("s") if len(folded) >= _SHORTEST_STEM else folded
 
 
 _MARK: Final = "observed in answer to"
@@ -182,7 +164,7 @@ async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item
             source="knowledge",
             title=passage.source,
             text=passage.text[:MENTIONED],
-            priority=relevance(question, passage.text),
+            priority=relevance(question, passage.text, passage.heading),
         )
         for passage in passages
     ]
@@ -228,7 +210,7 @@ def _is_found(result: Any) -> bool:
 
 def _found(each: dict[str, Any], question: str) -> Item:
     text: str = each["text"]
-    score = relevance(question, text)
+    score = relevance(question, text, str(each.get("heading", "")).split(" > "))
     if "source" in each:
         return Item(id=each["id"], source="knowledge", title=str(each["source"]), text=text, priority=score)
     return Item(id=each["id"], source="memory", title=f"said in {each['thread']}", text=text, priority=score)

@@ -19,6 +19,7 @@ from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
+from antiphon.patterns.team_files._python_tools import MayRun, function_of, is_python_tool, python_files, python_tools
 from antiphon.patterns.teams import ManagerSpec, Team
 from antiphon.patterns.workers import Workers
 from antiphon.runtime import Settings
@@ -142,6 +143,33 @@ class TeamFile(_Section):
             raise ValueError(f'one agent has role = "leader", and only one; there are {len(leaders)}')
         return self
 
+    @model_validator(mode="after")
+    def _check_python(self) -> Self:
+        names: dict[str, str] = {}
+        for tool in filter(is_python_tool, self.named_tools):
+            if names.setdefault(function_of(tool), tool) != tool:
+                raise ValueError(f"{names[function_of(tool)]!r} and {tool!r} have the same name; rename one of the functions")
+        return self
+
+    @property
+    def named_tools(self) -> tuple[str, ...]:
+        """All tools that the file names, as it names them."""
+        of_agents = [tool for agent in self.agents for tool in (*agent.tools, *(step.tool_name for step in agent.script))]
+        return (*of_agents, *(grant.tool for grant in self.grants), *self.approvals)
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether it starts commands or runs Python files."""
+        return any(server.command for server in self.mcp.values()) or any(map(is_python_tool, self.named_tools))
+
+    def python_files(self, folder: Path | str) -> dict[str, bytes]:
+        """Return the Python files whose functions are tools of the team, by name; `folder` is that of the team file.
+
+        Raises:
+            SetupError: one cannot be read, or is a link that leads out of the folder.
+        """
+        return python_files(self.named_tools, Path(folder))
+
     @property
     def leader(self) -> TeamAgent:
         """The agent that is asked first."""
@@ -169,11 +197,13 @@ def open_team(
     recover: bool = True,
     budget: AgentBudget | None = None,
     live: bool = False,
+    may_run: MayRun | None = None,
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
     `model` overrides the models of the file; `files` overrides its folder; `budget` that of a thread. `settings` are those of
-    the system, `recover` is that of every `Pattern`, and `live` that of its `Cast`.
+    the system, `recover` is that of every `Pattern`, and `live` that of its `Cast`. `may_run` decides on the Python files of
+    its tools, by their path and content; without it, none runs.
 
     Raises:
         TeamFileError: the file cannot be read, or is invalid; the text says where.
@@ -183,9 +213,11 @@ def open_team(
     folder = path.resolve().parent
     team = team.model_copy(update={"agents": tuple(_placed(agent, folder, model) for agent in team.agents)})
     try:
+        functions = python_tools(team.named_tools, folder, may_run)
+        team = _with_plain_names(team)
         shared: _Shared = {
             "model": model or _beside(team.model, folder),
-            "toolkit": _toolkit(team, folder, files),
+            "toolkit": _toolkit(team, folder, files, functions),
             "patience": team.patience,
             "thread_budget": budget or team.budget.as_budget(),
             "recover": recover,
@@ -249,9 +281,11 @@ _BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared
 # ---------------------------------------------------------------- what they share
 
 
-def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
+def _toolkit(team: TeamFile, folder: Path, files: Path | str | None, functions: Mapping[str, Any]) -> Toolkit:
     rules = [ApprovalRule(tool) for tool in team.approvals]
     toolkit = Toolkit(rules=rules, approvers=team.approvers)
+    for name, function in functions.items():
+        toolkit.add(function, name=name)
     root = files or (None if team.files is None else folder / team.files)
     for tool in () if root is None else file_tools(root):
         toolkit.add(tool)
@@ -260,6 +294,22 @@ def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
     for grant in team.grants:
         toolkit.grant(grant.agent, grant.tool, where=grant.where, calls=grant.calls)
     return toolkit
+
+
+def _with_plain_names(team: TeamFile) -> TeamFile:
+    """Return the team with its Python tools under the names of their functions."""
+    return team.model_copy(
+        update={
+            "agents": tuple(_renamed(agent) for agent in team.agents),
+            "grants": tuple(each.model_copy(update={"tool": function_of(each.tool)}) for each in team.grants),
+            "approvals": tuple(map(function_of, team.approvals)),
+        }
+    )
+
+
+def _renamed(agent: TeamAgent) -> TeamAgent:
+    script = tuple(step.model_copy(update={"tool_name": function_of(step.tool_name)}) for step in agent.script)
+    return agent.model_copy(update={"tools": tuple(map(function_of, agent.tools)), "script": script})
 
 
 def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:

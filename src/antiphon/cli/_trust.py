@@ -1,0 +1,101 @@
+"""`antiphon trust`: show the code that a team file runs, and let it run; list and take back what is trusted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from antiphon import service
+from antiphon.cli._ledger import JsonOption, complaints
+from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_table, styled
+
+if TYPE_CHECKING:
+    from antiphon.service import CodeFile
+
+
+def trust(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A team file, or a Python file; default: list what you trust.")
+    ] = None,
+    *,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask: I have looked at it.")] = False,
+    removes: Annotated[
+        bool, typer.Option("--remove", help="Take the trust in FILE back, in whatever content it had.")
+    ] = False,
+    for_programs: JsonOption = False,
+) -> None:
+    """Show the code that a team file runs, and let it run. A file that is changed afterwards must be trusted again."""
+    if file is None and (is_sure or removes):
+        fail("name the FILE that it is about", code=2)
+    with complaints():
+        if file is None:
+            _list(service.trusted_files(), for_programs=for_programs)
+        elif removes:
+            _remove(file, for_programs=for_programs)
+        else:
+            _trust(file, is_sure=is_sure, for_programs=for_programs)
+
+
+def _trust(file: Path, *, is_sure: bool, for_programs: bool) -> None:
+    found = service.code_files(file)
+    new = [each for each in found if not service.is_trusted_content(each.data)]
+    if not for_programs:
+        for each in new:
+            _show(each)
+    if new and not is_sure:
+        _ask(file, len(new))
+    # What was shown is what is trusted, even if a file has changed meanwhile.
+    trusted = [service.trust_content(each.data, each.path) for each in found]
+    if for_programs:
+        print_json([each.to_json() for each in trusted])
+    else:
+        names = ", ".join(str(each.path) for each in found)
+        note(f"{names}: trusted as {'it is' if len(found) == 1 else 'they are'} now" if new else f"{names}: trusted before")
+
+
+def _show(code: CodeFile) -> None:
+    console = open_console()
+    console.print(Text(service.visible(f"{code.path} ({code.digest})"), style="heading"), soft_wrap=True)
+    if code.path.suffix != ".py":
+        for command in code.commands:
+            console.print(Text.assemble("  starts: ", styled(command)), soft_wrap=True)
+        return
+    lines = code.data.decode(errors="backslashreplace").splitlines()
+    margin = len(str(len(lines)))
+    for number, line in enumerate(lines, 1):
+        console.print(Text.assemble((f"{number:>{margin}}  ", "aside"), styled(line)), soft_wrap=True)
+
+
+def _ask(file: Path, number: int) -> None:
+    """Ask the person at the terminal; without one, say how to answer."""
+    if not sys.stdin.isatty():
+        fail(f"nothing is trusted yet; look at it, then: antiphon trust {shlex.quote(str(file))} --yes", code=2)
+    if not typer.confirm("Let it run?" if number == 1 else "Let them run?", err=True):
+        fail("nothing is trusted")
+
+
+def _remove(file: Path, *, for_programs: bool) -> None:
+    removed = service.distrust(file)
+    if for_programs:
+        print_json([each.to_json() for each in removed])
+    elif removed:
+        note(f"{file}: not trusted any more")
+    else:
+        fail(f"{file}: it is not trusted; `antiphon trust` lists what is", code=2)
+
+
+def _list(known: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
+    if for_programs:
+        print_json([each.to_json() for each in known])
+    elif known:
+        rows = [(each.path, shown_time(each.at), each.digest.partition(":")[0]) for each in known]
+        print_table(open_console(), ("path", "since (UTC)", "by"), rows)
+    else:
+        note("nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it")
