@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from antiphon import protocol
 from antiphon.errors import RefusedError
@@ -114,7 +114,8 @@ class ThreadLife:
     @property
     def known_phase(self) -> protocol.Phase:
         """The current phase as the protocol knows it: of a phase of the program, the next one of the six."""
-        return next((phase for phase in protocol.PHASES if phase in self.remaining), "yield")
+        found: Any = next((phase for phase in self.remaining if phase in protocol.PHASES), "yield")
+        return cast("protocol.Phase", found)
 
     @property
     def input(self) -> str:

@@ -61,10 +61,9 @@ class PhaseActor(Actor):
     def output(self, response: str, confidence: float | None, **more: Any) -> protocol.PhaseOutput:
         """Return an output that continues with the next phase; a phase of the program is not named in it."""
         order = self.chain.order
-        following = [phase for phase in protocol.PHASES if phase in order[order.index(self.phase) + 1 :]]
-        return protocol.PhaseOutput(
-            response=response, next_phase=following[0] if following else None, confidence=confidence, **more
-        )
+        rest = order[order.index(self.phase) + 1 :]
+        following: Any = next((phase for phase in rest if phase in protocol.PHASES), None)
+        return protocol.PhaseOutput(response=response, next_phase=following, confidence=confidence, **more)
 
     # ------------------------------------------------------------ what it is asked
 

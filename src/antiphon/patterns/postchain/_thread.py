@@ -361,9 +361,8 @@ def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) 
     context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id, **more)
     if phase not in protocol.PHASES:
         return ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
-    return protocol.ProcessPhase(
-        thread_id=thread_id, phase_type=cast("protocol.Phase", phase), input=life.input, context=context
-    )
+    known: Any = phase
+    return protocol.ProcessPhase(thread_id=thread_id, phase_type=known, input=life.input, context=context)
 
 
 def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:
