@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_ai import ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.output import OutputContext
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.messages import thaw
@@ -327,7 +327,8 @@ class FormChecks(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, error: ValidationError | ModelRetry
     ) -> Any:
         request = _asked.get()
-        if request is None or output_context.output_type is not FORMS[request.phase]:
+        wanted = output_context.output_type
+        if request is None or not isinstance(wanted, type) or not issubclass(wanted, FORMS[request.phase]):
             raise error
         is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
         text = output if is_text else _text_in(output, SPOKEN[request.phase])
@@ -362,27 +363,44 @@ def _text_in(output: Any, field: str) -> str:
 # ---------------------------------------------------------------- what is recorded
 
 
-def recorded(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
-    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it."""
+def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it.
+
+    The output of an agent of the program may be of any type. It is kept as `data`. What it has of the form of its phase is a
+    judgement; it is checked like any other, but the model is not asked again.
+    """
     if request.is_choice:
-        return _chosen(phase, output, request)
-    if not isinstance(output, FORMS[phase]):
-        return output.text if isinstance(output, PlainAnswer) else str(output), {}
-    said = output.model_dump(mode="json", exclude_defaults=True)
-    text = said.pop(SPOKEN[phase])
-    more: dict[str, Any] = {"judgement": said}
+        return _chosen(output, request)
+    form, spoken = FORMS[request.phase], SPOKEN[request.phase]
+    if isinstance(output, PlainAnswer | str):
+        return output.text if isinstance(output, PlainAnswer) else output, {}
+    plain: Any = to_jsonable_python(output, fallback=str)
+    more: dict[str, Any] = {} if type(output) is form else {"data": plain}
+    if not isinstance(output, form):
+        try:
+            output, request.problems = checked(form.model_validate(plain), request.sources)
+        except ValidationError:
+            return _text_in(plain, spoken) or to_json(plain).decode(), more
+    said = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
+    text = said.pop(spoken)
+    more["judgement"] = said
     if request.problems:
         more["dropped"] = list(request.problems)
     return text, more
 
 
-def _chosen(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     """Return the quote that an agent has chosen. It has judged only if there was more than one."""
     sources = request.sources
     chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
     text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
-    is_judged = chosen is not None and phase == "experience" and len(sources.ids) > 1
+    is_judged = chosen is not None and request.phase == "experience" and len(sources.ids) > 1
     return text, {"judgement": {"used": [chosen]}} if is_judged else {}
+
+
+def text_of(output: Any) -> str:
+    """Return an output of any type as text."""
+    return output if isinstance(output, str) else to_json(output, fallback=str).decode()
 
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
