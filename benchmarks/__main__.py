@@ -8,7 +8,19 @@ from importlib import import_module
 from benchmarks._harness import Outcome, keep_freed_memory, run
 from benchmarks._report import machine, render, summary, versions, write_json
 
-BENCHMARKS = ("agents", "codec", "convert", "hosts", "imports", "ledger", "postchain", "providers", "runtime", "telemetry")
+BENCHMARKS = (
+    "agents",
+    "codec",
+    "convert",
+    "hosts",
+    "imports",
+    "ledger",
+    "postchain",
+    "providers",
+    "retrieval",
+    "runtime",
+    "telemetry",
+)
 """Modules here, imported when asked for: some peers take seconds."""
 REPORTS = {"answers": "benchmarks.answers.asking"}
 """Benchmarks that measure no ratios: their modules print what they have found."""
