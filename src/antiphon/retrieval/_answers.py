@@ -25,7 +25,7 @@ from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
 from antiphon.retrieval._retriever import Passage, Retriever
 
 LIKELY: Final = 0.57
-"""The share of a question from which on a quote is taken for its answer. Chosen on one half of `benchmarks/answers`."""
+"""The share of a question from which on a quote is taken for its answer. Fitted to the questions of `benchmarks/answers`."""
 
 _LOOKED_AT: Final = 30
 """Passages by which it is judged how rare a word is."""
