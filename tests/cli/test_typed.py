@@ -6,10 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.cli.fake_openai import WRONG, fake_openai
 from tests.cli.ledgers import append, text, with_chat
 from tests.cli.running import COMMAND, PLAIN, type_command
 
 pytest.importorskip("apsw")
+pytest.importorskip("openai")
 
 TEAM = """
 pattern = "peers"
@@ -43,6 +45,23 @@ def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
         "team.toml: an approval rule names tool 'calcualtor', and toolkit 'toolkit' has none of that name; is it 'calculator'?"
     )
     assert seen.code == 2
+
+
+# ---------------------------------------------------------------- providers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", WRONG)
+@pytest.mark.parametrize("more", [(), ("--team", "team.toml")], ids=["six phases", "team"])
+def test_a_server_of_another_protocol_is_asked_three_times_and_then_it_is_said(protocol: str, more: tuple[str, ...]) -> None:
+    """The thread is stopped, not failed: it goes on when the address is right."""
+    with fake_openai() as fake:
+        fake.failure = protocol
+        seen = type_command("run", "Hello?", "--model", "openai-chat:fake", *more, **fake.environment())
+
+    assert (seen.code, len(fake.asked)) == (4, 3)
+    assert "does its server speak the protocol of this model?" in seen.said
+    assert "nothing is lost; when that is put right, go on with: " in seen.said
 
 
 # ---------------------------------------------------------------- files
