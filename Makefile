@@ -67,7 +67,8 @@ since: benchmarks/.venv/.ready ## this tree beside an earlier commit: make since
 
 chaos: $(READY) ## the long runs: many more generated cases
 	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
-	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents $(ARGS)
+	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents tests/cli $(ARGS)
+	@UV=$(UV) $(BIN)/python -m tests.cli.session
 	@$(BIN)/python -m tests.foreign
 
 docs: $(READY) ## build the docs into site/, and check their links

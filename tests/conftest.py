@@ -26,7 +26,7 @@ _MOST = 2.0
 """Seconds of processor time that a test may take which is not marked slow. A slow one takes 0.25 s on a quiet machine."""
 _BEGAN = pytest.StashKey[float]()
 
-settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_QUIET, derandomize=True)
+settings.register_profile("default", max_examples=40, deadline=None, suppress_health_check=_QUIET, derandomize=True)
 settings.register_profile("quick", max_examples=15, deadline=None, suppress_health_check=_QUIET, phases=[Phase.generate])
 settings.register_profile("long", max_examples=20_000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -15,7 +15,7 @@ pytest.importorskip("apsw")
 
 KILLED = -signal.SIGKILL
 SLOW = {"chat_app", "mcp_server"}
-"""Those that start a server in each life; at every step, too, in the long runs."""
+"""Those that start a server in each life: at every third step. The others at every second one; in the long runs all at all."""
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
 PLACES = ("before", "after") if IS_LONG else ("before",)
 """Before an append is the place where most is done that is not recorded."""
@@ -53,7 +53,7 @@ def test_an_example_that_is_killed_at_any_step_ends_as_if_it_was_not(name: str, 
     whole.mkdir()
     assert processes.run(whole, name) == 0
     expected, kills = found(whole), 0
-    for number in range(1, 100, 1 if IS_LONG or name not in SLOW else 3):
+    for number in range(1, 100, 1 if IS_LONG else 3 if name in SLOW else 2):
         codes = [_killed(processes, tmp_path, expected, f"{name} {when} {number}") for when in PLACES]
         kills += codes.count(KILLED)
         if 0 in codes:  # it ended before that
