@@ -31,8 +31,9 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, event_of
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, contribution, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.protocol import PHASES
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
@@ -93,6 +94,8 @@ class RunReport:
     """Where a branch of a failed thread begins: before the phase, or the message, that failed."""
     is_chain: bool = False
     """Whether the thread goes through six phases."""
+    contributions: tuple[tuple[str, str], ...] = ()
+    """The phases that have ended, each with what it has contributed, in one line."""
 
     @property
     def answer(self) -> str | None:
@@ -106,6 +109,7 @@ class RunReport:
             "status": self.status,
             "response": self.response,
             "citations": [dict(each) for each in self.citations],
+            "contributions": dict(self.contributions),
             "models": list(self.models),
             "seconds": round(self.seconds, 3),
             "input_tokens": self.input_tokens,
@@ -139,7 +143,13 @@ async def _report(
         failed, is_unfounded = await _failed_tools(ledger, outcome.thread_id, after)
         report = replace(report, failed_tools=failed, is_unfounded=is_unfounded)
     used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
-    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
+    if isinstance(outcome, ChainResult):
+        used |= {"is_chain": True, "contributions": _contributions(outcome)}
+    return replace(report, **used)
+
+
+def _contributions(outcome: ChainResult) -> tuple[tuple[str, str], ...]:
+    return tuple((phase, contribution(phase, outcome.outputs[phase])) for phase in PHASES if phase in outcome.outputs)
 
 
 async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tuple[str, ...], bool]:
@@ -218,7 +228,7 @@ def new_chain(
     """
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
-        more = for_small_model(ledger)
+        more = for_small_model()
     if budget is not None:
         more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.

@@ -422,8 +422,14 @@ class SqliteLedger(Verbs):
     ) -> TermMatches:
         check_limit(limit)
         wanted = check_terms(terms)
-        await self._update_terms(index)
-        return await self._readers.do(lambda connection: _terms.find(connection, index, wanted, source, limit))
+
+        def look(connection: Connection) -> TermMatches | _terms.TermUpdate:
+            # In one transaction: most searches find the index up to date, and need not ask twice.
+            return _terms.next_update(connection, index) or _terms.find(connection, index, wanted, source, limit)
+
+        while not isinstance(found := await self._readers.do(look), TermMatches):
+            await self._writer.do(partial(_terms.store, index=index, update=found))
+        return found
 
     async def rebuild_terms(self, index: TermIndex) -> int:
         await self._writer.do(lambda connection: _terms.drop(connection, index.name))

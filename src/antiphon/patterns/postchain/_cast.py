@@ -37,6 +37,7 @@ from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOpti
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
 from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, FormChecks, FormRequest, asking_for_form
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
+from antiphon.patterns.postchain._quoting import choice_of
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 
@@ -143,6 +144,8 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
+        if form is not None and form.is_choice:
+            output, spoken = choice_of(len(form.sources.ids)), None
         more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
         with asking_for_form(form):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)

@@ -300,6 +300,8 @@ class FormRequest:
 
     phase: Phase
     sources: ToldSources
+    is_choice: bool = False
+    """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
 
 
@@ -367,6 +369,8 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     The output of an agent of the program may be of any type. It is kept as `data`. What it has of the form of its phase is a
     judgement; it is checked like any other, but the model is not asked again.
     """
+    if request.is_choice:
+        return _chosen(output, request)
     form, spoken = FORMS[request.phase], SPOKEN[request.phase]
     if isinstance(output, PlainAnswer | str):
         return output.text if isinstance(output, PlainAnswer) else output, {}
@@ -383,6 +387,15 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     if request.problems:
         more["dropped"] = list(request.problems)
     return text, more
+
+
+def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the quote that an agent has chosen. It has judged only if there was more than one."""
+    sources = request.sources
+    chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
+    text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
+    is_judged = chosen is not None and request.phase == "experience" and len(sources.ids) > 1
+    return text, {"judgement": {"used": [chosen]}} if is_judged else {}
 
 
 def text_of(output: Any) -> str:
