@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import shlex
 import shutil
@@ -29,7 +30,7 @@ from antiphon.cli._output import (
     print_json_line,
 )
 from antiphon.cli._screen import fail, note, open_console, print_markdown, print_numbered
-from antiphon.errors import ConfigError, ModelError
+from antiphon.errors import ConfigError, LedgerFullError, ModelError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -137,6 +138,8 @@ def run_chain(
 @contextmanager
 def interruptible() -> Generator[asyncio.Event]:
     """Have Ctrl-C set an event, once; the second Ctrl-C interrupts as usual."""
+    # The report says it once, at the end. In the log, each actor that waits for space would say it again and again.
+    logging.getLogger("antiphon.runtime").addFilter(_is_not_about_space)
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def interrupt() -> None:
@@ -152,6 +155,10 @@ def interruptible() -> Generator[asyncio.Event]:
         yield event
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+def _is_not_about_space(record: logging.LogRecord) -> bool:
+    return getattr(record, "error.type", None) != LedgerFullError.__qualname__
 
 
 # ---------------------------------------------------------------- at the end

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import apsw
 
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
@@ -89,6 +89,11 @@ class SqliteLedger(Verbs):
     def url(self) -> str:
         """The URL that opens the same ledger from any folder."""
         return f"sqlite:///{os.path.abspath(self._place.path)}"
+
+    @property
+    def trouble(self) -> LedgerFullError | None:
+        """The error of the last commit, if the disk was full: whoever waits for a change waits until there is space."""
+        return self._writer.trouble
 
     @classmethod
     @asynccontextmanager

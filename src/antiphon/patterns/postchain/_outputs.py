@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_ai import ModelRetry, RunContext
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.output import OutputContext
 from pydantic_core import from_json, to_json, to_jsonable_python
 from typing_extensions import override
 
+from antiphon.agents import LedgerDurability
 from antiphon.messages import thaw
 from antiphon.protocol import PHASES, AgentResult, Phase
 
@@ -303,6 +303,8 @@ class FormRequest:
     is_choice: bool = False
     """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
+    is_checked: bool = False
+    """Whether the last output is one that was checked: an agent of the program may have another durability."""
 
 
 _asked: ContextVar[FormRequest | None] = ContextVar("antiphon_phase_form", default=None)
@@ -318,9 +320,8 @@ def asking_for_form(request: FormRequest | None) -> Generator[None]:
         _asked.reset(token)
 
 
-@dataclass
-class FormChecks(AbstractCapability[Any]):
-    """Checks the output of a phase's agent: it asks the model again, as long as it may, and then takes what is left."""
+class CheckedDurability(LedgerDurability[Any]):
+    """Durability with checks of a phase's output: the model is asked again as long as it may be, then what is right counts."""
 
     @override
     async def on_output_validate_error(
@@ -344,7 +345,7 @@ class FormChecks(AbstractCapability[Any]):
         kept, problems = checked(output, request.sources)
         if problems and ctx.retry < ctx.max_retries:
             raise ModelRetry("; ".join(problems))
-        request.problems = problems
+        request.problems, request.is_checked = problems, True
         return kept
 
 
@@ -376,11 +377,12 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
         return output.text if isinstance(output, PlainAnswer) else output, {}
     plain: Any = to_jsonable_python(output, fallback=str)
     more: dict[str, Any] = {} if type(output) is form else {"data": plain}
-    if not isinstance(output, form):
+    if not (isinstance(output, form) and request.is_checked):
         try:
-            output, request.problems = checked(form.model_validate(plain), request.sources)
+            given = output if isinstance(output, form) else form.model_validate(plain)
         except ValidationError:
             return _text_in(plain, spoken) or to_json(plain).decode(), more
+        output, request.problems = checked(given, request.sources)
     said = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
     text = said.pop(spoken)
     more["judgement"] = said

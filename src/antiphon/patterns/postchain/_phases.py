@@ -381,7 +381,7 @@ class YieldPhaseActor(PhaseActor):
             more["seen"] = list(course.seen)
         if course.following is not None:
             more["search_for"] = search_in(work, judged)
-        if work.is_typed and course.following is None:
+        if judged is not None and course.following is None:
             await _say_answer(text, context)
         response = _with_sources(text, citations)
         output = PhaseOutput(response=response, next_phase=course.following, confidence=confidence, **more)
@@ -429,7 +429,7 @@ async def _say_answer(text: str, context: Context) -> None:
         policy=PHASES[-1], payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant", lane="talk"
     )
     async with ledger_run(context) as run:
-        await run.say(message, key="answer")
+        await run.say_soon(message, key="answer")
 
 
 def _with_sources(text: str, citations: list[dict[str, object]]) -> str:

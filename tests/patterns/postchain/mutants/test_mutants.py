@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "a wrong output is not sent back",
-        _outputs.FormChecks,
+        _outputs.CheckedDurability,
         "after_output_validate",
         "if problems and ctx.retry < ctx.max_retries:",
         "if False:",
@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "text is no answer where a form is wanted",
-        _outputs.FormChecks,
+        _outputs.CheckedDurability,
         "on_output_validate_error",
         "if text.strip() and (is_text or ctx.retry >= ctx.max_retries):",
         "if False:",
@@ -263,8 +263,8 @@ MUTANTS = (
         "the output of an agent of the program is not checked",
         _agents,
         "recorded",
-        "output, request.problems = checked(form.model_validate(plain), request.sources)",
-        "output = form.model_validate(plain)",
+        "output, request.problems = checked(given, request.sources)",
+        "output = given",
         (
             lambda: own_agents.test_any_output_type_will_do(
                 own_agents.Loose, {"synthesis": "loose", "used": ["1", "9"]}, "loose", "agent"
