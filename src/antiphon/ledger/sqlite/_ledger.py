@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import apsw
 
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
@@ -27,7 +27,7 @@ from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, mak
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._terms import TermIndex, TermMatches, check_terms
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -89,6 +89,11 @@ class SqliteLedger(Verbs):
     def url(self) -> str:
         """The URL that opens the same ledger from any folder."""
         return f"sqlite:///{os.path.abspath(self._place.path)}"
+
+    @property
+    def trouble(self) -> LedgerFullError | None:
+        """The error of the last commit, if the disk was full: whoever waits for a change waits until there is space."""
+        return self._writer.trouble
 
     @classmethod
     @asynccontextmanager
@@ -417,13 +422,38 @@ class SqliteLedger(Verbs):
     ) -> TermMatches:
         check_limit(limit)
         wanted = check_terms(terms)
-        await self._update_terms(index)
-        return await self._readers.do(lambda connection: _terms.find(connection, index, wanted, source, limit))
+
+        def look(connection: Connection) -> TermMatches | _terms.TermUpdate:
+            # In one transaction: most searches find the index up to date, and need not ask twice.
+            return _terms.next_update(connection, index) or _terms.find(connection, index, wanted, source, limit)
+
+        while not isinstance(found := await self._readers.do(look), TermMatches):
+            await self._writer.do(partial(_terms.store, index=index, update=found))
+        return found
 
     async def rebuild_terms(self, index: TermIndex) -> int:
         await self._writer.do(lambda connection: _terms.drop(connection, index.name))
         await self._update_terms(index)
         return (await self._readers.do(lambda connection: _terms.find(connection, index, (), None, 0))).entries
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        await self._update_terms(index)
+        return await self._readers.do(lambda connection: _terms.without_vectors(connection, index, space, limit))
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        await self._writer.do(lambda connection: _terms.store_vectors(connection, index, space, vectors))
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        await self._update_terms(index)
+        return await self._readers.do(
+            lambda connection: _terms.find_vectors(connection, index, space, vector, source=source, limit=limit)
+        )
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        await self._writer.do(lambda connection: _terms.drop_vectors(connection, index.name))
 
     async def _update_terms(self, index: TermIndex) -> None:
         """Add the messages to an index that it does not have yet. A reader looks first: most searches need not write."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
@@ -169,6 +169,9 @@ class Answer(Generic[OutputT]):
 class Cast:
     """Named agents. A request in an `async with ledger_run(…)` block is done once, also if the process dies in between."""
 
+    durability: ClassVar[type[LedgerDurability[Any]]] = LedgerDurability
+    """The capability of the agents. A subclass may do more: each further capability slows down every step of a run."""
+
     def __init__(
         self,
         ledger: Ledger,
@@ -316,7 +319,7 @@ class Cast:
         spoken: str | None = None,
         known_as: str | None = None,
     ) -> Answer[OutputT]:
-        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI.
+        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI; None: as an agent that exists says.
 
         `agent` is a name, or a spec, for patterns that record how an agent was configured. `toolset` are tools of this agent
         alone, besides those that it was granted; always pass the same ones. `instructions` follow those of its `AgentSpec`,
@@ -342,7 +345,8 @@ class Cast:
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:
-                run = await self._run_existing(spec, prompt, output_type=output, usage_limits=limits, **given)
+                own: dict[str, Any] = {} if output is None else {"output_type": output}
+                run = await self._run_existing(spec, prompt, usage_limits=limits, **own, **given)
                 return Answer(run.output, run)
             made = self._agent(spec, model, output, tuple(toolset), is_heard=hear is not None)
             run = await made.run(prompt, usage_limits=limits, **given)
@@ -367,7 +371,7 @@ class Cast:
     def _durability(
         self, name: str | None, handler: EventStreamHandler[Any] | None, outages: Outages
     ) -> LedgerDurability[Any]:
-        return LedgerDurability[Any](
+        return self.durability(
             self.ledger,
             budget=self.budgets.run,
             thread_budget=self.budgets.thread,
