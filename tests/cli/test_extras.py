@@ -23,6 +23,8 @@ terminate t
 status t
 host --team none.toml
 hosts
+serve --host 0.0.0.0
+token list
 recover
 knowledge add a.md
 knowledge search hi
@@ -79,6 +81,7 @@ WITH_AGENTS = {
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "agents": "pydantic_ai,jsonschema_rs,snowballstemmer",
+    "server": "starlette,uvicorn",
     "sqlite": "apsw",
     "agents,sqlite": "pydantic_ai,jsonschema_rs,snowballstemmer,apsw",
     "mcp,otel,web,local": "fastmcp,mcp,opentelemetry.sdk,opentelemetry.exporter,ddgs,markdownify,xllamacpp",
@@ -111,4 +114,6 @@ def test_without_an_extra_each_command_works_or_says_what_to_install(extras: str
 def _lacks(command: list[str], extras: str) -> bool:
     if "agents" in extras and (command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]):
         return True
+    if extras == "server":
+        return command[0] == "serve"
     return "sqlite" in extras and (command[0] not in ON_FILES or command == ["show", "t"])

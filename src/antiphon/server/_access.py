@@ -251,7 +251,7 @@ def _too_many(detail: str) -> Problem:
 # ---------------------------------------------------------------- the looks that need no token
 
 
-class Guard:
+class RequestGuard:
     """An ASGI app in front of another: it makes the looks 1 to 3, and puts the headers on every answer."""
 
     def __init__(self, app: ASGIApp, *, hosts: Callable[[], frozenset[str]], limits: ServerLimits) -> None:

@@ -76,7 +76,7 @@ Handler: TypeAlias = Callable[[Ask], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ApiEndpoint:
     """One thing that can be asked."""
 
     method: Literal["GET", "POST", "DELETE"]
@@ -86,8 +86,8 @@ class Endpoint:
     about: str
     handler: Handler
     returns: Any
-    query: type[v.Given] = v.NoQuery
-    body: type[v.Given] | None = None
+    query: type[v.RequestValue] = v.NoQuery
+    body: type[v.RequestValue] | None = None
     status: int = 200
 
     @property
@@ -107,7 +107,7 @@ async def _new_code(ask: Ask) -> v.CodeValue:
 
 
 async def _end_session(ask: Ask) -> WithHeaders:
-    return WithHeaders(v.Done(), {"set-cookie": ask.hub.access.end_session(ask.headers)})
+    return WithHeaders(v.DoneValue(), {"set-cookie": ask.hub.access.end_session(ask.headers)})
 
 
 # ---------------------------------------------------------------- threads
@@ -118,7 +118,8 @@ def _thread(listed: ListedThread) -> v.ThreadValue:
     fields: dict[str, Any] = {name: getattr(thread, name, None) for name in v.ThreadValue.model_fields}
     runs = [v.RunValue(id=each.id, name=each.name, status=each.status) for each in listed.runs]
     unfit = [v.UnfitValue(build=each["build"], reason=each["reason"]) for each in service.unfit_json(thread)]
-    return v.ThreadValue.model_construct(**{**fields, "status": listed.status, "runs": runs, "unfit": unfit})
+    fields |= {"status": listed.status, "runs": runs, "unfit": unfit}
+    return v.ThreadValue.model_construct(**fields)
 
 
 async def _threads(ask: Ask) -> v.ThreadPageValue:
@@ -302,7 +303,7 @@ async def _approvals(ask: Ask) -> v.ApprovalsValue:
 
 
 async def _answer(ask: Ask) -> v.ApprovalValue:
-    given: v.Answer = ask.body
+    given: v.ApprovalAnswer = ask.body
     own_id = ask.path["approval_id"]
     waiting = [each for each in await service.list_approvals(ask.ledger) if each.id == own_id]
     if waiting and waiting[0].digest != given.digest:
@@ -318,14 +319,14 @@ async def _parked(ask: Ask) -> v.ParkedListValue:
     return v.ParkedListValue(parked=tuple(v.ParkedValue(**each.to_json()) for each in await service.list_parked(ask.ledger)))
 
 
-async def _settle(ask: Ask) -> v.Done:
-    given: v.Settlement = ask.body
+async def _settle(ask: Ask) -> v.DoneValue:
+    given: v.CallSettlement = ask.body
     said = {"result", "error", "retry"} & given.model_fields_set
     if len(said) != 1 or (said == {"retry"} and not given.retry) or (said == {"error"} and given.error is None):
         raise Problem(422, "bad_body", "give exactly one of result, error and retry")
     more: dict[str, Any] = {"error": given.error, "retry": given.retry}
     await service.settle_call(ask.ledger, ask.thread_id, ask.path["invocation_id"], result=cast("Any", given.result), **more)
-    return v.Done()
+    return v.DoneValue()
 
 
 # ---------------------------------------------------------------- hosts, actors, health
@@ -349,24 +350,24 @@ async def _health(ask: Ask) -> v.HealthValue:
 _THREADS: Final = "/api/threads"
 _THREAD: Final = "/api/threads/{thread_id}"
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/session", None, "Who this token or session belongs to", _who, v.SessionValue),
-    Endpoint("DELETE", "/api/session", None, "End the session", _end_session, v.Done),
-    Endpoint("POST", "/api/codes", None, "Make a one-time code for a session", _new_code, v.CodeValue, body=v.NoQuery),
-    Endpoint("GET", _THREADS, "read", "List threads", _threads, v.ThreadPageValue, v.ThreadQuery),
-    Endpoint("POST", _THREADS, "send", "Ask in a new thread", _create, v.StartedValue, body=v.NewThread, status=202),
-    Endpoint("GET", _THREAD, "read", "A thread", _one, v.ThreadValue),
-    Endpoint("DELETE", _THREAD, "admin", "Delete a thread permanently", _delete, v.DeletedValue, v.Deletion),
-    Endpoint("POST", f"{_THREAD}/turns", "send", "Ask again in it", _continue, v.StartedValue, body=v.NewTurn, status=202),
-    Endpoint("GET", f"{_THREAD}/status", "read", "Where it is", _status, v.StatusValue),
-    Endpoint("POST", f"{_THREAD}/pause", "control", "Pause it", _pause, v.MovedValue, body=v.NoQuery),
-    Endpoint("POST", f"{_THREAD}/resume", "control", "Continue it", _resume, v.StartedValue, body=v.Resume, status=202),
-    Endpoint("POST", f"{_THREAD}/terminate", "control", "End it permanently", _terminate, v.MovedValue, body=v.Terminate),
-    Endpoint("POST", f"{_THREAD}/fork", "send", "Make a branch", _fork, v.ThreadValue, body=v.Fork, status=201),
-    Endpoint("GET", f"{_THREAD}/diff/{{other}}", "read", "Compare it with another", _diff, v.DiffValue),
-    Endpoint("GET", f"{_THREAD}/replay", "read", "What happened in it", _replay, v.ReplayValue),
-    Endpoint("POST", f"{_THREAD}/rerun", "control", "Run it again on this code", _rerun, v.RerunValue, body=v.NoQuery),
-    Endpoint("GET", f"{_THREAD}/export", "read", "As JSON Lines", _export, Lines, v.ExportQuery),
-    Endpoint(
+    ApiEndpoint("GET", "/api/session", None, "Who this token or session belongs to", _who, v.SessionValue),
+    ApiEndpoint("DELETE", "/api/session", None, "End the session", _end_session, v.DoneValue),
+    ApiEndpoint("POST", "/api/codes", None, "Make a one-time code for a session", _new_code, v.CodeValue, body=v.NoQuery),
+    ApiEndpoint("GET", _THREADS, "read", "List threads", _threads, v.ThreadPageValue, v.ThreadQuery),
+    ApiEndpoint("POST", _THREADS, "send", "Ask in a new thread", _create, v.StartedValue, body=v.NewThread, status=202),
+    ApiEndpoint("GET", _THREAD, "read", "A thread", _one, v.ThreadValue),
+    ApiEndpoint("DELETE", _THREAD, "admin", "Delete a thread permanently", _delete, v.DeletedValue, v.Deletion),
+    ApiEndpoint("POST", f"{_THREAD}/turns", "send", "Ask again in it", _continue, v.StartedValue, body=v.NewTurn, status=202),
+    ApiEndpoint("GET", f"{_THREAD}/status", "read", "Where it is", _status, v.StatusValue),
+    ApiEndpoint("POST", f"{_THREAD}/pause", "control", "Pause it", _pause, v.MovedValue, body=v.NoQuery),
+    ApiEndpoint("POST", f"{_THREAD}/resume", "control", "Continue it", _resume, v.StartedValue, body=v.Resume, status=202),
+    ApiEndpoint("POST", f"{_THREAD}/terminate", "control", "End it permanently", _terminate, v.MovedValue, body=v.Terminate),
+    ApiEndpoint("POST", f"{_THREAD}/fork", "send", "Make a branch", _fork, v.ThreadValue, body=v.Fork, status=201),
+    ApiEndpoint("GET", f"{_THREAD}/diff/{{other}}", "read", "Compare it with another", _diff, v.DiffValue),
+    ApiEndpoint("GET", f"{_THREAD}/replay", "read", "What happened in it", _replay, v.ReplayValue),
+    ApiEndpoint("POST", f"{_THREAD}/rerun", "control", "Run it again on this code", _rerun, v.RerunValue, body=v.NoQuery),
+    ApiEndpoint("GET", f"{_THREAD}/export", "read", "As JSON Lines", _export, Lines, v.ExportQuery),
+    ApiEndpoint(
         "GET",
         f"{_THREAD}/messages",
         "read",
@@ -375,16 +376,24 @@ ENDPOINTS: Final = (
         v.MessagePageValue | v.EncodedValue,
         v.MessageQuery,
     ),
-    Endpoint("GET", f"{_THREAD}/sequence", "read", "As a sequence diagram", _sequence, v.WindowValue, v.WindowQuery),
-    Endpoint("GET", f"{_THREAD}/timeline", "read", "As a timeline", _timeline, v.WindowValue, v.WindowQuery),
-    Endpoint("GET", "/api/search", "read", "Find messages by words", _search, v.HitsValue, v.SearchQuery),
-    Endpoint("GET", "/api/approvals", "read", "Calls that wait for an approval", _approvals, v.ApprovalsValue),
-    Endpoint("POST", "/api/approvals/{approval_id}", "control", "Answer one", _answer, v.ApprovalValue, body=v.Answer),
-    Endpoint("GET", "/api/parked", "read", "Calls with an unknown outcome", _parked, v.ParkedListValue),
-    Endpoint(
-        "POST", "/api/parked/{thread_id}/{invocation_id}", "control", "Record an outcome", _settle, v.Done, body=v.Settlement
+    ApiEndpoint("GET", f"{_THREAD}/sequence", "read", "As a sequence diagram", _sequence, v.WindowValue, v.WindowQuery),
+    ApiEndpoint("GET", f"{_THREAD}/timeline", "read", "As a timeline", _timeline, v.WindowValue, v.WindowQuery),
+    ApiEndpoint("GET", "/api/search", "read", "Find messages by words", _search, v.HitsValue, v.SearchQuery),
+    ApiEndpoint("GET", "/api/approvals", "read", "Calls that wait for an approval", _approvals, v.ApprovalsValue),
+    ApiEndpoint(
+        "POST", "/api/approvals/{approval_id}", "control", "Answer one", _answer, v.ApprovalValue, body=v.ApprovalAnswer
     ),
-    Endpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
-    Endpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
-    Endpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),
+    ApiEndpoint("GET", "/api/parked", "read", "Calls with an unknown outcome", _parked, v.ParkedListValue),
+    ApiEndpoint(
+        "POST",
+        "/api/parked/{thread_id}/{invocation_id}",
+        "control",
+        "Record an outcome",
+        _settle,
+        v.DoneValue,
+        body=v.CallSettlement,
+    ),
+    ApiEndpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
+    ApiEndpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
+    ApiEndpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),
 )

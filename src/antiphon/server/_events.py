@@ -168,7 +168,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def abort(scope: Request) -> None:
-    """End a connection at once; see `_serving.Connection`."""
+    """End a connection at once; see `_serving.AbortableConnection`."""
     end: Callable[[], None] | None = scope.get("state", {}).get("abort")
     if end is not None:
         end()

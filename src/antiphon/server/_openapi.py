@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from antiphon import __version__
-from antiphon.server._api import Endpoint, Lines
+from antiphon.server._api import ApiEndpoint, Lines
 from antiphon.server._values import ProblemValue
 
 _REFS: Final = "#/components/schemas/{model}"
@@ -25,7 +25,7 @@ _ERRORS: Final = {
 }
 
 
-def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def openapi(endpoints: Iterable[ApiEndpoint]) -> dict[str, Any]:
     """Return the document as JSON."""
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: ApiEndpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": endpoint.about,
         "description": "Needs any token." if endpoint.scope is None else f"Needs the scope `{endpoint.scope}`.",
@@ -60,7 +60,7 @@ def _operation(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _content(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+def _content(endpoint: ApiEndpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     if endpoint.returns is Lines:
         return {"application/x-ndjson": {"schema": {"type": "string"}}}
     if isinstance(endpoint.returns, str):  # a media type
@@ -68,12 +68,12 @@ def _content(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": _schema(endpoint.returns, schemas, "serialization")}}
 
 
-def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _path_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
     names = re.findall(r"\{(\w+)\}", endpoint.path)
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _query_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
     whole = TypeAdapter(endpoint.query).json_schema(by_alias=True)
     needed = whole.get("required", [])
     fields: dict[str, Any] = whole.get("properties", {})

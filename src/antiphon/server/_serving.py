@@ -1,7 +1,7 @@
 """The server: finds the endpoint of a request, checks its caller and its parts, and writes the answer; and the process of it.
 
-Theory of a request: `Guard` has looked at what needs no token (`_access.py`). Then comes the token, before anything says
-whether a path exists. A token without the scope of an endpoint gets the same answer as for a path that does not exist. Only
+Theory of a request: `RequestGuard` has looked at what needs no token (`_access.py`). Then comes the token, before anything
+says whether a path exists. A token without the scope of an endpoint gets the same answer as for a path that does not exist. Only
 then are the parameters and the body read.
 """
 
@@ -32,9 +32,9 @@ from antiphon.messages import Limits
 from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
 from antiphon.server import _events
 from antiphon.server import _values as v
-from antiphon.server._access import Access, Caller, Guard, ServerLimits, check_unsafe, too_large
+from antiphon.server._access import Access, Caller, RequestGuard, ServerLimits, check_unsafe, too_large
 from antiphon.server._answers import Problem, absent, problem_of, to_json
-from antiphon.server._api import ENDPOINTS, HIDDEN, Ask, Endpoint, Hub, Lines, WithHeaders
+from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders
 from antiphon.server._openapi import openapi
 from antiphon.server._running import Runs
 
@@ -60,13 +60,13 @@ async def _never(_: Ask) -> None:
     raise RuntimeError("answered before the table is asked")
 
 
-EVENTS: Final = Endpoint(
+EVENTS: Final = ApiEndpoint(
     "GET", "/api/events", "read", "Records as they come, as server-sent events", _never, "text/event-stream", v.EventQuery
 )
-SESSION: Final = Endpoint(
+SESSION: Final = ApiEndpoint(
     "POST", "/api/session", None, "Trade a token or a code for a cookie", _never, v.SessionValue, body=v.NewSession
 )
-DOCUMENT: Final = Endpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
+DOCUMENT: Final = ApiEndpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
 ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS)
 
 
@@ -125,7 +125,7 @@ class App:
 
     async def _ask(
         self, scope: Request, receive: Receive, caller: Caller, steps: tuple[str, ...], headers: dict[bytes, bytes]
-    ) -> tuple[Ask, Endpoint]:
+    ) -> tuple[Ask, ApiEndpoint]:
         found = _endpoint(scope["method"], steps)
         if found is None:
             raise absent()
@@ -182,9 +182,9 @@ def _nodes(value: Any) -> int:
         each = waiting.pop()
         count += 1
         if isinstance(each, dict):
-            waiting += each.values()  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            waiting += each.values()
         elif isinstance(each, list):
-            waiting += each  # pyright: ignore[reportUnknownArgumentType]
+            waiting += each
     return count
 
 
@@ -197,7 +197,7 @@ def _steps(scope: Request) -> tuple[str, ...]:
         raise absent() from None
 
 
-def _endpoint(method: str, steps: tuple[str, ...]) -> tuple[Endpoint, dict[str, str]] | None:
+def _endpoint(method: str, steps: tuple[str, ...]) -> tuple[ApiEndpoint, dict[str, str]] | None:
     for each in ALL:
         if each.method == method and len(each.steps) == len(steps):
             pairs = tuple(zip(each.steps, steps, strict=True))
@@ -218,7 +218,7 @@ def _query(text: bytes) -> dict[str, str]:
     return dict(pairs)
 
 
-def _response(value: Any, endpoint: Endpoint) -> Response:
+def _response(value: Any, endpoint: ApiEndpoint) -> Response:
     if isinstance(value, WithHeaders):
         return Response(to_json(value.value), endpoint.status, value.headers, "application/json")
     if isinstance(value, str):
@@ -255,7 +255,7 @@ def _places(error: ValidationError) -> str:
 # ---------------------------------------------------------------- the process
 
 
-class Connection(H11Protocol):
+class AbortableConnection(H11Protocol):
     """A connection whose requests can abort it: a reader that does not read would hold up a polite end for ever."""
 
     @override
@@ -333,7 +333,7 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
     runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
     hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger))
     app = App(hub, settings.limits)
-    server = _Server(_config(Guard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
+    server = _Server(_config(RequestGuard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
     file = None if own is None else _keep(own.text, port)
     task = asyncio.ensure_future(server.serve([listening]))
     try:
@@ -358,7 +358,7 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
 def _config(app: Any, limits: ServerLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=AbortableConnection,
         ws="none",
         lifespan="off",
         access_log=False,  # it would log queries

@@ -18,7 +18,7 @@ Stored: TypeAlias = Annotated[Any, WithJsonSchema({"type": "object", "descriptio
 AnyJson: TypeAlias = Annotated[Any, WithJsonSchema({"description": "Any JSON value."})]
 
 
-class Given(BaseModel):
+class RequestValue(BaseModel):
     """What a caller says: nothing but the fields below."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,18 +33,18 @@ class Value(BaseModel):
 # ---------------------------------------------------------------- what a caller says
 
 
-class NoQuery(Given):
+class NoQuery(RequestValue):
     """No parameters."""
 
 
-class NewSession(Given):
+class NewSession(RequestValue):
     """A token, or a one-time code, for a session of a browser."""
 
     token: Annotated[str, Field(max_length=200)] | None = None
     code: Annotated[str, Field(max_length=200)] | None = None
 
 
-class ThreadQuery(Given):
+class ThreadQuery(RequestValue):
     """Conditions on threads, and a page of them."""
 
     status: Name | None = None
@@ -66,7 +66,7 @@ class ThreadQuery(Given):
     limit: Limit = 100
 
 
-class NewThread(Given):
+class NewThread(RequestValue):
     """A question that begins a thread."""
 
     question: Text
@@ -75,26 +75,26 @@ class NewThread(Given):
     model: Name | None = None
 
 
-class NewTurn(Given):
+class NewTurn(RequestValue):
     """A further question in a thread."""
 
     question: Text
     model: Name | None = None
 
 
-class Resume(Given):
+class Resume(RequestValue):
     """How a thread continues; nothing must be given."""
 
     model: Name | None = None
 
 
-class Terminate(Given):
+class Terminate(RequestValue):
     """Why a thread is ended."""
 
     reason: Name = "user_request"
 
 
-class Fork(Given):
+class Fork(RequestValue):
     """Where a branch begins, and whether it continues at once."""
 
     at: Name | None = None
@@ -108,13 +108,13 @@ class Fork(Given):
     """The model with which it continues."""
 
 
-class Deletion(Given):
+class Deletion(RequestValue):
     """Whether the branches of a thread go with it."""
 
     with_branches: bool = False
 
 
-class MessageQuery(Given):
+class MessageQuery(RequestValue):
     """A window of the messages of a thread."""
 
     after: Place = 0
@@ -128,21 +128,21 @@ class MessageQuery(Given):
     """Who becomes the assistant, in formats with only one."""
 
 
-class ExportQuery(Given):
+class ExportQuery(RequestValue):
     """How a thread is exported."""
 
     dialect: Name = Field(default="house", alias="as")
     as_policy: Name | None = None
 
 
-class WindowQuery(Given):
+class WindowQuery(RequestValue):
     """A window of a sequence or a timeline."""
 
     after: Place = 0
     limit: Limit = 200
 
 
-class SearchQuery(Given):
+class SearchQuery(RequestValue):
     """Words that a message must contain."""
 
     q: Annotated[str, Field(min_length=1, max_length=1000)]
@@ -150,7 +150,7 @@ class SearchQuery(Given):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-class Answer(Given):
+class ApprovalAnswer(RequestValue):
     """Approve or deny one exact call. The name under which it is answered is the token's."""
 
     approved: bool
@@ -159,7 +159,7 @@ class Answer(Given):
     reason: Annotated[str, Field(max_length=2000)] | None = None
 
 
-class Settlement(Given):
+class CallSettlement(RequestValue):
     """The outcome of a parked call: a result, an error, or that it did not run (`retry`)."""
 
     result: JsonValue = None
@@ -167,7 +167,7 @@ class Settlement(Given):
     retry: bool = False
 
 
-class EventQuery(Given):
+class EventQuery(RequestValue):
     """Which events: of one thread, or of all; from a cursor on, from now on, or from the beginning."""
 
     thread_id: Name | None = None
@@ -205,7 +205,7 @@ class CodeValue(Value):
     code: str
 
 
-class Done(Value):
+class DoneValue(Value):
     """It is done."""
 
     done: bool = True

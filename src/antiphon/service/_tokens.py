@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from antiphon.errors import NotWaitingError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port, thaw
 
 Scope: TypeAlias = Literal["read", "send", "control", "admin"]
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+SCOPES: Final[tuple[Scope, ...]] = ("read", "send", "control", "admin")
 """What a token may allow: read threads; ask questions; pause, resume, approve and settle; delete."""
 TOKENS_THREAD: Final = "system/tokens"
 
@@ -80,7 +80,7 @@ def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: 
     except OverflowError:
         raise SetupError("a token expires before the year 10000") from None
     own_id, secret = base64.b32encode(secrets.token_bytes(5)).decode().lower(), secrets.token_urlsafe(32)
-    kept = tuple(each for each in SCOPES if each in scopes)
+    kept: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in scopes)
     return NewToken(Token(own_id, principal, kept, now, expires_at), f"aph_{own_id}_{secret}", _digest(secret))
 
 
