@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,11 @@ async def test_a_reader_that_does_not_read_is_cut_and_comes_back_by_its_cursor(t
         assert b"200 OK" in first
         cursor = (await reader.readline()).decode().strip()
         await _streams(server, 0)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(30_000_000)
+        rest = b""
+        with suppress(ConnectionError):
+            while piece := await reader.read(1_000_000):
+                rest += piece
+        assert not rest.endswith(b"\r\n")  # aborted in the middle of a piece: what it did not take is not kept for it
         writer.close()
         seen = await _next(server, len(texts) - 1, **{"last-event-id": cursor})
         assert [data["seq"] for _, _, data in seen] == list(range(2, len(texts) + 1))
