@@ -51,6 +51,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── RetrievalError                .source: a document cannot be added or searched
 │   ├── DocumentError             the file has no text, is damaged, too large or in another encoding; the text says what to do
+│   ├── EmbeddingMismatchError    .stored .given: the stored vectors are of another embedder; use that one, or drop them
 │   └── MissingReaderError        .install: no package for its format is installed; also a ModuleNotFoundError
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
 ├── CalculationError              not arithmetic, or too large; also a ValueError
@@ -103,6 +104,7 @@ __all__ = [
     "DocumentError",
     "EffectError",
     "EffectFailedError",
+    "EmbeddingMismatchError",
     "EncodeError",
     "EscalatedError",
     "FailedError",
@@ -563,6 +565,17 @@ class RetrievalError(AntiphonError):
 
 class DocumentError(RetrievalError):
     """A file cannot be read as a document."""
+
+
+class EmbeddingMismatchError(RetrievalError):
+    """The stored vectors come from another embedder: theirs cannot be compared with those of this one."""
+
+    def __init__(self, stored: str, given: str) -> None:
+        reason = f"the vectors of the documents are of {stored}, and this embedder is {given}"
+        super().__init__(f"{reason}; use that embedder, or drop them with `KnowledgeBase.drop_vectors` and pay for new ones")
+        self.stored = stored
+        self.given = given
+        """The model and the dimension of each."""
 
 
 class MissingReaderError(RetrievalError, ModuleNotFoundError):

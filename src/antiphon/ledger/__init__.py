@@ -8,7 +8,7 @@ from antiphon.ledger._open import check_opened, command_line, open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
-from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches
+from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -59,6 +59,8 @@ __all__ = [
     "ThreadPage",
     "ThreadSummary",
     "Unfit",
+    "VectorSpace",
+    "VectorStore",
     "Verification",
     "Why",
     "Woken",

@@ -9,6 +9,9 @@ Entries belong to a source. An entry of a later version of its source removes th
 terms removes them and adds nothing. So what was replaced or removed is not found by the next search.
 
 A store returns candidates, the terms that they have, and how frequent each term is. Ranking is the caller's.
+
+A `VectorStore` keeps a vector for each entry, too, and finds the nearest. Vectors are of one embedder at a time, because those
+of two cannot be compared. They go with their entry: a vector of a removed passage is not found and not kept.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from math import log
+from math import hypot, log
+from typing import Protocol, runtime_checkable
 
-from antiphon.errors import DecodeError
+from antiphon.errors import DecodeError, EmbeddingMismatchError
 from antiphon.ledger._chain import Record
 from antiphon.messages import NO_LIMITS, Message, loads
 
@@ -99,6 +103,65 @@ class TermMatches:
     """In how many messages each term of the search is."""
 
 
+@dataclass(frozen=True, slots=True)
+class VectorSpace:
+    """Which vectors can be compared with each other: those of one model, with the same number of dimensions."""
+
+    model: str
+    dimension: int
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.dimension} dimensions)"
+
+
+@runtime_checkable
+class VectorStore(Protocol):
+    """A ledger that keeps vectors beside an index of terms."""
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        """Return messages of an index that have no vector yet.
+
+        Raises:
+            EmbeddingMismatchError: there are vectors of another space.
+        """
+        ...
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        """Store vectors, each by the hash of its record; one of a message that is gone is ignored.
+
+        Raises:
+            EmbeddingMismatchError: there are vectors of another space, or one has another dimension.
+        """
+        ...
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        """Return the messages whose vectors are nearest by cosine, the nearest first.
+
+        Raises:
+            EmbeddingMismatchError: there are vectors of another space.
+        """
+        ...
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        """Drop all vectors of an index, so that another embedder can be used."""
+        ...
+
+
+def check_vector(space: VectorSpace, stored: VectorSpace | None, vectors: Iterable[Sequence[float]] = ()) -> None:
+    """Check that vectors can be compared with those that are stored.
+
+    Raises:
+        EmbeddingMismatchError: they cannot.
+    """
+    if stored not in (None, space):
+        raise EmbeddingMismatchError(str(stored), str(space))
+    for vector in vectors:
+        if len(vector) != space.dimension:
+            raise EmbeddingMismatchError(str(space), str(VectorSpace(space.model, len(vector))))
+
+
 def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
     """Return the terms of a search, each once.
 
@@ -130,6 +193,8 @@ class TermTable:
     sources: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     length: int = 0
     """How many terms all entries have."""
+    space: VectorSpace | None = None
+    vectors: dict[int, tuple[float, ...]] = field(default_factory=dict[int, "tuple[float, ...]"])
 
     def add(self, position: int, entry: TermEntry) -> None:
         """Add an entry, and remove those that it replaces."""
@@ -146,6 +211,7 @@ class TermTable:
     def remove(self, position: int) -> None:
         """Remove the entry of a message."""
         entry = self.entries.pop(position)
+        self.vectors.pop(position, None)
         self.length -= entry.length
         self.sources[entry.source].discard(position)
         for term in {*entry.heading.split(), *entry.body.split()}:
@@ -169,3 +235,17 @@ class TermTable:
                     count = entry.body.split().count(term) + HEADING_WEIGHT * entry.heading.split().count(term)
                     scores[position] += int(1000 * weight * count / (1 + count))
         return sorted(scores, key=lambda position: (-scores[position], position))[:limit]
+
+    def nearest(self, vector: Sequence[float], source: str | None, limit: int) -> list[int]:
+        """Return the positions of the entries whose vectors are nearest."""
+        fitting = {
+            position: _cosine(vector, each)
+            for position, each in self.vectors.items()
+            if source is None or fnmatchcase(self.entries[position].source, source)
+        }
+        return sorted(fitting, key=lambda position: (-fitting[position], position))[:limit]
+
+
+def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    length = hypot(*one) * hypot(*other)
+    return sum(left * right for left, right in zip(one, other, strict=True)) / length if length else 0.0

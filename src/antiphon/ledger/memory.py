@@ -48,7 +48,7 @@ from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, TermTable, check_terms
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, TermTable, VectorSpace, check_terms, check_vector
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -570,6 +570,32 @@ class MemoryLedger(Verbs):
     async def rebuild_terms(self, index: TermIndex) -> int:
         self._terms.pop(index.name, None)
         return len(self._table_of(index).entries)
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        table = self._table_of(index)
+        check_vector(space, table.space)
+        return tuple(self._record_at(each) for each in [each for each in table.entries if each not in table.vectors][:limit])
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        table = self._table_of(index)
+        check_vector(space, table.space, vectors.values())
+        table.space = space
+        for position in table.entries:
+            if (given := vectors.get(self._record_at(position).hash)) is not None:
+                table.vectors[position] = tuple(given)
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        table = self._table_of(index)
+        check_vector(space, table.space, [vector])
+        found = table.nearest(vector, source, limit)
+        return tuple(TermMatch(self._record_at(each), table.entries[each]) for each in found)
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        table = self._table_of(index)
+        table.space, table.vectors = None, {}
 
     def _record_at(self, position: int) -> Record:
         _, thread, place = self._log[bisect_right(self._log, position, key=itemgetter(0)) - 1]

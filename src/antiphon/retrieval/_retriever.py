@@ -10,7 +10,9 @@ earlier passages stay in the ledger and are no longer found.
 
 The ranking is BM25 over terms (see `_language`), where a term of a heading counts for every passage below it. The ledger gives
 the candidates, and this module scores them: a question's word counts once, whichever of its stems a passage has; words that
-follow each other in the question and in the passage count more; and so does a passage that has most of the words.
+follow each other in the question and in the passage count more; and so does a passage that has most of the words. With an
+embedder, the passages whose vectors are nearest to the question's are a second ranking, and the sum of the reciprocal ranks
+decides.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from math import log
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger import (
@@ -38,6 +40,10 @@ from antiphon.ledger import (
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, terms_in
 from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
+from antiphon.retrieval._vectors import Vectors, vector_store
+
+if TYPE_CHECKING:
+    from pydantic_ai import Embedder
 
 THREAD: Final = "knowledge"
 _NAMESPACE: Final = "knowledge"
@@ -178,9 +184,16 @@ class _Document:
 class KnowledgeBase:
     """The documents in a ledger."""
 
-    def __init__(self, ledger: Ledger, *, thread_id: str = THREAD) -> None:
+    def __init__(self, ledger: Ledger, *, thread_id: str = THREAD, embedder: Embedder | None = None) -> None:
+        """With an embedder, passages are found by their meaning too. It is asked for a vector of each passage, once.
+
+        Raises:
+            TypeError: there is an embedder, and the ledger keeps no vectors.
+            ValueError: `thread_id` has a slash.
+        """
         self._ledger = ledger
         self._index = TermIndex(thread_id, analysis_version(), entry_of)
+        self._vectors = None if embedder is None else Vectors(ledger, self._index, embedder)
 
     async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
         """Add a document, or a new text of one that is there under the same source; all of it or nothing.
@@ -249,7 +262,12 @@ class KnowledgeBase:
         matches = await self._ledger.find_terms(
             self._index, terms, source=wanted.source, limit=max(_CANDIDATES, 3 * limit) * (1 if wanted.language is None else 5)
         )
-        found = (_passage(match.record, score) for match, score in ranked(concepts, matches))
+        if self._vectors is None:
+            best = ranked(concepts, matches)
+        else:
+            near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=wanted.source, limit=_CANDIDATES)
+            best = fused(ranked(concepts, matches), ranked(concepts, replace(matches, found=near), is_sorted=True))
+        found = (_passage(match.record, score) for match, score in best)
         fitting = [each for each in found if each is not None and wanted.language in (None, each.language)]
         passages = Passages(fitting[:limit])
         passages.is_cut = len(query) > _LONGEST_QUESTION or len(every) > _MOST_CONCEPTS
@@ -310,6 +328,16 @@ class KnowledgeBase:
     async def refresh(self) -> None:
         """Add the passages to the index that it does not have yet, so that the next search need not."""
         await self._ledger.find_terms(self._index, (), limit=0)
+        if self._vectors is not None:
+            await self._vectors.embed_new()
+
+    async def drop_vectors(self) -> None:
+        """Drop the vectors of all passages, so that another embedder can be used: the next search asks it for new ones.
+
+        Raises:
+            TypeError: the ledger keeps no vectors.
+        """
+        await vector_store(self._ledger).drop_vectors(self._index)
 
     async def _document(self, source: str) -> _Document:
         """Return where a document is, or is to be."""
@@ -446,12 +474,31 @@ class _Score:
     coverage: float
 
 
-def ranked(concepts: Sequence[tuple[str, ...]], matches: TermMatches) -> list[tuple[TermMatch, _Score]]:
-    """Return candidates with their scores, the best first."""
+def ranked(
+    concepts: Sequence[tuple[str, ...]], matches: TermMatches, *, is_sorted: bool = False
+) -> list[tuple[TermMatch, _Score]]:
+    """Return candidates with their scores, the best first; `is_sorted`: in the order in which they come."""
     weights = [_rarity(concept, matches) for concept in concepts]
     average = matches.length / matches.entries if matches.entries else 1.0
     scored = [(match, _score(concepts, weights, match.entry, average)) for match in matches.found]
-    return sorted(scored, key=lambda pair: -pair[1].value)  # stable: equal ones stay in the ledger's order
+    # The sort is stable: equal ones stay in the ledger's order.
+    return scored if is_sorted else sorted(scored, key=lambda pair: -pair[1].value)
+
+
+_RANKS: Final = 60
+"""What reciprocal ranks are moved by, as in the paper that introduced them: the first places do not decide alone."""
+
+
+def fused(*lists: Sequence[tuple[TermMatch, _Score]]) -> list[tuple[TermMatch, _Score]]:
+    """Return the candidates of several rankings, by the sum of their reciprocal ranks, which is their score."""
+    points: dict[str, float] = {}
+    found: dict[str, tuple[TermMatch, _Score]] = {}
+    for each in lists:
+        for rank, (match, score) in enumerate(each, start=1):
+            points[match.record.hash] = points.get(match.record.hash, 0.0) + 1 / (_RANKS + rank)
+            found.setdefault(match.record.hash, (match, score))
+    best = sorted(found, key=lambda digest: -points[digest])
+    return [(found[digest][0], _Score(points[digest], found[digest][1].coverage)) for digest in best]
 
 
 def _rarity(concept: Iterable[str], matches: TermMatches) -> float:

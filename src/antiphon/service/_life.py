@@ -22,7 +22,6 @@ from antiphon.service._threads import find_thread, unfit_json
 if TYPE_CHECKING:
     from antiphon.agents.extending import Choice
     from antiphon.patterns.postchain import ThreadLife
-    from antiphon.protocol import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +205,7 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
         RefusedError: it cannot resume; `details` is the ERROR of the protocol.
     """
     life = await chain_life(ledger, thread_id)
-    tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life.current_phase)
+    tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life)
     if life is None or tools is None:
         return False
     from antiphon.patterns.postchain import PostChain, post_request  # noqa: PLC0415 (needs the extra `agents`)
@@ -241,14 +240,21 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
         raise NotWaitingError(str(exc), thread_id) from exc
 
 
-async def own_tools(ledger: Ledger, thread_id: str, phase: Phase | None) -> str | None:
-    """Return a tool or toolkit of the current phase that only the thread's own program has; None if there is none."""
+async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | None:
+    """Return a phase, or an agent, tool or toolkit of the current phase, that only the thread's own program has.
+
+    None: there is none.
+    """
     from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
 
-    agent = await prepared_agent(ledger, thread_id, phase)
+    if own_phases := [phase for phase in life.order if phase not in protocol.PHASES]:
+        return f"the phase {own_phases[0]!r}"
+    agent = await prepared_agent(ledger, thread_id, life.current_phase)
     if agent is None:
         return None
+    if own_agent := agent.model_extra.get("own"):
+        return f"the agent {own_agent!r}"
     if toolkit := agent.model_extra.get("toolkit"):
         return f"the toolkit {toolkit!r}"
     own = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]

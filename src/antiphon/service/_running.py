@@ -450,7 +450,7 @@ class ChainRunner:
             if found is None or found.owner == self._chain.system.host_name or not found.open_calls:
                 continue
             life = await self._chain.life(thread_id)
-            if life.status == "processing" and await own_tools(self.ledger, thread_id, life.current_phase) is None:
+            if life.status == "processing" and await own_tools(self.ledger, thread_id, life) is None:
                 with suppress(OwnedError):  # it lives, or another host was quicker
                     await self._chain.system.recover(thread_id)
 

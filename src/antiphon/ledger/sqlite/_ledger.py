@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, mak
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._terms import TermIndex, TermMatches, check_terms
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -424,6 +424,25 @@ class SqliteLedger(Verbs):
         await self._writer.do(lambda connection: _terms.drop(connection, index.name))
         await self._update_terms(index)
         return (await self._readers.do(lambda connection: _terms.find(connection, index, (), None, 0))).entries
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        await self._update_terms(index)
+        return await self._readers.do(lambda connection: _terms.without_vectors(connection, index, space, limit))
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        await self._writer.do(lambda connection: _terms.store_vectors(connection, index, space, vectors))
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        await self._update_terms(index)
+        return await self._readers.do(
+            lambda connection: _terms.find_vectors(connection, index, space, vector, source=source, limit=limit)
+        )
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        await self._writer.do(lambda connection: _terms.drop_vectors(connection, index.name))
 
     async def _update_terms(self, index: TermIndex) -> None:
         """Add the messages to an index that it does not have yet. A reader looks first: most searches need not write."""

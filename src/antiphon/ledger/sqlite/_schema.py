@@ -165,6 +165,13 @@ CREATE VIRTUAL TABLE term_counts USING fts5vocab ('terms', 'row');
 """
 """Created by the first search of a retriever (see `_terms`). The tokenizer splits only at what no term has: it takes every
 letter beyond ASCII as it is, where `unicode61` has an opinion of its own about what a letter is."""
+VECTOR_TABLES = """
+CREATE TABLE vector_spaces (
+    name TEXT PRIMARY KEY, model TEXT NOT NULL, dimension INTEGER NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE term_vectors (position INTEGER PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL);
+"""
+"""Created with the first vector of an entry in `term_entries`."""
 _HAS_TERMS = 6
 """The first format whose files may have them."""
 
@@ -387,7 +394,9 @@ def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
         for step in steps:
             _take(connection, step)
         made = [_schema_of(connection)]
-        later = ([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else []) + ([TERM_TABLES] if len(steps) >= _HAS_TERMS else [])
+        later = ([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else []) + (
+            [TERM_TABLES, VECTOR_TABLES] if len(steps) >= _HAS_TERMS else []
+        )
         for tables in (MEDIA_TABLES, SEARCH_TABLES, *later):
             connection.run(tables)
             made.append(_schema_of(connection))

@@ -11,14 +11,24 @@ dropped the index. So several processes can bring one index up to date, and none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from struct import pack
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches
+from antiphon.ledger._chain import Record
+from antiphon.ledger._terms import (
+    HEADING_WEIGHT,
+    TermEntry,
+    TermIndex,
+    TermMatch,
+    TermMatches,
+    VectorSpace,
+    check_vector,
+)
 from antiphon.ledger.sqlite._checksums import check_written
 from antiphon.ledger.sqlite._rows import record_at
-from antiphon.ledger.sqlite._schema import TERM_TABLES
+from antiphon.ledger.sqlite._schema import TERM_TABLES, VECTOR_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 _STEP = 200
@@ -31,6 +41,7 @@ _MANY = 2000
 """Entries up to which common terms choose candidates too: all of them are scored in a few milliseconds."""
 
 _HAS_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
+_HAS_VECTORS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_vectors')"
 _STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 _NEXT = """
@@ -118,10 +129,13 @@ def _insert(connection: Connection, name: str, position: int, digest: bytes, ent
 def _forget(connection: Connection, rows: Iterable[tuple[int, str, str]]) -> list[int]:
     """Remove entries, and return the length of each. The index of words needs their terms again to remove them."""
     lengths: list[int] = []
+    has_vectors = connection.value(_HAS_VECTORS)
     for position, heading, body in rows:
         connection.run(_DELETED, (position, heading, body))
         connection.run("DELETE FROM term_entries WHERE position = ?", (position,))
         check_written(connection.changes(), 1)
+        if has_vectors:
+            connection.run("DELETE FROM term_vectors WHERE position = ?", (position,))
         lengths.append(len(heading.split()) + len(body.split()))
     return lengths
 
@@ -146,6 +160,8 @@ def drop(connection: Connection, name: str) -> None:
     else:  # at once, and also where the index is damaged
         connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
         connection.run("DELETE FROM term_entries")
+        if connection.value(_HAS_VECTORS):
+            connection.run("DELETE FROM term_vectors")
     connection.run("DELETE FROM term_indexes WHERE name = ?", (name,))
 
 
@@ -205,6 +221,95 @@ def _match(connection: Connection, position: int) -> TermMatch | None:
     return None if record is None or row is None else TermMatch(record, TermEntry(*row))
 
 
+# ---------------------------------------------------------------- vectors
+
+_WITHOUT = """
+SELECT position FROM term_entries WHERE name = ?
+    AND position NOT IN (SELECT position FROM term_vectors) ORDER BY position LIMIT ?
+"""
+_ANY = "SELECT position FROM term_entries WHERE name = ? ORDER BY position LIMIT ?"
+_NEAREST = """
+SELECT position FROM term_vectors JOIN term_entries USING (position)
+WHERE name = ?1 AND (?2 IS NULL OR source GLOB ?2) ORDER BY vec_distance_cosine(vector, ?3), position LIMIT ?4
+"""
+
+
+def space_of(connection: Connection, index: TermIndex) -> VectorSpace | None:
+    """Return the space of the vectors that are stored."""
+    sql = "SELECT model, dimension FROM vector_spaces WHERE name = ?"
+    row = connection.row(sql, (index.name,)) if connection.value(_HAS_VECTORS) else None
+    return None if row is None else VectorSpace(*row)
+
+
+def without_vectors(connection: Connection, index: TermIndex, space: VectorSpace, limit: int) -> tuple[Record, ...]:
+    """Return messages that have no vector yet."""
+    check_vector(space, space_of(connection, index))
+    if not connection.value(_HAS_TABLES):
+        return ()
+    rows = connection.rows(_WITHOUT if connection.value(_HAS_VECTORS) else _ANY, (index.name, limit))
+    records = (record_at(connection, position) for (position,) in rows)
+    return tuple(record for record in records if record is not None)
+
+
+def store_vectors(
+    connection: Connection, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]
+) -> None:
+    """Store vectors of messages that are in the index."""
+    check_vector(space, space_of(connection, index), vectors.values())
+    if not connection.value(_HAS_VECTORS):
+        connection.run(VECTOR_TABLES)
+    row = (index.name, space.model, space.dimension)
+    connection.run("INSERT OR REPLACE INTO vector_spaces VALUES (?, ?, ?, ?)", (*row, row_checksum(row)))
+    sql = "SELECT position FROM term_entries JOIN messages USING (position) WHERE hash = ? AND name = ?"
+    for digest, vector in vectors.items():
+        position = connection.value(sql, (bytes.fromhex(digest), index.name))
+        if position is not None:
+            packed = pack(f"<{len(vector)}f", *vector)
+            checksum = entry_checksum(bytes.fromhex(digest), (position, packed))
+            connection.run("INSERT OR REPLACE INTO term_vectors VALUES (?, ?, ?)", (position, packed, checksum))
+
+
+def find_vectors(
+    connection: Connection, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
+) -> tuple[TermMatch, ...]:
+    """Return the messages whose vectors are nearest. Only readers load the extension, and only for this."""
+    check_vector(space, space_of(connection, index), [vector])
+    if not connection.value(_HAS_VECTORS):
+        return ()
+    load_vec(connection)
+    rows = connection.rows(_NEAREST, (index.name, source, pack(f"<{len(vector)}f", *vector), limit))
+    found = (_match(connection, position) for (position,) in rows)
+    return tuple(each for each in found if each is not None)
+
+
+def drop_vectors(connection: Connection, name: str) -> None:
+    """Remove all vectors of an index."""
+    if connection.value(_HAS_VECTORS):
+        connection.run(
+            "DELETE FROM term_vectors WHERE position IN (SELECT position FROM term_entries WHERE name = ?)", (name,)
+        )
+        connection.run("DELETE FROM vector_spaces WHERE name = ?", (name,))
+
+
+def load_vec(connection: Connection) -> None:
+    """Load sqlite-vec into a connection, once.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    if connection.value("SELECT count(*) FROM pragma_function_list WHERE name = 'vec_distance_cosine'"):
+        return
+    try:
+        import sqlite_vec  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        raise ModuleNotFoundError('vectors need sqlite-vec: pip install "antiphon[vectors]"', name="sqlite_vec") from exc
+    connection.enable_load_extension(True)
+    try:
+        connection.load_extension(sqlite_vec.loadable_path())
+    finally:
+        connection.enable_load_extension(False)
+
+
 # ---------------------------------------------------------------- checks
 
 
@@ -259,3 +364,22 @@ def complaints_about_terms(connection: Connection) -> Iterator[str]:
             yield "the figures of an index of terms are not what they were"
     if totals:
         yield "an index of terms has entries, and no row of its own"
+    if connection.value(_HAS_VECTORS):
+        yield from _complaints_about_vectors(connection)
+
+
+_VECTORS = """
+SELECT v.position, v.vector, v.checksum, m.hash, s.dimension FROM term_vectors AS v
+LEFT JOIN term_entries AS e USING (position) LEFT JOIN messages AS m USING (position) LEFT JOIN vector_spaces AS s USING (name)
+"""
+
+
+def _complaints_about_vectors(connection: Connection) -> Iterator[str]:
+    for position, vector, checksum, digest, dimension in connection.each(_VECTORS):
+        is_whole = isinstance(digest, bytes) and entry_checksum(digest, (position, vector)) == checksum
+        if not is_whole or len(vector) != 4 * (dimension or 0):
+            yield "a vector is not what it was, or belongs to no passage"
+            return
+    for *row, checksum in connection.rows("SELECT name, model, dimension, checksum FROM vector_spaces"):
+        if row_checksum(row) != checksum:
+            yield "the model of the vectors is not what it was"

@@ -316,7 +316,7 @@ class Cast:
         spoken: str | None = None,
         known_as: str | None = None,
     ) -> Answer[OutputT]:
-        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI.
+        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI; None: as an agent that exists says.
 
         `agent` is a name, or a spec, for patterns that record how an agent was configured. `toolset` are tools of this agent
         alone, besides those that it was granted; always pass the same ones. `instructions` follow those of its `AgentSpec`,
@@ -342,7 +342,8 @@ class Cast:
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:
-                run = await self._run_existing(spec, prompt, output_type=output, usage_limits=limits, **given)
+                own: dict[str, Any] = {} if output is None else {"output_type": output}
+                run = await self._run_existing(spec, prompt, usage_limits=limits, **own, **given)
                 return Answer(run.output, run)
             made = self._agent(spec, model, output, tuple(toolset), is_heard=hear is not None)
             run = await made.run(prompt, usage_limits=limits, **given)

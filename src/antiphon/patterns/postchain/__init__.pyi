@@ -11,6 +11,7 @@ from antiphon.patterns.postchain._context import ChainContext as ChainContext
 from antiphon.patterns.postchain._context import ContextOperation as ContextOperation
 from antiphon.patterns.postchain._context import Item as Item
 from antiphon.patterns.postchain._context import Link as Link
+from antiphon.patterns.postchain._context import PhaseWork as PhaseWork
 from antiphon.patterns.postchain._context import Prioritize as Prioritize
 from antiphon.patterns.postchain._context import Prune as Prune
 from antiphon.patterns.postchain._context import Tag as Tag
@@ -27,6 +28,8 @@ from antiphon.patterns.postchain._outputs import IntentionOutput as IntentionOut
 from antiphon.patterns.postchain._outputs import ObservationOutput as ObservationOutput
 from antiphon.patterns.postchain._outputs import UnderstandingOutput as UnderstandingOutput
 from antiphon.patterns.postchain._outputs import YieldOutput as YieldOutput
+from antiphon.patterns.postchain._own_phases import Contribution as Contribution
+from antiphon.patterns.postchain._own_phases import OwnPhase as OwnPhase
 from antiphon.patterns.postchain._phases import ActionPhaseActor as ActionPhaseActor
 from antiphon.patterns.postchain._phases import ExperiencePhaseActor as ExperiencePhaseActor
 from antiphon.patterns.postchain._phases import IntentionPhaseActor as IntentionPhaseActor

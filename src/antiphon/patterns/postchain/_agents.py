@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
+from pydantic_core import to_jsonable_python
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
@@ -24,7 +25,7 @@ from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_message
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
 from antiphon.patterns.postchain._retrieval import brief
 from antiphon.runtime import Actor, Context, Supervisor, handles
@@ -57,7 +58,7 @@ class AgentManagerActor(Actor):
     async def process(self, request: protocol.ProcessWithAgent, context: Context) -> protocol.AgentResponse:
         """Ask the agent."""
         began = asyncio.get_running_loop().time()
-        phase = _phase(context, request.agent_id)
+        phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
             result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
         context.rest()  # in a thread, it gives one answer in a turn
@@ -67,7 +68,7 @@ class AgentManagerActor(Actor):
     async def invoke(self, request: protocol.InvokeAgent, context: Context) -> protocol.AgentInvoked:
         """Answer as the named agent; with `stream`, send the words while they arrive."""
         began = asyncio.get_running_loop().time()
-        phase = _phase(context, request.agent_id)
+        phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
             if not request.stream:
                 result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
@@ -78,11 +79,25 @@ class AgentManagerActor(Actor):
     @handles
     async def update(self, request: protocol.UpdateAgentConfig, context: Context) -> protocol.AgentConfigUpdated:
         """Change the configuration of the agent, from its next run on. The recorded request is the change."""
-        phase = _phase(context, request.agent_id)
+        phase = self._phase(context, request.agent_id)
         await self._chain.cast.check(phase, request.config)
         return protocol.AgentConfigUpdated(agent_id=request.agent_id)
 
     # ------------------------------------------------------------ answering
+
+    def _phase(self, context: Context, agent_id: str | None) -> protocol.Phase:
+        """Return the phase whose agent this manager runs.
+
+        Raises:
+            RefusedError: there is no such agent here.
+        """
+        phase = phase_of_agent(context.address, self._chain.order)
+        if phase is None:
+            raise RefusedError(f"no phase has an agent {context.address!r}", protocol.ErrorCode.ACTOR_NOT_FOUND)
+        if agent_id is not None and agent_id != agent_of(phase):
+            reason = f"the agent here is {agent_of(phase)!r}, not {agent_id!r}"
+            raise RefusedError(reason, protocol.ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
+        return phase
 
     async def _streamed(self, phase: protocol.Phase, request: protocol.InvokeAgent, context: Context) -> protocol.AgentResult:
         """Answer, and stream the words to the caller. Only the complete answer is recorded."""
@@ -182,21 +197,6 @@ class AgentManagerActor(Actor):
         return protocol.AgentConfig.model_validate(recorded)
 
 
-def _phase(context: Context, agent_id: str | None) -> protocol.Phase:
-    """Return the phase whose agent this manager runs.
-
-    Raises:
-        RefusedError: there is no such agent here.
-    """
-    phase = phase_of_agent(context.address)
-    if phase is None:
-        raise RefusedError(f"no phase has an agent {context.address!r}", protocol.ErrorCode.ACTOR_NOT_FOUND)
-    if agent_id is not None and agent_id != agent_of(phase):
-        reason = f"the agent here is {agent_of(phase)!r}, not {agent_id!r}"
-        raise RefusedError(reason, protocol.ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
-    return phase
-
-
 def _prompt(input: str, about: protocol.AgentContext | None) -> str:
     """Return the prompt, after the history."""
     history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
@@ -216,7 +216,7 @@ def _form(
     phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
 ) -> FormRequest | None:
     """Return what an agent is asked for; None: text. Only a phase records that its agent gives a typed output."""
-    if about is None or config.model_extra.get("outputs") != TYPED:
+    if about is None or config.model_extra.get("outputs") != TYPED or phase not in protocol.PHASES:
         return None
     places: Any = thaw(about.model_extra.get("sources") or ())
     return FormRequest(phase, ToldSources.read(input, places))
@@ -237,11 +237,13 @@ def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None
         extra["untrusted"] = untrusted
     called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
     if form is not None:
-        text, more = recorded(form.phase, answer.output, form)
+        text, more = recorded(answer.output, form)
         confidence = more.get("judgement", {}).get("confidence")  # without one, the phase decides
         return protocol.AgentResult(response=cut(text), confidence=confidence, tool_calls=called, **extra, **more)
+    if not isinstance(answer.output, str):
+        extra["data"] = to_jsonable_python(answer.output, fallback=str)
     confidence = _SHOWN if any("result" in call for call in calls) else _SAID
-    return protocol.AgentResult(response=cut(answer.output), confidence=confidence, tool_calls=called, **extra)
+    return protocol.AgentResult(response=cut(text_of(answer.output)), confidence=confidence, tool_calls=called, **extra)
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
@@ -254,7 +256,7 @@ def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     waiting: dict[str, dict[str, Any]] = {}
     for part in (part for message in messages for part in message.parts):
         if isinstance(part, ToolCallPart):
-            if part.tool_name == OUTPUT_TOOL:
+            if part.tool_name.startswith(OUTPUT_TOOL):
                 continue
             arguments = cut_values(part.args_as_dict())
             waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}

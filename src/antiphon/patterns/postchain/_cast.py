@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, TypeAlias, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
@@ -76,22 +77,33 @@ _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
 class ChainCast(Cast):
     """The agents of the phases, on the models and with the tools of one chain."""
 
-    def __init__(self, ledger: Ledger, config: ChainConfig, **options: Unpack[CastOptions]) -> None:
-        """Make it; no model is asked yet.
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: ChainConfig,
+        agents: Mapping[Phase, OwnAgent] | None = None,
+        **options: Unpack[CastOptions],
+    ) -> None:
+        """Make it; no model is asked yet. `agents` are agents of the program, by phase.
 
         Raises:
-            ChainConfigError: the configuration names a tool that there is not.
+            ChainConfigError: the configuration names a tool or a phase that there is not, or configures what an agent of the
+                program has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
-        self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
         self._config = config
+        self._own = {phase: _own_agent(phase, given, config) for phase, given in (agents or {}).items()}
+        self.tools.grant({phase: self._initial(phase).tools or () for phase in PHASES})
         self._configs: dict[Phase, _KnownConfig] = {}
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, capabilities=(FormChecks(),), **own)
+        self._types: dict[str, Any] = {}
+        """By phase of the program, the output type of its agent."""
+        self._added_phases: dict[str, AgentConfig] = {}
         self._forms: dict[str | None, bool] = {}
         """By the name of a model, whether it can give a typed output."""
 
@@ -115,9 +127,13 @@ class ChainCast(Cast):
             UnguardedToolError: a toolkit that this program does not have guards its tools.
             RefusedError, DeliveryError, LedgerError: as `Cast.ask` does.
         """
-        if (reason := self.tools.lacks(config)) is not None:
+        if (reason := self.lacks(phase, config)) is not None:
             raise UnguardedToolError(reason)
-        fallback = self._config.fallback
+        if _OWN in config.model_extra:
+            return await self._ask_own(phase, config, prompt, hear, form=form, history=history)
+        fallback, output, spoken = self._config.fallback, self._types.get(phase, str), cast("str | None", None)
+        if form is not None:
+            output, spoken = FORMS[phase], SPOKEN[phase]
         spec = AgentSpec(
             name=phase,
             instructions=config.system_prompt or "",
@@ -127,15 +143,73 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        output, spoken = (str, None) if form is None else (FORMS[phase], SPOKEN[phase])
         more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
         with asking_for_form(form):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
+
+    def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
+        """Add the agent of a phase of the program, which gives `output`.
+
+        Raises:
+            ChainConfigError: it names a tool that there is not.
+        """
+        common = {name: getattr(self._config, name) for name in ("model", "temperature", "max_tokens")}
+        full = AgentConfig(**{name: value for name, value in common.items() if value is not None})
+        self._types[name] = output
+        self._added_phases[name] = self.tools.marked(full.merged(config))
+        self.tools.grant({cast("Phase", name): config.tools or ()})
+
+    def own_config(self, name: str) -> AgentConfig:
+        """Return the configuration of the agent of a phase of the program."""
+        return self._added_phases[name]
+
+    async def _ask_own(
+        self,
+        phase: Phase,
+        config: AgentConfig,
+        prompt: str | Sequence[UserContent],
+        hear: Hear | None,
+        *,
+        form: FormRequest | None,
+        history: Sequence[ModelMessage],
+    ) -> Answer[Any]:
+        """Ask an agent of the program, for the output that it has."""
+        given = self._own[phase]
+        told = "\n\n".join(text for text in (given.instructions, config.system_prompt) if text)
+        spec = given.model_copy(update={"instructions": told, "tools": config.tools or ()})
+        output: Any = given.agent.output_type if given.agent is not None else str
+        is_form = isinstance(output, type) and issubclass(output, FORMS[phase])
+        more: dict[str, Any] = {"history": history, "hear": hear, "spoken": SPOKEN[phase] if is_form else None}
+        with asking_for_form(form):
+            return await self.ask(spec, prompt, output=None, known_as=agent_of(phase), **more)
+
+    def lacks(self, phase: Phase, config: AgentConfig) -> str | None:
+        """Return why an agent with a recorded configuration cannot run here; None: it can."""
+        name = config.model_extra.get(_OWN)
+        if name is not None and (phase not in self._own or name != _name_of(self._own[phase])):
+            return f"the agent of its {phase} phase is {name!r}, which only the program has that the thread is of"
+        return self.tools.lacks(config)
+
+    def _initial(self, phase: Phase) -> AgentConfig:
+        """Return the configuration of a phase's agent before any message has changed it."""
+        if phase not in self._own:
+            return self._config.agent(phase)
+        return AgentConfig(tools=self._own[phase].tools).merged(self._config.phases.get(phase, AgentConfig()))
+
+    def _marked(self, phase: Phase, config: AgentConfig) -> AgentConfig:
+        """Return a configuration with the marks that a thread records: of the toolkit, and of an agent of the program."""
+        said = config.model_dump(mode="json", exclude_unset=True)
+        said.pop(_OWN, None)
+        if phase in self._own:
+            said[_OWN] = _name_of(self._own[phase])
+        return self.tools.marked(AgentConfig.model_validate(said))
 
     def gives_forms(self, config: AgentConfig) -> bool:
         """Whether an agent with a configuration is asked for a typed output: unless the chain or the model wants text."""
         if self._config.outputs == "text":
             return False
+        if _OWN in config.model_extra:
+            return True
         if config.model not in self._forms:
             try:
                 profile = self.model(config.model).profile
@@ -154,8 +228,8 @@ class ChainCast(Cast):
             self._configs[phase] = known._replace(checked_at=now)  # before the read: other threads need not compare as well
         length = (await self.ledger.head(config_thread(phase))).seq
         if known is None or known.length != length:
-            config = await current_agent(self.ledger, phase, self._config.agent(phase))
-            known = self._configs[phase] = _KnownConfig(length, self.tools.marked(config), now)
+            config = await current_agent(self.ledger, phase, self._initial(phase))
+            known = self._configs[phase] = _KnownConfig(length, self._marked(phase, config), now)
         return known.config
 
     def seen(self, record: Record) -> None:
@@ -169,8 +243,12 @@ class ChainCast(Cast):
         """Refuse a configuration with which an agent could not run.
 
         Raises:
-            RefusedError: the model cannot be loaded, or a tool does not exist or is not granted.
+            RefusedError: the model cannot be loaded, a tool does not exist or is not granted, or the agent is one of the
+                program, which has a model of its own.
         """
+        if phase in self._own and (own := _own_settings(config)):
+            reason = f"the agent of the {phase} phase is one of the program, which has its own {' and '.join(own)}"
+            raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
         await self.tools.check(phase, config.tools or ())
         if config.model is None:
             return
@@ -178,6 +256,35 @@ class ChainCast(Cast):
             self.model(config.model)
         except AntiphonError as exc:
             raise RefusedError(f"the model {config.model!r} cannot be loaded: {exc}", ErrorCode.VALIDATION_ERROR) from exc
+
+
+OwnAgent: TypeAlias = AbstractAgent[Any, Any] | AgentSpec
+"""An agent of the program: an agent of Pydantic AI, or an `AgentSpec` with one."""
+_OWN: Final = "own"
+"""The mark of an agent of the program in a configuration: a program without that agent does not continue the phase."""
+
+
+def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
+    """Return an agent of the program under the name of its phase.
+
+    Raises:
+        ChainConfigError: there is no such phase, no agent is given, or the configuration sets what the agent has itself.
+    """
+    if phase not in PHASES:
+        raise ChainConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
+    if isinstance(given, AgentSpec) and given.agent is None:
+        raise ChainConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
+    if own := _own_settings(config.phases.get(phase, AgentConfig())):
+        raise ChainConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(own)}: set it there")
+    return given.model_copy(update={"name": phase}) if isinstance(given, AgentSpec) else AgentSpec(name=phase, agent=given)
+
+
+def _own_settings(config: AgentConfig) -> list[str]:
+    return [name for name in ("model", "temperature", "max_tokens") if getattr(config, name) is not None]
+
+
+def _name_of(spec: AgentSpec) -> str:
+    return (spec.agent.name if spec.agent is not None else None) or "agent"
 
 
 def make_named_model(name: str | None) -> Model:

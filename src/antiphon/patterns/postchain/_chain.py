@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final, Unpack
 
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import CastOptions
-from antiphon.patterns.postchain._cast import ChainCast
+from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
-from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives
-from antiphon.protocol import PHASES
+from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife
+from antiphon.protocol import PHASES, Phase
 from antiphon.runtime.extending import Gates, GateState
 
 _LONG: Final = 200
@@ -78,10 +79,18 @@ class Chain:
     gates: Gates
     """Those of the system that hosts the chain."""
 
-    def __init__(self, ledger: Ledger, config: ChainConfig, **cast: Unpack[CastOptions]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: ChainConfig,
+        agents: Mapping[Phase, OwnAgent] | None = None,
+        **cast: Unpack[CastOptions],
+    ) -> None:
         self.ledger = ledger
         self.config = config
-        self.cast = ChainCast(ledger, config, **cast)
+        self.cast = ChainCast(ledger, config, agents, **cast)
+        self.order: tuple[str, ...] = PHASES
+        """The names of the phases, in their order."""
         self.events = ChainEvents(ledger)
         self.lives = RecentLives()
         self.talks = TalkCache()
@@ -94,7 +103,7 @@ class Chain:
         """Whether the phases wait for a run: a request to them from that run would wait for itself."""
         if run is None:
             return False
-        is_inside = run.agent in PHASES and self.delegated[run.thread_id] > 0
+        is_inside = run.agent in self.order and self.delegated[run.thread_id] > 0
         return is_inside or run.thread_id in self.at_work
 
     def seen(self, record: Record) -> None:
@@ -104,6 +113,12 @@ class Chain:
         self.talks.seen(record)
         self.events.seen(record)
         log_flow(record)
+
+    def lacks_phase(self, life: ThreadLife) -> str | None:
+        """Return why the phases of a thread cannot run here; None: they can."""
+        missing = [phase for phase in life.order if phase not in self.order]
+        named = ", ".join(repr(phase) for phase in missing)
+        return f"its phases are those of the program that the thread is of: {named}" if missing else None
 
     def forget(self, thread_id: str) -> None:
         """Drop what is known of a thread that another host may have now."""

@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
-from antiphon.agents.config import known_names, read_toml
+from antiphon.agents.config import known_names, read_small, read_toml
 from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
@@ -38,7 +39,7 @@ class Prompt:
 
     @property
     def name(self) -> str:
-        """Its name in a thread, such as `action@1`."""
+        """Its name in a thread, such as `action@2`."""
         return f"{self.phase}@{self.version}"
 
 
@@ -50,6 +51,38 @@ def prompt_of(phase: Phase) -> Prompt:
     if found is None:
         raise ValueError(f"the prompt of {phase} does not begin with `version: N` and an empty line")
     return Prompt(phase, int(found[1]), found[2].strip())
+
+
+def prompt_name(phase: Phase, text: str | None) -> str:
+    """Return the name of a prompt in a thread: `action@2`; of another text than ours, with its hash; without text, `own`."""
+    ours = prompt_of(phase)
+    if text is None or text == ours.text:
+        return ours.name if text is not None else f"{phase}@own"
+    return f"{phase}@{sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+
+
+def prompt_text(phase: str, given: str | Path) -> str:
+    """Return the prompt of a phase: a text, or that of a file.
+
+    Raises:
+        ChainConfigError: the file cannot be read, or is empty.
+    """
+    return given if isinstance(given, str) else _read_prompt(phase, given)
+
+
+def _read_prompt(phase: str, path: Path) -> str:
+    """Read the prompt of a phase from a file of the program.
+
+    Raises:
+        ChainConfigError: it cannot be read, or is empty.
+    """
+    try:
+        text = read_small(path).decode().strip()
+    except (OSError, ValueError) as exc:
+        raise ChainConfigError(f"prompts.{phase}: {path}: {getattr(exc, 'strerror', None) or exc}") from exc
+    if not text:
+        raise ChainConfigError(f"prompts.{phase}: {path} is empty")
+    return text
 
 
 TOO_LARGE: Final = "TOO_LARGE"
@@ -123,6 +156,8 @@ class ChainConfig(BaseModel):
     max_tokens: int = Field(default=800, ge=1)
     """The maximum length of one answer; a typed output that is cut off is no output."""
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
+    prompts: Mapping[Phase, Path] = Field(default_factory=dict[Phase, Path])
+    """By phase, a file with the prompt of its agent. In a TOML file, paths are relative to that file."""
     outputs: Literal["typed", "text"] = "typed"
     """Whether agents are asked for typed outputs, in which they judge; with text, code decides."""
 
@@ -173,7 +208,9 @@ class ChainConfig(BaseModel):
         Raises:
             ChainConfigError: it cannot be read, or is invalid.
         """
-        return read_toml(path, cls, ChainConfigError)
+        found = read_toml(path, cls, ChainConfigError)
+        beside = {phase: Path(path).parent / name for phase, name in found.prompts.items()}
+        return found.model_copy(update={"prompts": beside}) if beside else found
 
     @property
     def patience(self) -> Patience:
@@ -181,8 +218,13 @@ class ChainConfig(BaseModel):
         return Patience(**{name: getattr(self, name) for name in Patience.model_fields})
 
     def agent(self, phase: Phase) -> AgentConfig:
-        """Return the complete configuration of a phase's agent."""
-        base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=prompt_of(phase).text, max_tokens=self.max_tokens)
+        """Return the complete configuration of a phase's agent.
+
+        Raises:
+            ChainConfigError: the file of its prompt cannot be read.
+        """
+        text = _read_prompt(phase, self.prompts[phase]) if phase in self.prompts else prompt_of(phase).text
+        base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=text, max_tokens=self.max_tokens)
         if self.model is not None:
             base = base.model_copy(update={"model": self.model})
         if self.temperature is not None:
@@ -194,7 +236,7 @@ _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "know
 """The default tools of the phases."""
 
 
-async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) -> AgentConfig | None:
+async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> AgentConfig | None:
     """Return the configuration of the phase's agent that the thread recorded last; None: there is none."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from antiphon.messages import thaw
+from antiphon.patterns.postchain._protocol import ProcessOwnPhase
 from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
 
 ItemSource: TypeAlias = Literal["user", "agent", "knowledge", "memory", "observation", "tool"]
@@ -202,7 +203,7 @@ class PhaseWork:
     """Whether the agent of this phase gives a typed output, as the thread records it; see `_outputs.py`."""
 
     @classmethod
-    def of(cls, request: ProcessPhase) -> PhaseWork:
+    def of(cls, request: ProcessPhase | ProcessOwnPhase) -> PhaseWork:
         """Read a request; only the fields of the protocol are required."""
         context = request.context
         extra: dict[str, Any] = {} if context is None else {name: thaw(value) for name, value in context.model_extra.items()}

@@ -18,6 +18,7 @@ from antiphon import protocol
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
+from antiphon.patterns.postchain._protocol import ProcessOwnPhase
 from antiphon.runtime.extending import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
@@ -169,11 +170,13 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
     if message.lane != "control":
         return None
     match payload:
-        case OptionCallPayload(option_name=protocol.ProcessPhase.message_type):
-            return ChainEvent(thread_id, "phase_began", cast("protocol.Phase", payload.arguments["phase_type"]), seq=seq)
-        case OptionResultPayload(option_name=protocol.ProcessPhase.message_type, is_error=False):
+        case OptionCallPayload(option_name=protocol.ProcessPhase.message_type | ProcessOwnPhase.message_type):
+            return ChainEvent(thread_id, "phase_began", _phase_in(payload.arguments), seq=seq)
+        case OptionResultPayload(
+            option_name=protocol.ProcessPhase.message_type | ProcessOwnPhase.message_type, is_error=False
+        ):
             data: Any = thaw(payload.result)
-            return ChainEvent(thread_id, "phase_ended", data["phase_type"], data["output"]["response"], data, seq)
+            return ChainEvent(thread_id, "phase_ended", _phase_in(data), data["output"]["response"], data, seq)
         case OptionResultPayload(option_name=name, is_error=False) if name in _STATUS:
             return ChainEvent(thread_id, "status", text=_STATUS[name], data=_object(payload.result), seq=seq)
         case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if (
@@ -183,6 +186,11 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
             return ChainEvent(thread_id, "ended", text=data["status"], data=data, seq=seq)
         case _:
             return None
+
+
+def _phase_in(data: Mapping[str, Any]) -> protocol.Phase:
+    """Return the phase of a request or an answer: one of the six, or one of the program, which has another field."""
+    return cast("protocol.Phase", data.get("phase_type", data.get("phase")))
 
 
 def _tool(thread_id: str, payload: Any, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:

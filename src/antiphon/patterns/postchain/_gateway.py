@@ -6,7 +6,7 @@ sets up an agent in the agent's own thread, and a question to an agent alone in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -70,7 +70,9 @@ class _Route(NamedTuple):
 class Gateway:
     """The entry point for messages of the protocol."""
 
-    def __init__(self, system: System, ledger: Ledger, input_limit: int) -> None:
+    def __init__(self, system: System, ledger: Ledger, input_limit: int, own_phases: Iterable[str] = ()) -> None:
+        """Make it; `own_phases` are those that the protocol does not know: a chain with any takes no message of it."""
+        self._own_phases = tuple(own_phases)
         self._system = system
         self._ledger = ledger
         self._input_limit = input_limit
@@ -86,6 +88,10 @@ class Gateway:
         return _plain(await self._answered(wire, within))
 
     async def _answered(self, wire: protocol.Message, within: float | None) -> protocol.Response:
+        if self._own_phases:
+            named = ", ".join(self._own_phases)
+            reason = f"the phases of this chain are not those of the protocol: {named}; use it from Python"
+            return wire.reply_error(reason, protocol.ErrorCode.VALIDATION_ERROR)
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)

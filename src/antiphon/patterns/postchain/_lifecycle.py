@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from antiphon import protocol
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._config import cut
-from antiphon.patterns.postchain._protocol import DELEGATE, SubscribeThread
+from antiphon.patterns.postchain._protocol import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
 
 PATTERN: Final = "postchain"
@@ -48,7 +48,9 @@ _BECOMES: Final[Mapping[str, protocol.ThreadState]] = {
 _FRESH: Final[dict[str, Any]] = {"completed": (), "outputs": None, "done": (), "cycle": 1}
 """Of the phases, when a turn begins."""
 
-_ASKED: Final = frozenset({*_BECOMES, protocol.ProcessPhase.message_type, SubscribeThread.message_type})
+PROCESS: Final = (protocol.ProcessPhase.message_type, ProcessOwnPhase.message_type)
+"""The requests that run a phase: one of the six, or one of the program."""
+_ASKED: Final = frozenset({*_BECOMES, *PROCESS, SubscribeThread.message_type})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class ThreadLife:
     """The latest turns; the last one is the current one."""
     created_at: str | None = None
     updated_at: str | None = None
-    completed: tuple[protocol.Phase, ...] = ()
+    completed: tuple[str, ...] = ()
     """The phases of this cycle that are done, in their order."""
     outputs: Mapping[str, Any] | None = None
     """By phase, its latest output of this turn."""
@@ -90,17 +92,30 @@ class ThreadLife:
     """The history that began elsewhere: `before` is the message that it stands before, `request` the one that is asked now."""
     cycle: int = 1
     """Which time through the phases this is, within the turn."""
+    phases: tuple[str, ...] | None = None
+    """The names of its phases, in their order; None: the six."""
     asked: Mapping[str, Any] | None = None
     """By invocation, what was asked and is not answered: its type and data, and who asked."""
 
     @property
-    def remaining(self) -> tuple[protocol.Phase, ...]:
-        """The phases that are still to come; the first one is the current one."""
-        return tuple(phase for phase in protocol.PHASES if phase not in self.completed)
+    def order(self) -> tuple[str, ...]:
+        """The names of its phases."""
+        return protocol.PHASES if self.phases is None else self.phases
 
     @property
-    def current_phase(self) -> protocol.Phase | None:
+    def remaining(self) -> tuple[str, ...]:
+        """The phases that are still to come; the first one is the current one."""
+        return tuple(phase for phase in self.order if phase not in self.completed)
+
+    @property
+    def current_phase(self) -> str | None:
         return self.remaining[0] if self.remaining else None
+
+    @property
+    def known_phase(self) -> protocol.Phase:
+        """The current phase as the protocol knows it: of a phase of the program, the next one of the six."""
+        found: Any = next((phase for phase in self.remaining if phase in protocol.PHASES), "yield")
+        return cast("protocol.Phase", found)
 
     @property
     def input(self) -> str:
@@ -177,6 +192,7 @@ class ThreadLife:
                 creator=call["by"],
                 metadata=data.get("metadata"),
                 outside=data.get("outside"),
+                phases=tuple(data["phases"]) if data.get("phases") else None,
                 turns=(PastTurn(data["initial_input"]),),
                 created_at=_text(at),
             )
@@ -189,15 +205,15 @@ class ThreadLife:
         turns = (*(self.turns if self.turn else ()), PastTurn(input or self.input))
         return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
-    def with_phase_done(self, phase: protocol.Phase, output: Mapping[str, Any]) -> ThreadLife:
+    def with_phase_done(self, phase: str, output: Mapping[str, Any]) -> ThreadLife:
         """Return where it is when a phase is done: the last one may say that it goes on with another."""
         completed = self.completed if phase in self.completed else (*self.completed, phase)
         outputs, untrusted = {**(self.outputs or {}), phase: output}, self.untrusted or output.get("untrusted")
         life = replace(self, outputs=outputs, completed=completed, done=(*self.done, phase), untrusted=untrusted)
         following = output.get("next_phase") if phase == protocol.PHASES[-1] else None
-        if following is None:
+        if following is None or following not in self.order:
             return life
-        kept = protocol.PHASES[: protocol.PHASES.index(following)]
+        kept = self.order[: self.order.index(following)]
         return replace(life, completed=tuple(each for each in completed if each in kept), cycle=self.cycle + 1)
 
     def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
@@ -219,7 +235,7 @@ async def is_known(ledger: Ledger, thread_id: str) -> bool:
 def _noted(call: OptionCallPayload) -> dict[str, Any]:
     """Return of a call what is needed when it is answered: of a phase, which one."""
     data: dict[str, Any] = thaw(call.arguments)
-    return {"phase_type": data["phase_type"]} if call.option_name == protocol.ProcessPhase.message_type else data
+    return {"phase_type": data.get("phase_type", data.get("phase"))} if call.option_name in PROCESS else data
 
 
 def _result_in(payload: PartsPayload) -> dict[str, Any] | None:
@@ -242,6 +258,7 @@ def _dump(life: ThreadLife) -> Json:
 def _load(stored: Any) -> ThreadLife:
     fields: dict[str, Any] = dict(stored)
     fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
+    fields["phases"] = tuple(stored["phases"]) if stored.get("phases") else None
     fields["turns"] = tuple(PastTurn(**turn) for turn in stored["turns"])
     return ThreadLife(**fields)
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_ai import ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.output import OutputContext
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.messages import thaw
@@ -325,7 +325,8 @@ class FormChecks(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, error: ValidationError | ModelRetry
     ) -> Any:
         request = _asked.get()
-        if request is None or output_context.output_type is not FORMS[request.phase]:
+        wanted = output_context.output_type
+        if request is None or not isinstance(wanted, type) or not issubclass(wanted, FORMS[request.phase]):
             raise error
         is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
         text = output if is_text else _text_in(output, SPOKEN[request.phase])
@@ -360,16 +361,33 @@ def _text_in(output: Any, field: str) -> str:
 # ---------------------------------------------------------------- what is recorded
 
 
-def recorded(phase: Phase, output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
-    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it."""
-    if not isinstance(output, FORMS[phase]):
-        return output.text if isinstance(output, PlainAnswer) else str(output), {}
-    said = output.model_dump(mode="json", exclude_defaults=True)
-    text = said.pop(SPOKEN[phase])
-    more: dict[str, Any] = {"judgement": said}
+def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it.
+
+    The output of an agent of the program may be of any type. It is kept as `data`. What it has of the form of its phase is a
+    judgement; it is checked like any other, but the model is not asked again.
+    """
+    form, spoken = FORMS[request.phase], SPOKEN[request.phase]
+    if isinstance(output, PlainAnswer | str):
+        return output.text if isinstance(output, PlainAnswer) else output, {}
+    plain: Any = to_jsonable_python(output, fallback=str)
+    more: dict[str, Any] = {} if type(output) is form else {"data": plain}
+    if not isinstance(output, form):
+        try:
+            output, request.problems = checked(form.model_validate(plain), request.sources)
+        except ValidationError:
+            return _text_in(plain, spoken) or to_json(plain).decode(), more
+    said = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
+    text = said.pop(spoken)
+    more["judgement"] = said
     if request.problems:
         more["dropped"] = list(request.problems)
     return text, more
+
+
+def text_of(output: Any) -> str:
+    """Return an output of any type as text."""
+    return output if isinstance(output, str) else to_json(output, fallback=str).decode()
 
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:

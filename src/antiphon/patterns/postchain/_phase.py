@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from antiphon import protocol
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
@@ -15,16 +15,16 @@ from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import prompt_of
+from antiphon.patterns.postchain._config import prompt_name
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
-from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
+from antiphon.patterns.postchain._protocol import SUPERVISOR, ProcessOwnPhase, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
 from antiphon.runtime import Actor, Context, handles
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
-_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped")
+_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data")
 """The fields of an agent's answer that are passed on besides its text."""
 
 
@@ -58,23 +58,31 @@ class PhaseActor(Actor):
         """Return the output of the phase, and its operations on the context."""
         raise NotImplementedError
 
-    def output(self, response: str, confidence: float, **more: Any) -> protocol.PhaseOutput:
-        """Return an output that continues with the next phase."""
-        following = protocol.PHASES[protocol.PHASES.index(self.phase) + 1 :]
-        return protocol.PhaseOutput(
-            response=response, next_phase=following[0] if following else None, confidence=confidence, **more
-        )
+    def output(self, response: str, confidence: float | None, **more: Any) -> protocol.PhaseOutput:
+        """Return an output that continues with the next phase; a phase of the program is not named in it."""
+        order = self.chain.order
+        rest = order[order.index(self.phase) + 1 :]
+        following: Any = next((phase for phase in rest if phase in protocol.PHASES), None)
+        return protocol.PhaseOutput(response=response, next_phase=following, confidence=confidence, **more)
 
     # ------------------------------------------------------------ what it is asked
 
     @handles
     async def process(self, request: protocol.ProcessPhase, context: Context) -> protocol.PhaseProcessed:
         """Run the phase."""
+        output, taken = await self.run(request, context)
+        return protocol.PhaseProcessed(
+            thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken
+        )
+
+    async def run(
+        self, request: protocol.ProcessPhase | ProcessOwnPhase, context: Context
+    ) -> tuple[protocol.PhaseOutput, float]:
+        """Run the phase; return its output, and the seconds that it took."""
         began = asyncio.get_running_loop().time()
-        if request.phase_type != self.phase:
-            raise RefusedError(
-                f"this is the {self.phase} phase, not {request.phase_type}", protocol.ErrorCode.VALIDATION_ERROR
-            )
+        asked = request.phase if isinstance(request, ProcessOwnPhase) else request.phase_type
+        if asked != self.phase:
+            raise RefusedError(f"this is the {self.phase} phase, not {asked}", protocol.ErrorCode.VALIDATION_ERROR)
         if context.thread_id is None:
             raise RefusedError("a phase works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         try:
@@ -85,14 +93,11 @@ class PhaseActor(Actor):
         except Exception as exc:
             log_unexpected(exc, context)
             reason, details = "Failed to process phase", f"{type(exc).__qualname__}: {exc}"
-            raise _failed(request, reason, details) from exc
-        taken = round(asyncio.get_running_loop().time() - began, 6)
-        return protocol.PhaseProcessed(
-            thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken
-        )
+            raise _failed(request.thread_id, asked, reason, details) from exc
+        return output, round(asyncio.get_running_loop().time() - began, 6)
 
-    async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
-        work = await self.gather(work, context)
+    async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
+        """Have the context of the agent prepared; return the agent's configuration, as the thread records it."""
         metadata: dict[str, Any] = {"metadata": {"user_id": work.user_id, **work.metadata}}
         prepare = protocol.PrepareContext(
             thread_id=work.thread_id,
@@ -102,7 +107,12 @@ class PhaseActor(Actor):
             **metadata,
         )
         prepared = (await context.work_out(prepare, key="prepare")).context
-        given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
+        agent: Any = thaw(prepared.metadata["agent"])
+        return cast("dict[str, Any]", agent)
+
+    async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
+        work = await self.gather(work, context)
+        given: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
         work = replace(work, is_typed=given["agent"].get("outputs") == TYPED)  # as recorded: an earlier commit had text only
         prompt = self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
         if prompt.places:
@@ -134,8 +144,9 @@ class PhaseActor(Actor):
         agent.pop("outputs", None)
         if self.chain.cast.gives_forms(config):
             agent["outputs"] = TYPED
-        metadata |= {"agent": agent, "prompt": prompt_of(self.phase).name}
-        system = protocol.ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
+        metadata |= {"agent": agent, "prompt": prompt_name(self.phase, config.system_prompt)}
+        told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
+        system = protocol.ChatTurn(role="system", content=told)
         prepared = protocol.PreparedContext(
             messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata
         )
@@ -239,6 +250,6 @@ def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
     return protocol.PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
 
 
-def _failed(request: protocol.ProcessPhase, reason: str, why: str) -> RefusedError:
-    details = {"thread_id": request.thread_id, "phase_type": request.phase_type, "details": why}
+def _failed(thread_id: str, phase: str, reason: str, why: str) -> RefusedError:
+    details = {"thread_id": thread_id, "phase_type": phase, "details": why}
     return RefusedError(reason, protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)

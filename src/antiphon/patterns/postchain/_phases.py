@@ -18,7 +18,7 @@ use no clock, no model and no ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -359,7 +359,8 @@ class YieldPhaseActor(PhaseActor):
         is_judged = confidence is not None
         if confidence is None:
             confidence = max((item.priority for item in work.cited), default=relevance(work.question, known) * 0.5)
-        course = next_phase(work, confidence, self.chain.config, wish_in(said.tool_calls) or _wish_of(judged))
+        wish = wish_in(said.tool_calls) or _wish_of(judged)
+        course = next_phase(work, confidence, self.chain.config, wish, order=self.chain.order)
         more: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
         more["by"] = by_agent(is_judged or bool(marked(said.response) and judged is not None))
         if removed:
@@ -458,17 +459,28 @@ def _wish_of(judged: YieldOutput | None) -> RequestedPhase | None:
     return RequestedPhase(judged.next_phase, judged.search_for or "the answer is not good enough yet")
 
 
-def next_phase(work: PhaseWork, confidence: float, config: ChainConfig, wish: RequestedPhase | None = None) -> NextStep:
-    """Return with which phase to go on, None to answer; and why. The first rule that holds decides."""
+def next_phase(
+    work: PhaseWork,
+    confidence: float,
+    config: ChainConfig,
+    wish: RequestedPhase | None = None,
+    *,
+    order: Sequence[str] = PHASES,
+) -> NextStep:
+    """Return with which phase to go on, None to answer; and why. The first rule that holds decides.
+
+    `order` are the phases of the chain: a rule whose phase is not among them goes on with the first one of the six that is.
+    """
     if work.cycle >= config.max_cycles:
         return NextStep(None, f"cycle {work.cycle} of {config.max_cycles} was the last")
-    if wish is not None:
+    if wish is not None and wish.phase in order:
         return _unless_seen(work, wish.phase, f"the agent asked for it: {wish.reason}")
     if confidence >= config.enough_confidence:
         return NextStep(None, f"a confidence of {confidence:g} is enough")
     if work.confidences and abs(confidence - work.confidences[-1]) < config.least_change:
         return NextStep(None, f"another cycle changed the confidence by less than {config.least_change:g}")
-    return _unless_seen(work, *_missing(work, confidence, config))
+    following, why = _missing(work, confidence, config)
+    return _unless_seen(work, following if following in order else next(each for each in PHASES if each in order), why)
 
 
 def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[Phase, str]:

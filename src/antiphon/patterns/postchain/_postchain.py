@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from typing_extensions import override
 
@@ -32,11 +32,13 @@ from antiphon.patterns.cast import (
     waiting_for,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
+from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
+from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
+from antiphon.patterns.postchain._own_phases import OwnPhaseActor, PhaseLike, ordered_phases
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._phases import (
     ActionPhaseActor,
@@ -55,6 +57,7 @@ from antiphon.patterns.postchain._protocol import (
     thread_of_message,
 )
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
+from antiphon.protocol import AgentConfig
 from antiphon.runtime import Backoff, Supervision, System
 from antiphon.runtime.extending import STOPPED
 
@@ -102,18 +105,23 @@ class PostChain(Pattern):
         ledger: Ledger | None = None,
         config: ChainConfig | Path | str | None = None,
         *,
+        agents: Mapping[protocol.Phase, OwnAgent] | None = None,
+        phases: Iterable[PhaseLike] = protocol.PHASES,
         grace: float = 1.0,
         **common: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. When the block ends, actors have
+        `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. `agents` are your own agents for some
+        phases, with their own model, tools, instructions and output type. `phases` are the phases in their order: names of the
+        six, and classes of your own (`OwnPhase`); the last one is `yield`. When the block ends, actors have
         `grace` seconds to finish; the next process continues unfinished work. The other options are those of every pattern:
         see `Pattern` and `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may
         name. With a `toolkit`, agents may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid; or it names a tool that there is not.
+            ChainConfigError: the file cannot be read, or is invalid; or it names a tool or a phase that there is not, or sets
+                what an own agent has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -123,7 +131,11 @@ class PostChain(Pattern):
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         try:
-            self._chain = Chain(self.ledger, self.config, **self.cast_options)
+            self._chain = Chain(self.ledger, self.config, agents, **self.cast_options)
+            self._chain.order, self._own_phases = ordered_phases(phases)
+            for name, own in self._own_phases.items():
+                agent = AgentConfig(tools=own.tools, system_prompt=prompt_text(name, own.prompt))
+                self._chain.cast.add_phase(name, agent, own.output_type)
         except ChainConfigError as exc:
             raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
@@ -133,7 +145,8 @@ class PostChain(Pattern):
     def host(self, system: System) -> None:
         """Start all actors in a system on this chain's ledger."""
         chain = self._chain
-        self._gateway = Gateway(system, self.ledger, self.config.input_limit)
+        is_six = chain.order == protocol.PHASES
+        self._gateway = Gateway(system, self.ledger, self.config.input_limit, () if is_six else chain.order)
         chain.gates = system.gates
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
@@ -145,6 +158,8 @@ class PostChain(Pattern):
         system.register("agent", partial(AgentManagerActor, chain), supervisor=SUPERVISOR, grace=self._grace)
         for actor in PHASE_ACTORS:
             system.register(actor.phase, partial(actor, chain), grace=self._grace)
+        for name, own in self._own_phases.items():
+            system.register(name, partial(OwnPhaseActor, chain, own), grace=self._grace)
 
     # ------------------------------------------------------------ one turn
 
@@ -209,7 +224,7 @@ class PostChain(Pattern):
         outside = await self._hand_over(thread_id, given, own_id)
         if found is not None:
             outside.setdefault("outside", {"before": own_id})
-        request = protocol.CreateThread(user_id=user_id, initial_input=given.text, **outside)
+        request = protocol.CreateThread(user_id=user_id, initial_input=given.text, **outside, **self._phases)
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
@@ -219,6 +234,12 @@ class PostChain(Pattern):
         message_id = await given.hand_over(self.system, thread_id, own_id)
         place = {"before": own_id}
         return {"outside": place if message_id is None else {**place, "request": message_id}}
+
+    @property
+    def _phases(self) -> dict[str, Any]:
+        """What a new thread records of its phases: nothing, if they are the six."""
+        order = self._chain.order
+        return {} if order == protocol.PHASES else {"phases": list(order)}
 
     @override
     async def run_inside(self, task: str, thread_id: str) -> ChainResult:
@@ -312,7 +333,7 @@ class PostChain(Pattern):
         check_about(user_id, metadata)
         message_id = id or current_port().new_id()
         thread_id = thread_id or thread_of_message(message_id)
-        request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
+        request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}), **self._phases)
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
 
@@ -382,11 +403,13 @@ class PostChain(Pattern):
 
     async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
         """Return why only another program can continue a thread; None: this one can."""
-        phase = life.current_phase
+        phase = cast("protocol.Phase | None", life.current_phase)
+        reason = self._chain.lacks_phase(life)
         agent = await prepared_agent(self.ledger, thread_id, phase)
-        if agent is None or phase is None:
+        if reason is None and (agent is None or phase is None):
             return None
-        reason = self._chain.cast.tools.lacks(agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
+        if reason is None and agent is not None and phase is not None:
+            reason = self._chain.cast.lacks(phase, agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
     async def _is_imported(self, thread_id: str) -> bool:

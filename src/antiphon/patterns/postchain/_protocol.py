@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, cast
 
-from antiphon.protocol import PHASES, Notice, Object, Phase, Reply, Request
+from antiphon.protocol import PHASES, Notice, Object, Phase, PhaseContext, PhaseOutput, Reply, Request
 from antiphon.runtime import system_thread
 
 
@@ -15,9 +16,10 @@ def agent_of(phase: str) -> str:
     return f"agent/{phase}"
 
 
-def phase_of_agent(agent_id: str) -> Phase | None:
-    """Return the phase whose agent has a name; None if none has."""
-    return next((phase for phase in PHASES if agent_id.partition(":")[0] == agent_of(phase)), None)
+def phase_of_agent(agent_id: str, own: Iterable[str] = ()) -> Phase | None:
+    """Return the phase whose agent has a name, one of the six or an `own` one; None if none has."""
+    named = (phase for phase in (*PHASES, *own) if agent_id.partition(":")[0] == agent_of(phase))
+    return cast("Phase | None", next(named, None))
 
 
 def config_thread(phase: str) -> str:
@@ -66,6 +68,27 @@ class AskChain(Request[ChainAnswered], frozen=True, type="ASK_CHAIN", family="th
 
     thread_id: str
     input: str
+
+
+class OwnPhaseProcessed(Reply, frozen=True, type="OWN_PHASE_PROCESSED"):
+    """A phase of the program is done."""
+
+    thread_id: str
+    phase: str
+    output: PhaseOutput
+    processing_time: float
+
+
+class ProcessOwnPhase(Request[OwnPhaseProcessed], frozen=True, type="PROCESS_OWN_PHASE", family="phase"):
+    """Run a phase of the program: PROCESS_PHASE, for phases that the protocol of Choir does not know.
+
+    The field is not `phase_type`, which has one of the six in every message.
+    """
+
+    thread_id: str
+    phase: str
+    input: str
+    context: PhaseContext | None = None
 
 
 class ThreadSubscribed(Reply, frozen=True, type="THREAD_SUBSCRIBED"):

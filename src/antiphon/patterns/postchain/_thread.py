@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
@@ -27,7 +27,15 @@ from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
 from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
-from antiphon.patterns.postchain._protocol import CLIENT, AskChain, ChainAnswered, RunThread, SubscribeThread, ThreadSubscribed
+from antiphon.patterns.postchain._protocol import (
+    CLIENT,
+    AskChain,
+    ChainAnswered,
+    ProcessOwnPhase,
+    RunThread,
+    SubscribeThread,
+    ThreadSubscribed,
+)
 from antiphon.runtime import Actor, Context, handles
 from antiphon.runtime.extending import STOPPED
 
@@ -90,9 +98,7 @@ class ThreadActor(Actor):
             await self._chain.gates.close(thread_id)
             life = await self._now(context)
             life.check(protocol.PauseThread.message_type, thread_id)
-            paused = protocol.ThreadPaused(
-                thread_id=thread_id, paused_at=current_port().now(), current_phase=life.current_phase or "yield"
-            )
+            paused = protocol.ThreadPaused(thread_id=thread_id, paused_at=current_port().now(), current_phase=life.known_phase)
             # A thread that something outside has stopped is paused for the protocol, and listed as what it is.
             waiting = await waiting_for(self._chain.ledger, thread_id)
             is_stopped = waiting is not None and waiting.stopped_by is not None
@@ -109,9 +115,7 @@ class ThreadActor(Actor):
         if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
-        resumed = protocol.ThreadResumed(
-            thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
-        )
+        resumed = protocol.ThreadResumed(thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.known_phase)
         context.mark(status="processing", pattern=PATTERN)
         await context.reply(resumed)
         self._is_told.set()
@@ -167,11 +171,11 @@ class ThreadActor(Actor):
         return protocol.ThreadStatus(
             thread_id=thread_id,
             status=life.status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (checked: it is not `none`)
-            current_phase=life.current_phase,
+            current_phase=life.known_phase if life.remaining else None,
             created_at=_time(life.created_at),
             updated_at=_time(life.updated_at),
-            phases_completed=life.completed,
-            phases_remaining=life.remaining,
+            phases_completed=tuple(phase for phase in protocol.PHASES if phase in life.completed),
+            phases_remaining=tuple(phase for phase in protocol.PHASES if phase in life.remaining),
             **more,
         )
 
@@ -205,13 +209,16 @@ class ThreadActor(Actor):
         life = life.with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
         if life.is_over:
             return
+        while self._chain.lacks_phase(life) is not None:  # only the program that has these phases can continue it
+            paused = protocol.PauseThread(thread_id=thread_id)
+            await context.ask(context.address, paused, within=UNHURRIED, key="pause")
+            await self._chain.gates.passed(thread_id)
         try:
             while (phase := life.current_phase) is not None:
                 await self._chain.gates.passed(thread_id)
                 self._chain.lives.forget(thread_id)
                 request = _request(life, phase, thread_id, self._chain.config)
-                processed = await context.ask(f"{phase}/1", request, within=UNHURRIED, key=phase)
-                life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
+                life = life.with_phase_done(phase, await _run_phase(phase, request, context))
         except WithdrawnError:
             return  # the thread is terminated
         except DeliveryError as exc:
@@ -311,19 +318,26 @@ class DelegateActor(Actor):
         return ChainAnswered(thread_id=thread_id, result=_completed(life, thread_id).to_data())
 
     async def _through_phases(self, input: str, thread_id: str, context: Context) -> ThreadLife:
-        life = ThreadLife(status="processing").with_turn(input)
+        order = self._chain.order
+        life = ThreadLife(status="processing", phases=None if order == protocol.PHASES else order).with_turn(input)
         while (phase := life.current_phase) is not None:
             asked = _request(life, phase, thread_id, self._chain.config)
-            processed = await context.ask(f"{phase}/1", asked, within=UNHURRIED, key=phase)
-            life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
+            life = life.with_phase_done(phase, await _run_phase(phase, asked, context))
         return life
+
+
+async def _run_phase(phase: str, request: protocol.ProcessPhase | ProcessOwnPhase, context: Context) -> dict[str, Any]:
+    """Have a phase run, and return its output as plain JSON."""
+    asked = cast("protocol.Request[protocol.PhaseProcessed]", request)  # the two replies differ in the names of phases only
+    processed = await context.ask(f"{phase}/1", asked, within=UNHURRIED, key=phase)
+    return processed.output.model_dump(mode="json", exclude_unset=True)
 
 
 _PASSED_ON: Final = ("response", "next_phase", "confidence", "by")
 """The fields of a phase's output that the next phase is given."""
 
 
-def _request(life: ThreadLife, phase: protocol.Phase, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase:
+def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase | ProcessOwnPhase:
     outputs = life.outputs or {}
     more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
     if life.done:
@@ -345,7 +359,10 @@ def _request(life: ThreadLife, phase: protocol.Phase, thread_id: str, config: Ch
     if life.outside is not None:
         more["outside"] = life.outside
     context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id, **more)
-    return protocol.ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
+    if phase not in protocol.PHASES:
+        return ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
+    known: Any = phase
+    return protocol.ProcessPhase(thread_id=thread_id, phase_type=known, input=life.input, context=context)
 
 
 def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ themselves. A piece that is not in the source any more fails here, so that the m
 """
 
 import inspect
-import sys
 import textwrap
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -15,9 +14,12 @@ from typing import Any
 import pytest
 from tests.patterns import test_phases as phases
 from tests.patterns.postchain import test_outputs as outputs
+from tests.patterns.postchain import test_own_agents as own_agents
+from tests.patterns.postchain import test_own_phases as own_phases
 
 from antiphon.patterns.cast import _cast
-from antiphon.patterns.postchain import _context, _outputs, _phase, _phases
+from antiphon.patterns.postchain import _agents, _context, _gateway, _lifecycle, _outputs, _phase, _phases
+from antiphon.patterns.postchain import _cast as _postchain_cast
 
 Killer = Callable[[], Coroutine[Any, Any, None] | None]
 
@@ -37,17 +39,23 @@ class Mutant:
     def function_in(self) -> Any:
         """Compile the function with the change."""
         found = inspect.getattr_static(self.owner, self.function)
-        source = textwrap.dedent(inspect.getsource(found.fget if isinstance(found, property) else found))
+        function = found.fget if isinstance(found, property) else found
+        source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.old) == 1, f"{self.name}: the source has {source.count(self.old)} times {self.old!r}"
-        module = sys.modules[self.owner.__module__] if inspect.isclass(self.owner) else self.owner
         made: dict[str, Any] = {}
-        # The annotations of the module are text: without this, compiling would look them up.
-        exec(f"from __future__ import annotations\n{source.replace(self.old, self.new)}", vars(module) | {}, made)
+        # The annotations of the source are text: without this, compiling would look them up.
+        changed = f"from __future__ import annotations\n{source.replace(self.old, self.new)}"
+        exec(changed, dict(function.__globals__), made)
         return made[self.function]
 
 
 def _going_on() -> Coroutine[Any, Any, None]:
     return outputs.test_the_confidence_of_the_agent_decides_whether_a_turn_goes_on(0.2, 2, "cycle 2 of 2 was the last")
+
+
+def _loose() -> Coroutine[Any, Any, None]:
+    given = {"synthesis": "loose", "used": ["1", "9"]}
+    return own_agents.test_any_output_type_will_do(own_agents.Loose, given, "loose", "agent")
 
 
 MUTANTS = (
@@ -244,6 +252,42 @@ MUTANTS = (
         (outputs.test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text,),
     ),
     Mutant(
+        "the agent of another program is replaced by ours",
+        _postchain_cast.ChainCast,
+        "lacks",
+        "if name is not None and",
+        "if False and",
+        (own_agents.test_only_a_program_with_the_agent_continues_its_phase,),
+    ),
+    Mutant(
+        "the output of an agent of the program is not checked",
+        _agents,
+        "recorded",
+        "output, request.problems = checked(form.model_validate(plain), request.sources)",
+        "output = form.model_validate(plain)",
+        (
+            lambda: own_agents.test_any_output_type_will_do(
+                own_agents.Loose, {"synthesis": "loose", "used": ["1", "9"]}, "loose", "agent"
+            ),
+        ),
+    ),
+    Mutant(
+        "a thread forgets the order of its phases",
+        _lifecycle.ThreadLife,
+        "order",
+        "return protocol.PHASES if self.phases is None else self.phases",
+        "return protocol.PHASES",
+        (lambda: own_phases.test_a_phase_of_the_program_takes_its_place(5, ["docs/tea.md"]),),
+    ),
+    Mutant(
+        "the protocol takes a chain with other phases",
+        _gateway.Gateway,
+        "_answered",
+        "if self._own_phases:",
+        "if False:",
+        (own_phases.test_the_protocol_refuses_such_a_chain,),
+    ),
+    Mutant(
         "a listener hears JSON",
         _cast.SpokenText,
         "_spoken",
@@ -264,6 +308,6 @@ async def test_a_test_notices_the_mutant(mutant: Mutant, monkeypatch: pytest.Mon
             running = killer()
             if running is not None:
                 await running
-        except AssertionError:
+        except (AssertionError, pytest.fail.Exception):
             return
     pytest.fail(f"no test notices it: {mutant.name}")

@@ -1,0 +1,76 @@
+"""Vectors: passages by meaning, with an embedder of Pydantic AI, in the ledger beside the index of terms.
+
+An embedder costs money or time, so each passage is embedded once, with its headings. Batches are stored one by one, so a crash
+loses one at most. Vectors of two embedders cannot be compared, so the model and the dimension are stored too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from antiphon.ledger import Ledger, Record, TermIndex, TermMatch, VectorSpace, VectorStore
+from antiphon.messages import JsonArray, PartsPayload, TextPart
+
+if TYPE_CHECKING:
+    from pydantic_ai import Embedder
+
+_BATCH: Final = 64
+"""Passages in one request to an embedder."""
+_LONGEST: Final = 8_000
+"""Characters of a text that are embedded: most models take as much."""
+
+
+def vector_store(ledger: Ledger) -> VectorStore:
+    """Return a ledger that keeps vectors.
+
+    Raises:
+        TypeError: it does not.
+    """
+    if not isinstance(ledger, VectorStore):
+        raise TypeError(f"{type(ledger).__name__} keeps no vectors; use a ledger of sqlite:/// or memory:")
+    return ledger
+
+
+class Vectors:
+    """The vectors of the passages of an index."""
+
+    def __init__(self, ledger: Ledger, index: TermIndex, embedder: Embedder) -> None:
+        self._store = vector_store(ledger)
+        self._index = index
+        self._embedder = embedder
+
+    async def nearest(self, query: str, *, source: str | None, limit: int) -> tuple[TermMatch, ...]:
+        """Return the passages whose vectors are nearest to that of a question, the nearest first.
+
+        Raises:
+            EmbeddingMismatchError: the stored vectors are of another embedder.
+        """
+        result = await self._embedder.embed_query(query[:_LONGEST])
+        vector = result.embeddings[0]
+        space = VectorSpace(f"{result.provider_name}:{result.model_name}", len(vector))
+        await self._embed_new(space)
+        return await self._store.find_vectors(self._index, space, vector, source=source, limit=limit)
+
+    async def embed_new(self) -> None:
+        """Embed the passages that have no vector yet."""
+        result = await self._embedder.embed_query("dimension")
+        await self._embed_new(VectorSpace(f"{result.provider_name}:{result.model_name}", len(result.embeddings[0])))
+
+    async def _embed_new(self, space: VectorSpace) -> None:
+        while records := await self._store.without_vectors(self._index, space, limit=_BATCH):
+            result = await self._embedder.embed_documents([_embedded(record) for record in records])
+            vectors: dict[str, Sequence[float]] = dict(
+                zip((record.hash for record in records), result.embeddings, strict=True)
+            )
+            await self._store.store_vectors(self._index, space, vectors)
+
+
+def _embedded(record: Record) -> str:
+    """Return what is embedded of a passage: its headings and its text."""
+    message = record.message
+    payload = message.payload
+    parts = payload.parts if isinstance(payload, PartsPayload) else ()
+    heading = message.metadata.get("knowledge", {}).get("heading")
+    above = [str(each) for each in heading] if isinstance(heading, JsonArray) else []
+    return "\n".join((*above, *(part.text for part in parts if isinstance(part, TextPart))))[:_LONGEST]
