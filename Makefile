@@ -23,7 +23,7 @@ help: ## list the commands
 
 run: $(READY) ## set up and do the main job, offline
 	@mkdir -p .cache
-	@$(BIN)/antiphon run "When is an effect parked for a person?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
+	@$(BIN)/antiphon run "What happens to a message that fails its actor three times?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
 # Twice as many workers as cores: many tests wait for other processes and for leases.
 WORKERS := $(shell expr 2 \* `nproc 2>/dev/null || echo 2`)

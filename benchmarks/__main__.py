@@ -8,25 +8,45 @@ from importlib import import_module
 from benchmarks._harness import Outcome, keep_freed_memory, run
 from benchmarks._report import machine, render, summary, versions, write_json
 
-BENCHMARKS = ("agents", "codec", "convert", "hosts", "imports", "ledger", "postchain", "providers", "runtime", "telemetry")
+BENCHMARKS = (
+    "agents",
+    "codec",
+    "convert",
+    "hosts",
+    "imports",
+    "ledger",
+    "postchain",
+    "providers",
+    "retrieval",
+    "runtime",
+    "telemetry",
+)
 """Modules here, imported when asked for: some peers take seconds."""
+REPORTS = {"answers": "benchmarks.answers.asking"}
+"""Benchmarks that measure no ratios: their modules print what they have found."""
 
 
 def main(asked: list[str]) -> int:
-    unknown = [each for each in asked if each.partition(":")[0] not in BENCHMARKS]
+    unknown = [each for each in asked if each.partition(":")[0] not in (*BENCHMARKS, *REPORTS)]
     if unknown:
-        print(
-            f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}; codec:load is the tables with load in the name"
-        )
+        there = ", ".join((*BENCHMARKS, *REPORTS))
+        print(f"no benchmark {unknown[0]!r}; there are: {there}; codec:load is the tables with load in the name")
         return 2
     keep_freed_memory()
     print(*machine(), *versions(), sep="\n")
-    outcomes = [outcome for each in asked or BENCHMARKS for outcome in _run_one(*each.partition(":")[::2])]
-    print(summary(outcomes) if outcomes else "no table has that in its name")
-    return 0 if outcomes and all(outcome.is_steady for outcome in outcomes) else 1
+    chosen = [each.partition(":")[::2] for each in asked or (*BENCHMARKS, *REPORTS)]
+    outcomes = [outcome for name, part in chosen if name in BENCHMARKS for outcome in _run_one(name, part)]
+    if any(name in BENCHMARKS for name, _ in chosen):
+        print(summary(outcomes) if outcomes else "no table has that in its name")
+    for name, part in chosen:
+        if name in REPORTS:
+            import_module(REPORTS[name]).report(part)
+    is_well = bool(outcomes) or all(name in REPORTS for name, _ in chosen)
+    return 0 if is_well and all(outcome.is_steady for outcome in outcomes) else 1
 
 
 def _run_one(name: str, part: str) -> list[Outcome]:
+    """Run the tables of a benchmark."""
     outcomes: list[Outcome] = []
     for table in import_module(f"benchmarks.{name}").tables(part):
         outcomes.append(run(table))

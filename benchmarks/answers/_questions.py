@@ -31,7 +31,7 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune`: settings are chosen by it. `check`: it is only looked at."""
+    """`tune` or `check`: two halves. The scoring was fitted with both in view."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""
@@ -50,8 +50,11 @@ def read_questions(path: Path = HERE / "questions.toml") -> tuple[Question, ...]
 
 
 def read_documents() -> dict[str, str]:
-    """Return the documents by name: the pages of this project's documentation, and three of their own."""
-    pages = {f"docs/{path.name}": path for path in sorted((PROJECT / "docs").glob("*.md"))}
+    """Return the documents by name: the pages of this project's documentation, and three others.
+
+    The page about this benchmark is left out: it has questions in it.
+    """
+    pages = {f"docs/{path.name}": path for path in sorted((PROJECT / "docs").glob("*.md")) if path.stem != HERE.name}
     others = {path.name: path for path in sorted((HERE / "documents").glob("*.md"))}
     return {name: path.read_text(encoding="utf-8") for name, path in {**pages, **others}.items()}
 

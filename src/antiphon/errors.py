@@ -21,6 +21,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── UnknownThreadError        the ledger has no such thread; check the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another one
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
+│   │   └── LedgerFullError       there is no space left on its disk; make some, then try again
 │   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
 ├── SetupError                    invalid configuration; the text says what to change
@@ -117,6 +118,7 @@ __all__ = [
     "LedgerCorruptError",
     "LedgerError",
     "LedgerFormatError",
+    "LedgerFullError",
     "LedgerUnavailableError",
     "LocalServerError",
     "MailboxFullError",
@@ -384,6 +386,10 @@ class LedgerUnavailableError(LedgerError):
     """
 
     retryable = True
+
+
+class LedgerFullError(LedgerUnavailableError):
+    """There is no space left on the disk of the store."""
 
 
 class LedgerCorruptError(LedgerError):

@@ -15,6 +15,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 ANSWER = "Green tea is steeped at 80 degrees."
+WRONG = {
+    "wrong": (b"<html>hello</html>", "text/html"),
+    "ollama": (b'{"model": "m", "message": {"role": "assistant", "content": "Hi"}, "done": true}\n', "application/x-ndjson"),
+    "claude": (
+        b'event: content_block_delta\ndata: {"type": "content_block_delta", "delta": {"text": "Hi"}}\n\n',
+        "text/event-stream",
+    ),
+}
+"""Answers in another protocol, by name."""
 
 
 @dataclass
@@ -33,7 +42,7 @@ class FakeOpenAI:
 
     asked: list[Asked] = field(default_factory=list)
     failure: str | None = None
-    """A status code; `cut`: the stream ends in the middle; `wrong`: it is not JSON. None: it answers."""
+    """A status code; `cut`: the stream ends in the middle; one of `WRONG`: another protocol. None: it answers."""
     fails_after: int = 0
     """How many requests are answered before it fails."""
     pause: float = 0.0
@@ -64,8 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if fails is not None and fails.isdigit():
                 self._send(int(fails), b'{"error": {"message": "the provider is down"}}')
-            elif fails == "wrong":
-                self._send(200, b"<html>hello</html>", "text/html")
+            elif fails in WRONG:
+                self._send(200, *WRONG[fails])
             elif body.get("stream"):
                 self._stream(_message(body), fake.pause, is_cut=fails == "cut")
                 asked.is_answered = fails is None

@@ -132,6 +132,19 @@ def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
     assert ended.value.code == 130
 
 
+def test_ctrl_c_while_commands_are_made_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.__main__ import main
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main, "get_command", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 130
+
+
 # ---------------------------------------------------------------- antiphon dialects
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,21 @@ def test_a_line_is_edited_and_asked_and_ctrl_d_ends_the_chat(tmp_path: Path) -> 
     assert "try next:" in text
     assert "Traceback" not in text
     assert asked(tmp_path) == ["What is 17 * 32?"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_prompt_ends_the_chat_without_a_traceback(tmp_path: Path) -> None:
+    """Again and again, from the first moment on: while modules are imported, commands are made, and the ledger is opened."""
+    with Terminal("chat", "--model", "scripted", folder=tmp_path) as terminal:
+        while terminal.process.poll() is None:
+            terminal.type(CTRL_C)
+            terminal.until_seen(lambda _: True, "anything")
+            time.sleep(0.02)
+        code, text = terminal.ended()
+
+    assert code in (0, 130)
+    assert "Traceback" not in text
+    assert "KeyboardInterrupt" not in text
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tests.cli.running import CHAT, COMMAND, PLAIN, in_terminal, run, save
 from tests.forked import Forked
 
 from antiphon import TextPart
+from antiphon.cli._live import program_name
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07 a\u202eb \u200b[red]c[/red] :smile:"
@@ -388,7 +389,7 @@ def test_a_fork_prints_only_its_id(url: str) -> None:
     assert result.stdout == f"{name}\n"
     assert result.stderr == (
         "a branch of chat after message 3; calls that were open there, and are closed in the branch: 1\n"
-        f'`antiphon run --thread {name} "..."` goes on there\n'
+        f'go on there with: {program_name()} run --thread {name} "..." --ledger {url}\n'
     )
     assert "fails (said by runtime): forked:" in run("show", name, "--ledger", url).stdout
 

@@ -1,15 +1,19 @@
 """Commands as a person types them, in a real terminal of 80 columns: what is seen, and the exit code."""
 
+import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cli.fake_openai import WRONG, fake_openai
 from tests.cli.ledgers import append, text, with_chat
-from tests.cli.running import COMMAND, PLAIN, type_command
+from tests.cli.running import COMMAND, PLAIN, start, type_command
 
 pytest.importorskip("apsw")
+pytest.importorskip("openai")
 
 TEAM = """
 pattern = "peers"
@@ -43,6 +47,55 @@ def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
         "team.toml: an approval rule names tool 'calcualtor', and toolkit 'toolkit' has none of that name; is it 'calculator'?"
     )
     assert seen.code == 2
+
+
+# ---------------------------------------------------------------- providers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", WRONG)
+@pytest.mark.parametrize("more", [(), ("--team", "team.toml")], ids=["six phases", "team"])
+def test_a_server_of_another_protocol_is_asked_three_times_and_then_it_is_said(protocol: str, more: tuple[str, ...]) -> None:
+    """The thread is stopped, not failed: it goes on when the address is right."""
+    with fake_openai() as fake:
+        fake.failure = protocol
+        seen = type_command("run", "Hello?", "--model", "openai-chat:fake", *more, **fake.environment())
+
+    assert (seen.code, len(fake.asked)) == (4, 3)
+    assert "does its server speak the protocol of this model?" in seen.said
+    assert "nothing is lost; when that is put right, go on with: " in seen.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--team", "team.toml")], ids=["six phases", "team"])
+def test_events_are_lines_of_json_when_a_thread_runs_and_when_it_is_resumed(folder: Path, more: tuple[str, ...]) -> None:
+    """Nothing else is on stdout; the last line is the report. What was done before the stop is no event of the resume."""
+    (folder / "team.toml").write_text(TEAM.replace('approvals = ["calculator"]', ""))
+
+    def events(*command: str, **environment: str) -> tuple[list[dict[str, Any]], int]:
+        done = start(*command, "--json-events", **environment)
+        assert done.stderr == b""
+        return [json.loads(line) for line in done.stdout.splitlines()], done.returncode
+
+    with fake_openai() as fake:
+        fake.failure, fake.fails_after = "500", 0 if more else 2
+        first, stopped = events("run", "Hello?", "--model", "openai-chat:fake", "--name", "t1", *more, **fake.environment())
+        fake.failure = None
+        second, completed = events("resume", "t1", **fake.environment())
+
+    assert (stopped, completed) == (4, 0)
+    for lines, status in ((first, "stopped"), (second, "completed")):
+        *told, report = lines
+        assert (report["kind"], report["status"], report["thread_id"]) == ("report", status, "t1")
+        assert told
+        assert all(each.keys() == {"kind", "thread_id", "agent", "text", "data", "seq"} for each in told)
+        assert {each["thread_id"] for each in told} == {"t1"}
+        places = [each["seq"] for each in told if each["seq"] is not None]
+        assert places == sorted(places)
+    assert max(each["seq"] or 0 for each in first[:-1]) < max(each["seq"] or 0 for each in second[:-1])
+    if not more:
+        ended = [[each["agent"] for each in lines if each["kind"] == "phase_ended"] for lines in (first, second)]
+        assert [*ended[0], *ended[1]] == ["action", "experience", "intention", "observation", "understanding", "yield"]
 
 
 # ---------------------------------------------------------------- files

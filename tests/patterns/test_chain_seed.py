@@ -132,8 +132,9 @@ async def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_t
     outputs = [each["output"] for each in answers]
     assert [each["response"].partition("\n")[0] for each in outputs] == [f"the {phase} phase says so" for phase in PHASES]
     assert [each["next_phase"] for each in outputs] == [*PHASES[1:], None]
-    # A tool stands behind the first answer; the passage that was found has three of the four words of the question.
-    assert [each["confidence"] for each in outputs] == [0.75] * 6
+    # A tool stands behind the first answer, by three of the four words of the question; the passage that was found has a
+    # temperature, which the fourth word asks for.
+    assert [each["confidence"] for each in outputs] == [0.75, *[1.0] * 5]
 
 
 # Mutant: PhaseActor.output or YieldPhaseActor.conclude gives a fixed `confidence`, or the yield phase no `next_phase` when a

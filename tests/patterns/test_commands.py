@@ -62,6 +62,13 @@ def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     assert "(kb-" in sources
     assert "Green tea is steeped at 80 degrees for two minutes." in sources
     thread_id = done.stderr.split("thread ")[1].split(";")[0]
+    assert f"thread {thread_id}: completed; " in done.stderr
+    assert "; kept in sqlite:///antiphon.db\n" in done.stderr
+    contributed = [
+        line.split(maxsplit=1) for line in done.stderr.splitlines() if line.split(" ")[2:3] in ([p] for p in PHASES)
+    ]
+    assert [phase for phase, _ in contributed] == list(PHASES)
+    assert contributed[1][1].startswith("1 passage found; the best is tea.md > Tea, line ")
     hints = [shlex.split(line)[-2:] for line in done.stderr.partition("try next:\n")[2].splitlines()]
     assert [hint[0] for hint in hints[:3]] == ["show", "replay", "fork"]
     assert {hint[1] for hint in hints[:3]} == {thread_id}
@@ -160,9 +167,11 @@ def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Pa
     for move in moves:
         other = command(*move, "knowledge")
         assert other.exit_code == 2
-        assert other.stderr.startswith("thread 'knowledge' does not go through six phases; ")
+        assert other.stderr.startswith("thread 'knowledge/kb-")
+        assert "' does not go through six phases; " in other.stderr
     status = [line.split(maxsplit=1) for line in command("status", "knowledge").stdout.splitlines()]
-    assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
+    assert status[0][1].startswith("id   knowledge/kb-")
+    assert status[1:3] == [["pattern", "knowledge"], ["messages", "2"]]
 
 
 @pytest.mark.slow

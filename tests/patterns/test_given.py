@@ -129,20 +129,17 @@ def test_a_tool_of_a_later_phase_reaches_the_answer_too() -> None:
 
 
 def test_a_small_model_is_offered_only_what_stands_in_the_question() -> None:
-    """It copies badly: so it can call the calculator with what is there, or look the question up, and nothing else."""
+    """It copies badly: so it can call the calculator with what is there, and nothing else. Documents are searched by code."""
     offered: list[dict[str, Any]] = []
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         offered.extend({tool.name: tool.parameters_json_schema["properties"]} for tool in info.function_tools)
-        return ModelResponse([TextPart("so be it")])
+        return ModelResponse([ToolCallPart(info.output_tools[0].name, {"source": "none"})])
 
     for question in (ARITHMETIC, QUESTION):
-        _ask(question, model=FunctionModel(answer), **for_small_model(asyncio.run(known(MemoryLedger()))))
+        _ask(question, model=FunctionModel(answer), **for_small_model())
 
-    assert offered == [
-        {"calculator": {"expression": {"type": "string", "enum": ["17 * 23"]}}},
-        {"knowledge_base": {"query": {"type": "string", "enum": [QUESTION]}}},
-    ]
+    assert offered == [{"calculator": {"expression": {"type": "string", "enum": ["17 * 23"]}}}]
     assert expressions_in("From 2024-01-02 (or 3/4) to 4+4, 10 - 3, and (2 + 3) * 4 / 0.") == ["4+4", "10 - 3"]
 
 

@@ -55,6 +55,8 @@ def _answers(rows: list[Message], option: str) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- CH-124: what each phase does
 
 BOTH = f"{QUESTION} For how many minutes?"
+MORE = "How hot is green tea steeped in winter?"
+"""What the sources answer three quarters of."""
 SOUP = "Soup is served hot."
 PASSAGE = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes."
 """What the knowledge base has about green tea, as `known` put it there."""
@@ -102,11 +104,11 @@ async def _turn(question: str = BOTH, more: Mapping[str, str] | None = None, **s
 @pytest.mark.slow
 async def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user() -> None:
     """CH-124: at once: also in a second cycle, when sources are known, its model is asked the question and nothing else."""
-    async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
-        assert turn.told["action"] == [QUESTION, QUESTION]
+    async with _turn(MORE, max_cycles=2, least_change=0.0) as turn:
+        assert turn.told["action"] == [MORE, MORE]
         assert turn.result.outputs["action"]["response"] == "the action phase says so"
         words, answer = [each.item for each in turn.operations("action")]
-        assert (words.source, words.text) == ("user", QUESTION)
+        assert (words.source, words.text) == ("user", MORE)
         assert (answer.source, answer.text) == ("agent", "the action phase says so")
 
 
@@ -116,8 +118,8 @@ async def test_experience_finds_what_is_known_before_its_model_is_asked_and_cite
     """CH-124: by the ids that the knowledge base has, the best first; the model is told the best ones word for word."""
     async with _turn() as turn:
         assert turn.result.outputs["experience"]["citations"] == [
-            {"id": turn.tea, "source": "docs/tea.md", "relevance": 0.8},
-            {"id": turn.soup, "source": "docs/soup.md", "relevance": 0.2},
+            {"id": turn.tea, "source": "docs/tea.md", "heading": ["Tea"], "lines": [3, 3], "relevance": 1.0},
+            {"id": turn.soup, "source": "docs/soup.md", "lines": [1, 1], "relevance": 0.0},
         ]
         (told,) = turn.told["experience"]
         assert told.startswith(f"{BOTH}\n\nSources:\n[1] docs/tea.md: {PASSAGE}")
@@ -132,13 +134,13 @@ async def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_
     async with _turn() as turn:
         output = turn.result.outputs["intention"]
         assert output["goals"] == [QUESTION, "For how many minutes?"]
-        assert output["scores"] == {turn.tea: 1.0, turn.soup: 0.25}
+        assert output["scores"] == {turn.tea: 1.0, turn.soup: 0.0}
         assert [each for each in turn.operations("intention") if isinstance(each, Tag)] == [
             Tag(target=turn.tea, tags=("aligned",)),
             Tag(target=turn.soup, tags=("low_relevance",)),
         ]
         ranked = [each for each in turn.operations("intention") if isinstance(each, Prioritize)]
-        assert [(each.target, each.priority) for each in ranked] == [(turn.tea, 1.0), (turn.soup, 0.25)]
+        assert [(each.target, each.priority) for each in ranked] == [(turn.tea, 1.0), (turn.soup, 0.0)]
 
 
 # Mutant: ObservationPhaseActor.conclude (_observation.py) does not write its message down, or links nothing, or links what is
@@ -161,7 +163,7 @@ async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_r
     async with _turn() as turn:
         output = turn.result.outputs["understanding"]
         assert (output["retained"], output["released"]) == (["user-1", "action", turn.tea], [turn.soup])
-        assert turn.operations("understanding") == [Prune(target=turn.soup, reason="relevance 0.25 is below 0.3")]
+        assert turn.operations("understanding") == [Prune(target=turn.soup, reason="relevance 0 is below 0.3")]
         assert list(turn.given_to("understanding")) == ["user-1", "action", turn.tea, turn.soup]
         assert list(turn.given_to("yield")) == ["user-1", "action", turn.tea]
 
@@ -188,9 +190,10 @@ async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_wha
     """CH-124: the answer of the turn is its own, each source by number, name, id and a sentence that is in the ledger."""
     async with _turn() as turn:
         quote = "Green tea is steeped at 80 degrees for two minutes."
-        assert turn.result.response == (f"the yield phase says so\n\nSources:\n[1] docs/tea.md ({turn.tea}): {quote}")
+        place = f"docs/tea.md > Tea, line 3 ({turn.tea})"
+        assert turn.result.response == f"the yield phase says so\n\nSources:\n[1] {place}: {quote}"
         cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
-        assert turn.result.citations == (cited,)
+        assert turn.result.citations == ({**cited, "heading": ["Tea"], "lines": [3, 3]},)
         assert turn.result.outputs["yield"]["next_phase"] is None
         thread = f"knowledge/{turn.tea.rsplit('-', 2)[0]}"
         (passage,) = [row for row in await said_in(turn.chain.ledger, thread) if row.id == turn.tea]
@@ -200,7 +203,7 @@ async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_wha
 # Mutant: next_phase (_recursion.py) always answers -> this test is red.
 async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_may_help() -> None:
     """CH-124, CH-125: a source that says three quarters of it is not enough; the answer is that of the last cycle."""
-    async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
+    async with _turn(MORE, max_cycles=2, least_change=0.0) as turn:
         first, second = [each["output"] for each in _answers(turn.rows, "PROCESS_PHASE") if each["phase_type"] == "yield"]
         assert (first["next_phase"], first["rationale"]) == ("action", "a confidence of 0.75 is not enough")
         assert (second["next_phase"], second["rationale"]) == (None, "cycle 2 of 2 was the last")

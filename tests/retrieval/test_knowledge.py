@@ -49,6 +49,21 @@ async def test_a_heading_counts_for_the_passage_below_it_and_is_told_with_its_li
     assert (named.id, found.source, found.version, len(found.digest)) == (found.id, "protocol.md", 1, 64)
 
 
+async def test_a_heading_counts_for_passages_that_do_not_begin_with_it(opened: Opened) -> None:
+    """Two sections say the same at their end; only the headings, far above, tell which one is meant."""
+    filler = "\n\n".join("Nothing of interest is said in this long paragraph, and it goes on. " * 8 for _ in range(3))
+    text = "\n\n".join(f"# {name}\n\n{filler}\n\nThe limit is {value}." for name, value in (("Uploads", 5), ("Downloads", 9)))
+    async with opened() as ledger:
+        base = KnowledgeBase(ledger)
+        await base.add("limits.md", text)
+        found = [(await base.search(f"What is the limit of {name}?"))[0] for name in ("an upload", "a download")]
+
+    assert [(each.heading, each.text.startswith("#"), each.text[-2:]) for each in found] == [
+        (("Uploads",), False, "5."),
+        (("Downloads",), False, "9."),
+    ]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_another_form_of_a_word_finds_the_passage_in_each_language(opened: Opened, language: str) -> None:
     """Beside the same question's words in other languages, and in the plural, the past or another gender."""
@@ -133,6 +148,7 @@ async def test_a_removed_document_is_not_found_and_its_bytes_go_when_it_is_erase
         thread = f"knowledge/{(await base.search('soup'))[0].id.rsplit('-', 2)[0]}"
         assert not await base.remove("tea.md")
         assert not await base.remove("other.md")
+        assert await base.rebuild() == 1  # the message that says so is no passage
         again = await base.add("tea.md", "Oolong is steeped at 90 degrees.")
         back = await base.search("Oolong")
         assert await base.remove("tea.md", erase=True)

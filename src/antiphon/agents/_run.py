@@ -415,6 +415,14 @@ class LedgerRun:
         """
         return await self._append(message, key, "talk")
 
+    async def say_soon(self, message: Message, *, key: str) -> None:
+        """Do as `say`, but write it with the next rows, as `note_soon` does.
+
+        Raises:
+            LedgerError: it could not be stored.
+        """
+        await self.journal.write_soon(self.thread_id, [self._row(message, key, "talk")])
+
     async def _append(self, message: Message, key: str, lane: Lane) -> Record:
         row = self._row(message, key, lane)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -29,6 +30,7 @@ from antiphon.cli._live import (
     QuietOption,
     check_model,
     interruptible,
+    program_name,
     run_chain,
     show_report,
 )
@@ -82,7 +84,7 @@ def fork(
         print_json(service.thread_json(branch))
         return
     if not is_quiet:
-        _tell(branch)
+        _tell(branch, ledger)
     deliver(f"{branch.thread_id}\n".encode(), None)
 
 
@@ -105,7 +107,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     is_shown = not (is_quiet or for_programs)
 
     async def work(runner: ChainRunner) -> RunReport:
-        tell, view = _tell if is_shown else None, open_view(is_quiet=not is_shown)
+        tell, view = partial(_tell, ledger=ledger) if is_shown else None, open_view(is_quiet=not is_shown)
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
@@ -120,14 +122,15 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
 
 
-def _tell(branch: ThreadSummary) -> None:
+def _tell(branch: ThreadSummary, ledger: str | None) -> None:
+    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
     closed = branch.messages - (branch.forked_at or 0)
     also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
     if branch.pattern == "postchain":
-        note(f"`antiphon resume {branch.thread_id}` goes on there")
+        note("go on there with:", command=f"{program_name()} resume {branch.thread_id}{place}")
     elif branch.pattern is None:
-        note(f'`antiphon run --thread {branch.thread_id} "..."` goes on there')
+        note("go on there with:", command=f'{program_name()} run --thread {branch.thread_id} "..."{place}')
 
 
 # ---------------------------------------------------------------- diff

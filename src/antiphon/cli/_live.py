@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import shlex
 import shutil
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import VARIABLE, complaints, with_ledger
+from antiphon.cli._ledger import VARIABLE, complaints, ledger_in_use, with_ledger
 from antiphon.cli._output import (
     COMPLETED,
     FAILED,
@@ -30,7 +31,7 @@ from antiphon.cli._output import (
     print_json_line,
 )
 from antiphon.cli._screen import fail, note, open_console, print_markdown, print_numbered
-from antiphon.errors import ConfigError, ModelError
+from antiphon.errors import ConfigError, LedgerFullError, ModelError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -138,6 +139,8 @@ def run_chain(
 @contextmanager
 def interruptible() -> Generator[asyncio.Event]:
     """Have Ctrl-C set an event, once; the second Ctrl-C interrupts as usual."""
+    # The report says it once, at the end. In the log, each actor that waits for space would say it again and again.
+    logging.getLogger("antiphon.runtime").addFilter(_is_not_about_space)
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def interrupt() -> None:
@@ -153,6 +156,10 @@ def interruptible() -> Generator[asyncio.Event]:
         yield event
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+def _is_not_about_space(record: logging.LogRecord) -> bool:
+    return getattr(record, "error.type", None) != LedgerFullError.__qualname__
 
 
 # ---------------------------------------------------------------- at the end
@@ -230,18 +237,14 @@ def print_answer(report: RunReport) -> None:
 
 
 def _source(citation: Mapping[str, Any]) -> str:
-    name, own = str(citation.get("source") or ""), str(citation.get("id") or "")
+    name, own = service.place_of(citation) if citation.get("source") else "", str(citation.get("id") or "")
     return f"{name} ({own})" if name and own and len(own) <= _LONG_ID else name or own
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:
     """Print the thread, what it took, how far its words can be trusted, and the commands to continue with."""
     place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
-    used = f"{report.input_tokens + report.output_tokens} tokens, {report.cost} US dollars"
-    note("")
-    note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s, {used}")
-    if warning := _warning(report.models[-1:]):
-        note(warning, style="aside")
+    _say_kept(report, ledger)
     if report.error_code == "PARKED":
         note(f"it waits for a person: {report.error_message}", style="warning")
         with_ledger(ledger, partial(say_parked, thread_id=report.thread_id, place=place))
@@ -265,6 +268,17 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     note("", command=f"  {program_name()} threads{place}")
     if ledger is not None:
         note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
+
+
+def _say_kept(report: RunReport, ledger: str | None) -> None:
+    """Print where a thread is kept, what it took, what each phase has contributed, and how far its words can be trusted."""
+    used = f"{report.input_tokens + report.output_tokens} tokens, {report.cost} US dollars"
+    note("")
+    note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s, {used}; kept in {ledger_in_use(ledger)}")
+    for phase, said in report.contributions:
+        note(f"  {phase:<14} {said}", style="aside")
+    if warning := _warning(report):
+        note(warning, style="aside")
 
 
 def _say_stopped(report: RunReport, place: str) -> None:
@@ -305,14 +319,15 @@ def program_name() -> str:
     return os.path.relpath(own) if own.name == "antiphon" else "python -m antiphon"
 
 
-def _warning(models: tuple[str, ...]) -> str | None:
-    """Return a warning, if no language model or a very small one wrote the answer."""
-    better = "for better prose: --model PROVIDER:MODEL, such as openai:gpt-4o, with its key in the environment"
+def _warning(report: RunReport) -> str | None:
+    """Return a warning, if no language model wrote the answer, or a very small one has chosen its quotes."""
+    better = "for prose: --model PROVIDER:MODEL, such as openai:gpt-4o with its key in the environment, or ollama:NAME"
+    models = report.models[-1:]
     if any(model.startswith("scripted") for model in models):
         return f"sources and tool results are exact; the words are a script's, no language model was asked; {better}"
     if any("smollm" in model.casefold() or model == "local" for model in models):
-        small = "the prose is by a model with 135 million parameters, and often wrong"
-        return f"sources and tool results are exact; {small}; {better}"
+        chosen = "a model with 135 million parameters chose between equals" if report.input_tokens else "no model was needed"
+        return f"quotes and tool results are exact; quotes are found by their words, {chosen}; {better}"
     return None
 
 

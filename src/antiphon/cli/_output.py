@@ -34,7 +34,7 @@ EXIT_CODES: Final = {
     "or written or has an error in it, an unusable ledger, a package that is not installed",
     WAITING: "the thread waits for a person: to approve, deny or settle a call; the output says how",
     STOPPED: "the thread stopped before its end, and antiphon resume continues it: it was paused by another process, or needs "
-    "something from outside, such as a provider, a key, a budget or its own program",
+    "something from outside, such as a provider, a key, a budget, space on the disk or its own program",
     INTERRUPTED: "interrupted by Ctrl-C; antiphon resume continues the thread",
 }
 """The exit codes of all commands."""

@@ -1,3 +1,7 @@
+from antiphon.retrieval._answers import LIKELY as LIKELY
+from antiphon.retrieval._answers import FoundAnswer as FoundAnswer
+from antiphon.retrieval._answers import find_answers as find_answers
+from antiphon.retrieval._answers import rate_answers as rate_answers
 from antiphon.retrieval._documents import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval._documents import Document as Document
 from antiphon.retrieval._documents import files_in as files_in

@@ -36,7 +36,7 @@ _SHORT_FORM: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class QuoteUnit:
     """A sentence, a row or a line of code; `first` and `last` are its lines in the passage, from 0."""
 
     text: str
@@ -85,7 +85,7 @@ def quote(
     covered = [known[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
     share = sum(covered) / len(concepts) if concepts else 0.0
     lines = (first_line + units[start].first, first_line + units[end].last)
-    return Quote(_shown(units[start : end + 1]), lines, round(share, 3))
+    return Quote(shown(units[start : end + 1]), lines, round(share, 3))
 
 
 def relevance(question: str, text: str, *, heading: Sequence[str] = (), language: str | None = None) -> float:
@@ -103,7 +103,7 @@ def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float
     return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
 
 
-def _best(units: Sequence[_Unit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
+def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
     """Return the first and the last unit of the quote."""
     total = sum(weights) or 1.0
     best, best_worth = (0, 0), float("-inf")
@@ -119,7 +119,8 @@ def _best(units: Sequence[_Unit], has: Sequence[Sequence[bool]], weights: Sequen
     return best
 
 
-def _shown(units: Sequence[_Unit]) -> str:
+def shown(units: Sequence[QuoteUnit]) -> str:
+    """Return units as they are shown: sentences on one line, rows and lines of code as they are; cut, if they are long."""
     separator = " " if units[0].kind == "sentence" else "\n"
     text = separator.join(each.text for each in units)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
@@ -128,16 +129,16 @@ def _shown(units: Sequence[_Unit]) -> str:
 # ---------------------------------------------------------------- units
 
 
-def units_of(text: str, kind: Kind = "markdown") -> list[_Unit]:
+def units_of(text: str, kind: Kind = "markdown") -> list[QuoteUnit]:
     """Return the sentences, rows and code lines of a text, in order."""
     lines = text.split("\n")
     if kind in ("markdown", "pages"):
         return list(_units(lines))
     of_line: Literal["row", "code"] = "row" if kind == "table" else "code"
-    return [_Unit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
+    return [QuoteUnit(line.rstrip(), number, number, of_line) for number, line in enumerate(lines) if line.strip()]
 
 
-def _units(lines: Sequence[str]) -> Iterator[_Unit]:
+def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
     paragraph: list[tuple[int, str]] = []
     fence = ""
     for number, line in enumerate(lines):
@@ -151,13 +152,13 @@ def _units(lines: Sequence[str]) -> Iterator[_Unit]:
         elif opening:
             fence = "" if fence and line.strip().startswith(fence) else fence or opening[1]
         elif fence and line.strip():
-            yield _Unit(line.rstrip(), number, number, "code")
+            yield QuoteUnit(line.rstrip(), number, number, "code")
         elif _HEADING.match(line):
-            yield _Unit(line.strip().strip("#").strip(), number, number, "heading")
+            yield QuoteUnit(line.strip().strip("#").strip(), number, number, "heading")
         elif _is_row(line) and not _RULE.fullmatch(line):
             # The names of the columns hold for every row, as a heading does.
             is_head = number + 1 < len(lines) and _is_row(lines[number + 1]) and bool(_RULE.fullmatch(lines[number + 1]))
-            yield _Unit(line.strip(), number, number, "heading" if is_head else "row")
+            yield QuoteUnit(line.strip(), number, number, "heading" if is_head else "row")
     yield from _sentences(paragraph)
 
 
@@ -166,13 +167,13 @@ def _is_row(line: str) -> bool:
     return plain.startswith("|") and plain.count("|") > 1
 
 
-def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[_Unit]:
+def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[QuoteUnit]:
     """Yield the sentences of some lines; a list item without its mark."""
     rows = list(paragraph)
     if not rows or all(_RULE.fullmatch(line) for _, line in rows):
         return
     if len(rows) > 1 and _RULE.fullmatch(rows[-1][1]):  # a heading and the line below it
-        yield _Unit(" ".join(line.strip() for _, line in rows[:-1]), rows[0][0], rows[-1][0], "heading")
+        yield QuoteUnit(" ".join(line.strip() for _, line in rows[:-1]), rows[0][0], rows[-1][0], "heading")
         return
     starts: list[tuple[int, int]] = []
     text = ""
@@ -186,7 +187,7 @@ def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[_Unit]:
     for end in [*_ends(text), len(text)]:
         sentence = text[begin:end].strip()
         if sentence:
-            yield _Unit(
+            yield QuoteUnit(
                 sentence, _line_at(starts, begin), _line_at(starts, begin + len(text[begin:end].rstrip()) - 1), "sentence"
             )
         begin = end

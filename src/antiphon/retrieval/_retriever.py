@@ -268,8 +268,8 @@ class KnowledgeBase:
             near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=wanted.source, limit=_CANDIDATES)
             best = fused(ranked(concepts, matches), ranked(concepts, replace(matches, found=near), is_sorted=True))
         found = (_passage(match.record, score) for match, score in best)
-        fitting = [each for each in found if each is not None and wanted.language in (None, each.language)]
-        passages = Passages(fitting[:limit])
+        fitting = (each for each in found if each is not None and wanted.language in (None, each.language))
+        passages = Passages(itertools.islice(fitting, limit))  # a message is decoded only if it is returned
         passages.is_cut = len(query) > _LONGEST_QUESTION or len(every) > _MOST_CONCEPTS
         return passages
 

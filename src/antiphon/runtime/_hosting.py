@@ -407,6 +407,7 @@ class Hosting:
         """Work as long as there is anything to do. A host without threads needs no lease: the next claim renews it."""
         loop = self._lifetime.loop
         next_beat = loop.time() + self._settings.heartbeat
+        told: str | None = None
         try:
             while self._has_work and not self._lifetime.is_closing:
                 await asyncio.sleep(min(self._settings.poll, max(0.0, next_beat - loop.time())))
@@ -417,8 +418,10 @@ class Hosting:
                         await self._lease.beat()
                         await self._look_after_threads()
                     await self._deliver_posted()
+                    told = None
                 except errors.LedgerError as exc:
-                    LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                    if told != (told := log_text(exc)):  # once: it is the same at every look, many times a second
+                        LOG.warning("this host is late: %s", told, extra=log_fields(error=exc))
         finally:
             self._is_working = False
 

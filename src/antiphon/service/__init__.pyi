@@ -3,6 +3,7 @@ from antiphon.agents import RunCheck as RunCheck
 from antiphon.agents import RunStatus as RunStatus
 from antiphon.agents.toolkit import Approval as Approval
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
+from antiphon.patterns.postchain import place_of as place_of
 from antiphon.retrieval import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval import AddedDocument as AddedDocument
 from antiphon.retrieval import Document as Document

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic_ai import RunContext, Tool, ToolDefinition
 
@@ -17,10 +17,6 @@ from antiphon.agents.models import LocalServer, find_weights, install_weights, m
 from antiphon.agents.tools import CalculationError, calculate, calculator
 from antiphon.errors import MissingExtraError, ModelError, WeightsError
 from antiphon.protocol import AgentConfig
-from antiphon.retrieval import KnowledgeBase
-
-if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
 
 LOCAL: Final = "local"
 SCRIPTED: Final = "scripted"
@@ -130,28 +126,26 @@ _FEW_TOKENS: Final = 32
 """Of an answer: more takes long, and adds nothing."""
 _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\d\s]*[.\d)]")
 """Not a date, a range or a version: these have a sign between the numbers, and no space."""
-_LONGEST_QUESTION: Final = 200
 
 
-def for_small_model(ledger: Ledger) -> dict[str, Any]:
-    """Return the options of a `PostChain` for the local model: short answers, one tool at a time, a script if it fails.
+def for_small_model() -> dict[str, Any]:
+    """Return the options of a `PostChain` for the local model: it chooses, and writes no prose; a script answers if it fails.
 
-    Such a model copies badly. So a tool is offered only if the question fits it, and its arguments can only be text of the
-    question: an arithmetic expression, or the whole question as a search.
+    Such a model copies badly. So the calculator is offered only if the question has arithmetic, and its argument can only be
+    an expression of the question. Documents are searched by code, in the experience phase.
     """
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 
-    action = AgentConfig(tools=("calculator", "knowledge_base"), max_tokens=2 * _FEW_TOKENS)
+    action = AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS)
+    experience = AgentConfig(system_prompt="You choose the source that answers the question, by its number.")
     config = ChainConfig(
-        outputs="text",  # it cannot judge
+        outputs="quotes",
         max_tokens=_FEW_TOKENS,
-        found=3,
-        drafts=False,
         fallback="scripted",
         attempts=1,
-        phases={"action": action},
+        phases={"action": action, "experience": experience},
     )
-    return {"config": config, "tools": [_calculator(), _knowledge_base(ledger)]}
+    return {"config": config, "tools": [_calculator()]}
 
 
 def expressions_in(text: str) -> list[str]:
@@ -175,23 +169,6 @@ def _calculator() -> Tool[Any]:
     tool = calculator()
     tool.prepare = where_there_is_arithmetic
     return tool
-
-
-def _knowledge_base(ledger: Ledger) -> Tool[Any]:
-    async def knowledge_base(query: str) -> list[dict[str, str]]:
-        """Search the documents for a question.
-
-        Args:
-            query: The question.
-        """
-        passages = await KnowledgeBase(ledger).search(query, limit=2)
-        return [{"id": each.id, "source": each.source, "text": each.text[:300]} for each in passages]
-
-    async def where_there_is_none(context: RunContext[Any], tool: ToolDefinition) -> ToolDefinition | None:
-        question = _question(context)
-        return None if expressions_in(question) else _held_to(tool, "query", [question[:_LONGEST_QUESTION]])
-
-    return Tool[Any](knowledge_base, prepare=where_there_is_none, metadata={"antiphon": {"effects": "none"}})
 
 
 def _question(context: RunContext[Any]) -> str:

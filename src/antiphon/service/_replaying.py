@@ -113,7 +113,7 @@ async def _settings_of(ledger: Ledger, thread_id: str) -> dict[str, Any]:
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
             prepared: Any = thaw(payload.result)
             is_small = prepared["context"]["metadata"]["agent"].get("model") == LOCAL
-            return for_small_model(ledger) if is_small else {}
+            return for_small_model() if is_small else {}
     return {}
 
 

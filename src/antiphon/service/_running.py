@@ -7,19 +7,20 @@ caller interrupts it: a thread of six phases is paused, a team is stopped; both 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
 from pydantic_ai.messages import TextPart as SpokenText
 
 from antiphon.agents import AgentBudget, listen
 from antiphon.errors import (
+    LedgerFullError,
     OtherPatternError,
     OwnedError,
     RefusedError,
@@ -30,8 +31,9 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, event_of
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, contribution, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.protocol import PHASES
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
@@ -55,6 +57,7 @@ from antiphon.service._settings import (
 from antiphon.service._threads import check_new, find_thread
 from antiphon.service._transcript import brief, call_text, prose
 
+ResultT = TypeVar("ResultT")
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
 
@@ -91,6 +94,8 @@ class RunReport:
     """Where a branch of a failed thread begins: before the phase, or the message, that failed."""
     is_chain: bool = False
     """Whether the thread goes through six phases."""
+    contributions: tuple[tuple[str, str], ...] = ()
+    """The phases that have ended, each with what it has contributed, in one line."""
 
     @property
     def answer(self) -> str | None:
@@ -104,6 +109,7 @@ class RunReport:
             "status": self.status,
             "response": self.response,
             "citations": [dict(each) for each in self.citations],
+            "contributions": dict(self.contributions),
             "models": list(self.models),
             "seconds": round(self.seconds, 3),
             "input_tokens": self.input_tokens,
@@ -137,7 +143,13 @@ async def _report(
         failed, is_unfounded = await _failed_tools(ledger, outcome.thread_id, after)
         report = replace(report, failed_tools=failed, is_unfounded=is_unfounded)
     used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
-    return replace(report, is_chain=isinstance(outcome, ChainResult), **used)
+    if isinstance(outcome, ChainResult):
+        used |= {"is_chain": True, "contributions": _contributions(outcome)}
+    return replace(report, **used)
+
+
+def _contributions(outcome: ChainResult) -> tuple[tuple[str, str], ...]:
+    return tuple((phase, contribution(phase, outcome.outputs[phase])) for phase in PHASES if phase in outcome.outputs)
 
 
 async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tuple[str, ...], bool]:
@@ -216,7 +228,7 @@ def new_chain(
     """
     more: dict[str, Any] = {"config": config}
     if model == LOCAL and config is None:
-        more = for_small_model(ledger)
+        more = for_small_model()
     if budget is not None:
         more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
@@ -370,7 +382,12 @@ class ChainRunner:
     ) -> RunReport:
         """Have a thread begin or continue, wait until it stops, and report. `owner` is a host that runs it already."""
         began, after = asyncio.get_running_loop().time(), (await self.ledger.head(thread_id)).seq
-        is_stopped = await self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
+        running = self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
+        try:
+            is_stopped = await _unless_full(self.ledger, running)
+        except LedgerFullError as exc:
+            report = await self._reported(thread_id, began, is_stopped=True, after=after)
+            return _stopped_by_disk(report, exc)
         report = await self._reported(thread_id, began, is_stopped=is_stopped, after=after)
         return replace(report, host=owner, by_caller=True) if is_stopped else report
 
@@ -454,6 +471,56 @@ class ChainRunner:
                 with suppress(OwnedError):  # it lives, or another host was quicker
                     await self._chain.system.recover(thread_id)
 
+
+# ---------------------------------------------------------------- a full disk
+
+# Actors wait for a ledger that cannot be written, which is right for a host: it goes on when there is space again. A person at
+# a terminal is told, and nothing is lost: the thread is open, as after a kill. That it has stopped is not recorded, because
+# nothing can be.
+
+_FULL_LOOK: Final = 0.1
+"""Seconds between two looks at the disk."""
+_FULL_FOR: Final = 2.0
+"""Seconds that a disk is full before the caller is told."""
+
+
+async def _unless_full(ledger: Ledger, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Return the result of some work, unless the disk of the ledger becomes full and stays so; then it is cancelled.
+
+    Raises:
+        LedgerFullError: it is full.
+    """
+    running, watching = asyncio.ensure_future(work), asyncio.ensure_future(_full(ledger))
+    try:
+        await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise watching.result()
+        return running.result()
+    finally:
+        for task in (running, watching):
+            task.cancel()
+        await asyncio.gather(running, watching, return_exceptions=True)
+
+
+async def _full(ledger: Ledger) -> LedgerFullError:
+    """Wait until the disk has been full for a while."""
+    since: float | None = None
+    while True:
+        await asyncio.sleep(_FULL_LOOK)
+        trouble, now = getattr(ledger, "trouble", None), asyncio.get_running_loop().time()
+        since = None if trouble is None else now if since is None else since
+        if isinstance(trouble, LedgerFullError) and since is not None and now - since >= _FULL_FOR:
+            return trouble
+
+
+def _stopped_by_disk(report: RunReport, error: LedgerFullError) -> RunReport:
+    message = str(error)
+    return replace(
+        report, status=STOPPED, error_code=_FULL_CODE, error_message=message, was_interrupted=False, by_caller=False
+    )
+
+
+_FULL_CODE: Final = "LEDGER_FULL"
 
 _OWNER_LOOK: Final = 2.0
 """Seconds between two looks at the host of a thread that a caller here waits for."""
@@ -577,8 +644,12 @@ async def run_team(
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
-        async with _words(ledger, own, hear):
-            await _until_done(running, stop or asyncio.Event())
+        full: LedgerFullError | None = None
+        try:
+            async with _words(ledger, own, hear):
+                await _unless_full(ledger, _until_done(running, stop or asyncio.Event()))
+        except LedgerFullError as exc:
+            full = exc
         is_interrupted = not running.done()
     if is_interrupted:
         running.cancel()
@@ -586,7 +657,7 @@ async def run_team(
         if not running.cancelled():
             running.exception()  # the end of the system may be an error to it; unread, asyncio would print its traceback
         report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
-        return replace(report, by_caller=True)
+        return replace(report, by_caller=True) if full is None else _stopped_by_disk(report, full)
     report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False, after=after)
     return replace(report, failed_at=await _failed_at(ledger, own)) if report.status == "failed" else report
 

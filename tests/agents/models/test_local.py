@@ -21,7 +21,7 @@ from tests.agents.models.phases import Phase
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.models import LocalModel, LocalServer, find_weights, model
-from antiphon.agents.models._local import BoundedSchema, _step
+from antiphon.agents.models._local import BoundedSchema, _step, only_value
 from antiphon.ledger import Ledger, open_ledger
 
 SHORT: Any = {"max_tokens": 6}
@@ -231,6 +231,62 @@ def test_it_can_be_entered_and_left_in_more_than_one_loop(local: LocalModel) -> 
             return (await agent.run("Hi", model_settings=SHORT)).output
 
     assert asyncio.run(once()) == asyncio.run(once())
+
+
+# ---------------------------------------------------------------- choices
+
+
+class Colour(BaseModel):
+    colour: Literal["red"]
+
+
+class Colours(BaseModel):
+    colour: Literal["red", "green"]
+
+
+# Mutant: `_only_part` returns None -> the server that cannot start is started, and this test is red.
+async def test_an_answer_that_is_the_only_one_needs_no_model() -> None:
+    """Neither for an output nor for a tool: the grammar would allow nothing else. Its words can be heard all the same."""
+    unable = LocalModel(server=LocalServer((sys.executable, "-c", "raise SystemExit('started')")))
+
+    def paint(colour: Literal["red"]) -> str:
+        return f"painted {colour}"
+
+    agent = Agent(unable, output_type=Colour, tools=[paint])
+    result = await agent.run("Which colour?")
+    async with agent.run_stream("Which colour?") as stream:
+        streamed = await stream.get_output()
+
+    assert result.output.colour == streamed.colour == "red"
+    (returned,) = [part for message in result.all_messages() for part in message.parts if isinstance(part, ToolReturnPart)]
+    assert returned.content == "painted red"
+    assert result.usage.input_tokens == 0
+    assert unable.server.pid is None
+
+
+@pytest.mark.slow
+def test_a_choice_is_one_of_those_that_are_offered(local: LocalModel) -> None:
+    result = asyncio.run(Agent(local, output_type=Colours).run("Which colour has grass? Say it."))
+
+    assert result.output.colour in ("red", "green")
+    assert result.usage.input_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"const": 3}, 3),
+        ({"enum": ["a"]}, "a"),
+        ({"enum": ["a", "b"]}, None),
+        ({"type": "string"}, None),
+        ({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, {"a": 1}),
+        ({"type": "object", "properties": {"a": {"const": 1}}}, None),
+        ({"type": "object", "properties": {"a": {"const": 1}, "b": {"type": "string"}}, "required": ["a", "b"]}, None),
+        ({"type": "object", "properties": {}}, None),
+    ],
+)
+def test_the_only_value_of_a_schema_is_known(schema: dict[str, Any], expected: Any) -> None:
+    assert only_value(schema) == expected
 
 
 # ---------------------------------------------------------------- the two steps

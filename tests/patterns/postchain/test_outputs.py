@@ -194,7 +194,7 @@ async def test_the_judgement_of_each_agent_counts() -> None:
     assert outputs["observation"]["entities"] == ["green tea"]
     assert (outputs["understanding"]["released"], outputs["understanding"]["reasons"]) == ([pot], {pot: "about pots"})
     assert (outputs["yield"]["confidence"], [each["quote"] for each in result.citations]) == (0.95, ["steeped at 80 degrees"])
-    assert result.response == f"At 80 degrees [1].\n\nSources:\n[1] docs/tea.md ({tea}): steeped at 80 degrees"
+    assert result.response == f"At 80 degrees [1].\n\nSources:\n[1] docs/tea.md > Tea, line 3 ({tea}): steeped at 80 degrees"
     assert [message.text for message in result.messages] == ["At 80 degrees [1]."]
     # The goals are in the prompts of the phases after intention, and the released source is in none after understanding.
     assert "Goals:" not in witness.told["intention"][0]

@@ -23,17 +23,27 @@ from typing import Any, Self, cast
 from anyio import to_thread
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ModelConnectionError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles import JsonSchemaTransformer
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings, merge_model_settings
+from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents.models._local_server import CONTEXT, OWN_CONTEXT, Endpoint, LocalServer, shared_server
+from antiphon.messages import current_port
 
 # ---------------------------------------------------------------- schemas
 
@@ -150,6 +160,8 @@ class LocalModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         step = self._step(messages, model_settings, model_request_parameters)
+        if (only := self._only_answer(*step)) is not None:
+            return only
         asked = await self._connect()
         try:
             return await self._ask(messages, *step)
@@ -176,10 +188,26 @@ class LocalModel(WrapperModel):
         run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         settings, parameters = self._step(messages, model_settings, model_request_parameters)
+        if (only := self._only_answer(settings, parameters)) is not None:
+            yield CompletedStreamedResponse(only, model_request_parameters=parameters, replay_events=True)
+            return
         await self._connect()
         async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
             yield stream
         self.server.answered()
+
+    def _only_answer(self, settings: ModelSettings, parameters: ModelRequestParameters) -> ModelResponse | None:
+        """Return the only answer that the grammar of a request allows; None if the model can choose.
+
+        Reading the prompt takes seconds, and would change nothing.
+        """
+        _, wanted = self.wrapped.prepare_request(settings, parameters)
+        part = _only_part(wanted) if self.is_pinned else None
+        if part is None:
+            return None
+        return ModelResponse(
+            parts=[part], model_name=self.model_name, provider_name=self.system, timestamp=current_port().now()
+        )
 
     async def _connect(self) -> Endpoint:
         """Start the server if it is not running, and point the client at it. Return its endpoint."""
@@ -226,6 +254,32 @@ def _alone(settings: ModelSettings | None) -> ModelSettings:
     given: dict[str, Any] = {**(settings or {})}
     given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
     return cast("ModelSettings", given)
+
+
+# ---------------------------------------------------------------- answers that need no model
+
+
+def _only_part(wanted: ModelRequestParameters) -> ToolCallPart | TextPart | None:
+    """Return the only part that an answer can have: a call of the one tool, or the one output."""
+    if wanted.function_tools:
+        tool = wanted.function_tools[0]
+        arguments = only_value(tool.parameters_json_schema) if len(wanted.function_tools) == 1 else None
+        return None if arguments is None else ToolCallPart(tool.name, arguments, tool_call_id=current_port().new_id())
+    value = None if wanted.output_object is None else only_value(wanted.output_object.json_schema)
+    return None if value is None else TextPart(to_json(value).decode())
+
+
+def only_value(schema: dict[str, Any]) -> Any:
+    """Return the only value that a schema allows; None if there are several."""
+    if "const" in schema:
+        return schema["const"]
+    if len(schema.get("enum", ())) == 1:
+        return schema["enum"][0]
+    properties: dict[str, Any] = schema.get("properties", {})
+    if schema.get("type") != "object" or not properties or set(schema.get("required", ())) != set(properties):
+        return None
+    values = {name: only_value(each) for name, each in properties.items()}
+    return None if None in values.values() else values
 
 
 def _has_used_tools(messages: Sequence[ModelMessage]) -> bool:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import apsw
 
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerUnavailableError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._listing import words_of
 from antiphon.ledger.sqlite._schema import migrate
 from antiphon.ledger.sqlite._sql import Connection
@@ -151,7 +151,7 @@ def translated(exc: Exception, path: str) -> LedgerError:
         case apsw.BusyError() | apsw.LockedError():
             return LedgerUnavailableError(f"{path!r} is locked by another process for too long; try again")
         case apsw.FullError():
-            return LedgerUnavailableError(f"there is no space left for {path!r}; make some, then try again")
+            return LedgerFullError(f"there is no space left for {path!r}; make some, then try again")
         case apsw.NotADBError():
             return LedgerFormatError(f"{path!r} is not a SQLite file, so not a ledger")
         case apsw.ReadOnlyError():

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import apsw
 
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
@@ -89,6 +89,11 @@ class SqliteLedger(Verbs):
     def url(self) -> str:
         """The URL that opens the same ledger from any folder."""
         return f"sqlite:///{os.path.abspath(self._place.path)}"
+
+    @property
+    def trouble(self) -> LedgerFullError | None:
+        """The error of the last commit, if the disk was full: whoever waits for a change waits until there is space."""
+        return self._writer.trouble
 
     @classmethod
     @asynccontextmanager
@@ -417,8 +422,14 @@ class SqliteLedger(Verbs):
     ) -> TermMatches:
         check_limit(limit)
         wanted = check_terms(terms)
-        await self._update_terms(index)
-        return await self._readers.do(lambda connection: _terms.find(connection, index, wanted, source, limit))
+
+        def look(connection: Connection) -> TermMatches | _terms.TermUpdate:
+            # In one transaction: most searches find the index up to date, and need not ask twice.
+            return _terms.next_update(connection, index) or _terms.find(connection, index, wanted, source, limit)
+
+        while not isinstance(found := await self._readers.do(look), TermMatches):
+            await self._writer.do(partial(_terms.store, index=index, update=found))
+        return found
 
     async def rebuild_terms(self, index: TermIndex) -> int:
         await self._writer.do(lambda connection: _terms.drop(connection, index.name))

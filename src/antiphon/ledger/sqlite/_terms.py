@@ -27,7 +27,7 @@ from antiphon.ledger._terms import (
     check_vector,
 )
 from antiphon.ledger.sqlite._checksums import check_written
-from antiphon.ledger.sqlite._rows import record_at
+from antiphon.ledger.sqlite._rows import record_at, records_of
 from antiphon.ledger.sqlite._schema import TERM_TABLES, VECTOR_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
@@ -87,6 +87,8 @@ def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
     if before.version != index.version:
         before = IndexState(index.version, 0, 0, 0)
     last: int = connection.value(_LAST)
+    if last == before.upto:
+        return None
     rows = connection.rows(_NEXT, (before.upto, index.name, _STEP))
     found = ((position, digest, index.entry_in(body)) for position, digest, body in rows)
     entries = [(position, digest, entry) for position, digest, entry in found if entry is not None]
@@ -186,7 +188,13 @@ SELECT terms.rowid FROM terms JOIN term_entries ON term_entries.position = terms
 WHERE terms MATCH ?1 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' AND name = ?3 AND (?4 IS NULL OR source GLOB ?4)
 ORDER BY rank LIMIT ?2
 """  # noqa: S608
-_ENTRY = "SELECT source, version, heading, body FROM term_entries WHERE position = ?"
+_MATCHES = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash, e.source, e.version, e.heading, e.body
+FROM term_entries AS e JOIN messages AS m USING (position) LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE e.position IN ({})
+"""
+_AT_ONCE = 200
+"""Positions in one statement."""
 
 
 def find(connection: Connection, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
@@ -205,8 +213,7 @@ def find(connection: Connection, index: TermIndex, terms: Sequence[str], source:
         rows = connection.rows(_FIND, (wanted, limit))
     else:
         rows = connection.rows(_FIND_SOME, (wanted, limit, index.name, source))
-    found = (_match(connection, position) for (position,) in rows)
-    return TermMatches(tuple(each for each in found if each is not None), state.entries, state.length, frequency)
+    return TermMatches(_matches(connection, rows), state.entries, state.length, frequency)
 
 
 def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
@@ -216,10 +223,22 @@ def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
     return rare if rare and entries > _MANY else there
 
 
-def _match(connection: Connection, position: int) -> TermMatch | None:
-    record, row = record_at(connection, position), connection.row(_ENTRY, (position,))
-    return None if record is None or row is None else TermMatch(record, TermEntry(*row))
+def _matches(connection: Connection, rows: Sequence[tuple[int]]) -> tuple[TermMatch, ...]:
+    """Return the messages and entries at some positions, in the same order.
 
+    Raises:
+        LedgerCorruptError: one of the messages was altered.
+    """
+    found: dict[int, TermMatch] = {}
+    for start in range(0, len(rows), _AT_ONCE):
+        places = [position for (position,) in rows[start : start + _AT_ONCE]]
+        for row in connection.rows(_MATCHES.format(", ".join("?" * len(places))), places):
+            ((position, record),) = records_of(connection, [row[:_MESSAGE_COLUMNS]])
+            found[position] = TermMatch(record, TermEntry(*row[_MESSAGE_COLUMNS:]))
+    return tuple(found[position] for (position,) in rows if position in found)
+
+
+_MESSAGE_COLUMNS = 8
 
 # ---------------------------------------------------------------- vectors
 
@@ -278,8 +297,7 @@ def find_vectors(
         return ()
     load_vec(connection)
     rows = connection.rows(_NEAREST, (index.name, source, pack(f"<{len(vector)}f", *vector), limit))
-    found = (_match(connection, position) for (position,) in rows)
-    return tuple(each for each in found if each is not None)
+    return _matches(connection, rows)
 
 
 def drop_vectors(connection: Connection, name: str) -> None:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import apsw
 
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._chain import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger.sqlite._appends import Appends, ThreadChange
@@ -94,6 +94,8 @@ class Writer:
         self._log_pages = 0
         self._copy_at = _LOG_PAGES
         self._appends = Appends()
+        self.trouble: LedgerFullError | None = None
+        """The error of the last commit, if the disk was full; None after a commit that succeeded."""
         connection.set_wal_hook(self._count_log)
         self._thread = Thread(target=self._run, name="antiphon-ledger-writer", daemon=True)
         self._thread.start()
@@ -201,9 +203,12 @@ class Writer:
                 if connection.in_transaction:  # some errors have rolled back already
                     connection.run("ROLLBACK")
                 self._attempt(connection, batch, is_careful=True)
+            self.trouble = None
         except Exception as exc:  # noqa: BLE001 (the callers get it)
             for change in batch:
                 change.outcome = _Failed(self._translated(exc))
+            error = self._translated(exc)
+            self.trouble = error if isinstance(error, LedgerFullError) else None
             self._give_up(exc)
 
     def _attempt(self, connection: Connection, batch: Sequence[_Change], *, is_careful: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, model_validator
@@ -168,6 +168,9 @@ class Answer(Generic[OutputT]):
 
 class Cast:
     """Named agents. A request in an `async with ledger_run(…)` block is done once, also if the process dies in between."""
+
+    durability: ClassVar[type[LedgerDurability[Any]]] = LedgerDurability
+    """The capability of the agents. A subclass may do more: each further capability slows down every step of a run."""
 
     def __init__(
         self,
@@ -368,7 +371,7 @@ class Cast:
     def _durability(
         self, name: str | None, handler: EventStreamHandler[Any] | None, outages: Outages
     ) -> LedgerDurability[Any]:
-        return LedgerDurability[Any](
+        return self.durability(
             self.ledger,
             budget=self.budgets.run,
             thread_budget=self.budgets.thread,

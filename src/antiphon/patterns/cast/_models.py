@@ -96,6 +96,8 @@ class Outages(BaseModel):
 
 def _stopped(error: Exception, who: str) -> StoppedError:
     reason = str(error) if isinstance(error, _KNOWN) else f"{type(error).__qualname__}: {error}"
+    if isinstance(error, UnexpectedModelBehavior):
+        reason = f"{reason.rstrip('.')}; does its server speak the protocol of this model?"
     return StoppedError(f"the model of {who!r} cannot be asked: {reason}", cause=ErrorCode.AGENT_ERROR)
 
 
@@ -169,6 +171,19 @@ def _wait(error: Exception, attempt: int, patience: Patience) -> float:
     return min(patience.longest_backoff, delay)
 
 
+def _said(response: ModelResponse) -> ModelResponse:
+    """Return an answer, unless nothing at all was understood of it: no part, no token, no id.
+
+    A client reads events of another protocol as such an answer. Agents would ask again for an output, and then fail.
+
+    Raises:
+        UnexpectedModelBehavior: nothing was.
+    """
+    if not response.parts and not response.usage.total_tokens and response.provider_response_id is None:
+        raise UnexpectedModelBehavior("The answer has no content, no tokens and no id")
+    return response
+
+
 # ---------------------------------------------------------------- slots
 
 
@@ -188,7 +203,7 @@ class HeldModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         async with self._turn(), self._in_time():
-            return await self.wrapped.request(messages, model_settings, model_request_parameters)
+            return _said(await self.wrapped.request(messages, model_settings, model_request_parameters))
 
     @override
     @asynccontextmanager
@@ -203,6 +218,7 @@ class HeldModel(WrapperModel):
             given = messages, model_settings, model_request_parameters, run_context
             async with self.wrapped.request_stream(*given) as stream:
                 yield stream
+                _said(stream.get())  # an error of the request, as long as its block has not been left
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:

@@ -41,6 +41,9 @@ from antiphon.patterns.postchain._postchain import PostChain as PostChain
 from antiphon.patterns.postchain._protocol import RunThread as RunThread
 from antiphon.patterns.postchain._protocol import SubscribeThread as SubscribeThread
 from antiphon.patterns.postchain._protocol import ThreadSubscribed as ThreadSubscribed
+from antiphon.patterns.postchain._quoting import NOT_IN_SOURCES as NOT_IN_SOURCES
+from antiphon.patterns.postchain._quoting import contribution as contribution
+from antiphon.patterns.postchain._quoting import place_of as place_of
 from antiphon.patterns.postchain._rerun import Divergence as Divergence
 from antiphon.patterns.postchain._rerun import rerun as rerun
 from antiphon.patterns.postchain._retrieval import Observation as Observation

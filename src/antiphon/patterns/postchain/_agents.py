@@ -27,6 +27,7 @@ from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
+from antiphon.patterns.postchain._quoting import QUOTED
 from antiphon.patterns.postchain._retrieval import brief
 from antiphon.runtime import Actor, Context, Supervisor, handles
 
@@ -216,10 +217,11 @@ def _form(
     phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
 ) -> FormRequest | None:
     """Return what an agent is asked for; None: text. Only a phase records that its agent gives a typed output."""
-    if about is None or config.model_extra.get("outputs") != TYPED or phase not in protocol.PHASES:
+    outputs = config.model_extra.get("outputs")
+    if about is None or outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
         return None
     places: Any = thaw(about.model_extra.get("sources") or ())
-    return FormRequest(phase, ToldSources.read(input, places))
+    return FormRequest(phase, ToldSources.read(input, places), is_choice=outputs == QUOTED)
 
 
 def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None) -> protocol.AgentResult:

@@ -35,8 +35,9 @@ from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, Ungua
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
-from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, FormChecks, FormRequest, asking_for_form
+from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
+from antiphon.patterns.postchain._quoting import choice_of
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 
@@ -77,6 +78,8 @@ _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
 class ChainCast(Cast):
     """The agents of the phases, on the models and with the tools of one chain."""
 
+    durability = CheckedDurability
+
     def __init__(
         self,
         ledger: Ledger,
@@ -100,7 +103,7 @@ class ChainCast(Cast):
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
-        super().__init__(ledger, capabilities=(FormChecks(),), **own)
+        super().__init__(ledger, **own)
         self._types: dict[str, Any] = {}
         """By phase of the program, the output type of its agent."""
         self._added_phases: dict[str, AgentConfig] = {}
@@ -143,6 +146,8 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
+        if form is not None and form.is_choice:
+            output, spoken = choice_of(len(form.sources.ids)), None
         more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
         with asking_for_form(form):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)

@@ -158,8 +158,9 @@ class ChainConfig(BaseModel):
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
     prompts: Mapping[Phase, Path] = Field(default_factory=dict[Phase, Path])
     """By phase, a file with the prompt of its agent. In a TOML file, paths are relative to that file."""
-    outputs: Literal["typed", "text"] = "typed"
-    """Whether agents are asked for typed outputs, in which they judge; with text, code decides."""
+    outputs: Literal["typed", "text", "quotes"] = "typed"
+    """Whether agents are asked for typed outputs, in which they judge; with text, code decides. With quotes, agents only
+    choose, and the answer is put together from verbatim quotes and results of tools."""
 
     max_cycles: int = Field(default=1, ge=1)
     """How often a turn may go through the phases: with 1, the last phase always answers."""

@@ -36,6 +36,12 @@ class Item(_Value):
     tags: tuple[str, ...] = ()
     priority: float = 0.0
     """How much it is about what is asked, from 0 to 1."""
+    heading: tuple[str, ...] = ()
+    """The headings above it, from the title of the document to the nearest one."""
+    quote: str = ""
+    """The words of the passage that say most about the question, as they are there."""
+    lines: tuple[int, int] | None = None
+    """The first and the last line of the quote in its document."""
 
 
 class Add(_Value):
@@ -199,6 +205,8 @@ class PhaseWork:
     """What the agent of the experience phase has said that no source has."""
     search_for: str | None = None
     """What the last cycle has said to search for."""
+    is_quoted: bool = False
+    """Whether the agent of this phase only chooses, and answers are put together from quotes; see `_quoting.py`."""
     is_typed: bool = False
     """Whether the agent of this phase gives a typed output, as the thread records it; see `_outputs.py`."""
 

@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_ai import ModelRetry, RunContext
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.output import OutputContext
 from pydantic_core import from_json, to_json, to_jsonable_python
 from typing_extensions import override
 
+from antiphon.agents import LedgerDurability
 from antiphon.messages import thaw
 from antiphon.protocol import PHASES, AgentResult, Phase
 
@@ -300,7 +300,11 @@ class FormRequest:
 
     phase: Phase
     sources: ToldSources
+    is_choice: bool = False
+    """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
+    is_checked: bool = False
+    """Whether the last output is one that was checked: an agent of the program may have another durability."""
 
 
 _asked: ContextVar[FormRequest | None] = ContextVar("antiphon_phase_form", default=None)
@@ -316,9 +320,8 @@ def asking_for_form(request: FormRequest | None) -> Generator[None]:
         _asked.reset(token)
 
 
-@dataclass
-class FormChecks(AbstractCapability[Any]):
-    """Checks the output of a phase's agent: it asks the model again, as long as it may, and then takes what is left."""
+class CheckedDurability(LedgerDurability[Any]):
+    """Durability with checks of a phase's output: the model is asked again as long as it may be, then what is right counts."""
 
     @override
     async def on_output_validate_error(
@@ -342,7 +345,7 @@ class FormChecks(AbstractCapability[Any]):
         kept, problems = checked(output, request.sources)
         if problems and ctx.retry < ctx.max_retries:
             raise ModelRetry("; ".join(problems))
-        request.problems = problems
+        request.problems, request.is_checked = problems, True
         return kept
 
 
@@ -367,22 +370,34 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     The output of an agent of the program may be of any type. It is kept as `data`. What it has of the form of its phase is a
     judgement; it is checked like any other, but the model is not asked again.
     """
+    if request.is_choice:
+        return _chosen(output, request)
     form, spoken = FORMS[request.phase], SPOKEN[request.phase]
     if isinstance(output, PlainAnswer | str):
         return output.text if isinstance(output, PlainAnswer) else output, {}
     plain: Any = to_jsonable_python(output, fallback=str)
     more: dict[str, Any] = {} if type(output) is form else {"data": plain}
-    if not isinstance(output, form):
+    if not (isinstance(output, form) and request.is_checked):
         try:
-            output, request.problems = checked(form.model_validate(plain), request.sources)
+            given = output if isinstance(output, form) else form.model_validate(plain)
         except ValidationError:
             return _text_in(plain, spoken) or to_json(plain).decode(), more
+        output, request.problems = checked(given, request.sources)
     said = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
     text = said.pop(spoken)
     more["judgement"] = said
     if request.problems:
         more["dropped"] = list(request.problems)
     return text, more
+
+
+def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
+    """Return the quote that an agent has chosen. It has judged only if there was more than one."""
+    sources = request.sources
+    chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
+    text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
+    is_judged = chosen is not None and request.phase == "experience" and len(sources.ids) > 1
+    return text, {"judgement": {"used": [chosen]}} if is_judged else {}
 
 
 def text_of(output: Any) -> str:

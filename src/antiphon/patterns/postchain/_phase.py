@@ -19,6 +19,7 @@ from antiphon.patterns.postchain._config import prompt_name
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, ProcessOwnPhase, agent_of
+from antiphon.patterns.postchain._quoting import QUOTED, choice_prompt, contribution
 from antiphon.patterns.postchain._retrieval import items_given
 from antiphon.runtime import Actor, Context, handles
 
@@ -51,6 +52,11 @@ class PhaseActor(Actor):
     def told(self, work: PhaseWork) -> PhasePrompt:
         """Return the prompt of an agent with a typed output, with its numbered sources."""
         return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
+
+    def _prompt(self, work: PhaseWork) -> PhasePrompt:
+        if work.is_quoted:
+            return choice_prompt(work, is_choosing=self.phase == "experience")
+        return self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
 
     async def conclude(
         self, work: PhaseWork, said: protocol.AgentResult, context: Context
@@ -113,8 +119,9 @@ class PhaseActor(Actor):
     async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
         work = await self.gather(work, context)
         given: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
-        work = replace(work, is_typed=given["agent"].get("outputs") == TYPED)  # as recorded: an earlier commit had text only
-        prompt = self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
+        outputs = given["agent"].get("outputs")  # as recorded: an earlier commit had text only
+        work = replace(work, is_typed=outputs in (TYPED, QUOTED), is_quoted=outputs == QUOTED)
+        prompt = self._prompt(work)
         if prompt.places:
             given["sources"] = [list(place) for place in prompt.places]
         if work.history:
@@ -133,7 +140,11 @@ class PhaseActor(Actor):
         if said.result.tool_calls:
             called = said.result.tool_calls
             used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
-        return output.model_copy(update={"context_operations": operations_to(operations), **used})
+        output = output.model_copy(update={"context_operations": operations_to(operations), **used})
+        if work.is_quoted and self.phase != protocol.PHASES[-1]:
+            line = contribution(self.phase, output.model_dump(mode="json"))
+            output = output.model_copy(update={"response": line})
+        return output
 
     @handles
     async def prepare(self, request: protocol.PrepareContext, context: Context) -> protocol.ContextPrepared:
@@ -142,7 +153,9 @@ class PhaseActor(Actor):
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
         agent = config.model_dump(mode="json", exclude_unset=True)
         agent.pop("outputs", None)
-        if self.chain.cast.gives_forms(config):
+        if self.chain.config.outputs == QUOTED and self.phase in protocol.PHASES and "own" not in agent:
+            agent["outputs"] = QUOTED
+        elif self.chain.cast.gives_forms(config):
             agent["outputs"] = TYPED
         metadata |= {"agent": agent, "prompt": prompt_name(self.phase, config.system_prompt)}
         told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"

@@ -56,6 +56,7 @@ from antiphon.patterns.postchain._outputs import (
     without_marks,
 )
 from antiphon.patterns.postchain._phase import PhaseActor
+from antiphon.patterns.postchain._quoting import PICKED, USED, citation, likely_items, place_of, quoted_answer
 from antiphon.patterns.postchain._retrieval import (
     HEARSAY,
     Observations,
@@ -158,14 +159,17 @@ class ExperiencePhaseActor(PhaseActor):
         remembered = work.remembered if work.is_typed else ()
         operations: list[ContextOperation] = [Add(item=item) for item in (*sources, *remembered)]
         operations += [Tag(target=item.id, tags=("retrieved",)) for item in sources]
-        operations += [Tag(target=name, tags=(USED,)) for name in used if name in work.context.items]
+        tags = (USED, PICKED) if work.is_quoted else (USED,)
+        operations += [Tag(target=name, tags=tags) for name in used if name in work.context.items]
         best = max((item.priority for item in sources), default=0.0)
         more: dict[str, Any] = {
-            "citations": [{"id": item.id, "source": item.title, "relevance": item.priority} for item in sources],
+            "citations": [_found(item) for item in sources],
             "by": by_agent(bool(used) or (judged is not None and bool(judged.missing))),
         }
         if used:
             more["used"] = list(used)
+            if work.is_quoted:
+                more["picked"] = True
         if judged is not None and judged.missing:
             more["missing"] = judged.missing
         if remembered:
@@ -175,8 +179,11 @@ class ExperiencePhaseActor(PhaseActor):
 
 ALIGNED, NOISE = 0.7, 0.3
 """From where on a source is what was looked for; below which it is beside the point."""
-USED = "used"
-"""The tag of a source that the agent of the experience phase relies on: code does not take it for noise."""
+
+
+def _found(item: Item) -> dict[str, object]:
+    """Return a citation without its quote: what was found, before anything is answered."""
+    return {name: value for name, value in citation(0, item).items() if name not in ("number", "quote")}
 
 
 class IntentionPhaseActor(PhaseActor):
@@ -191,7 +198,8 @@ class IntentionPhaseActor(PhaseActor):
         judged = judgement(IntentionOutput, self.phase, said)
         goals = (() if judged is None else _goals(judged)) or goals_in(work.question)
         given = {} if judged is None else {each.source: each for each in judged.scores}
-        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item) for item in work.found}
+        asked, found = work.question, work.found
+        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item, asked) for item in found}
         reasons = {name: given[name].reason for name in scores if name in given and given[name].reason}
         default = f"has to do with: {goals[0][:120]}"
         operations: list[ContextOperation] = [
@@ -210,9 +218,10 @@ def _goals(judged: IntentionOutput) -> tuple[str, ...]:
     return tuple(dict.fromkeys(goal.strip() for goal in judged.goals if goal.strip()))
 
 
-def _score(goals: tuple[str, ...], item: Item) -> float:
-    """Return how much an item has to do with the goal that it serves best."""
-    best = max(relevance(goal, item.text) for goal in goals)
+def _score(goals: tuple[str, ...], item: Item, question: str) -> float:
+    """Return how much an item has to do with the goal that it serves best; the search has scored it by the question itself."""
+    is_scored = item.quote and goals == goals_in(question)
+    best = item.priority if is_scored else max(relevance(goal, item.text) for goal in goals)
     if USED in item.tags:
         return max(best, NOISE)
     return round(best * HEARSAY, 3) if item.source == "observation" else best
@@ -353,7 +362,7 @@ class YieldPhaseActor(PhaseActor):
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
         judged = judgement(YieldOutput, self.phase, said)
-        text, citations, removed = cite(work, said.response, judged)
+        text, citations, removed = (*quoted_answer(work), ()) if work.is_quoted else cite(work, said.response, judged)
         known = "\n".join((text, *(item.text for item in work.cited)))
         confidence = said.confidence if judged is not None else None
         is_judged = confidence is not None
@@ -362,14 +371,17 @@ class YieldPhaseActor(PhaseActor):
         wish = wish_in(said.tool_calls) or _wish_of(judged)
         course = next_phase(work, confidence, self.chain.config, wish, order=self.chain.order)
         more: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
-        more["by"] = by_agent(is_judged or bool(marked(said.response) and judged is not None))
+        is_picked = work.is_quoted and any(PICKED in item.tags for item in likely_items(work))
+        more["by"] = by_agent(is_judged or is_picked or bool(marked(said.response) and judged is not None))
+        if is_picked:
+            more["picked"] = True
         if removed:
             more["removed_marks"] = list(removed)
         if course.seen:
             more["seen"] = list(course.seen)
         if course.following is not None:
             more["search_for"] = search_in(work, judged)
-        if work.is_typed and course.following is None:
+        if judged is not None and course.following is None:
             await _say_answer(text, context)
         response = _with_sources(text, citations)
         output = PhaseOutput(response=response, next_phase=course.following, confidence=confidence, **more)
@@ -397,8 +409,8 @@ def cite(work: PhaseWork, text: str, judged: YieldOutput | None) -> tuple[str, l
 
 
 def _citation(number: int, item: Item, work: PhaseWork, quote: str | None) -> dict[str, object]:
-    said = quote_of(work.question, item.text) if quote is None else " ".join(quote.split())
-    return {"number": number, "id": item.id, "source": item.title, "quote": said, "relevance": item.priority}
+    said = (item.quote or quote_of(work.question, item.text)) if quote is None else " ".join(quote.split())
+    return citation(number, item, said)
 
 
 def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
@@ -417,13 +429,13 @@ async def _say_answer(text: str, context: Context) -> None:
         policy=PHASES[-1], payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant", lane="talk"
     )
     async with ledger_run(context) as run:
-        await run.say(message, key="answer")
+        await run.say_soon(message, key="answer")
 
 
 def _with_sources(text: str, citations: list[dict[str, object]]) -> str:
     if not citations:
         return text
-    lines = [f"[{each['number']}] {each['source']} ({each['id']}): {each['quote']}" for each in citations]
+    lines = [f"[{each['number']}] {place_of(each)} ({each['id']}): {each['quote']}" for each in citations]
     return "\n".join((text, "", "Sources:", *lines))
 
 

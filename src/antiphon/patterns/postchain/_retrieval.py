@@ -20,7 +20,16 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import MENTIONED
 from antiphon.patterns.postchain._context import Item, Link
 from antiphon.protocol import ToolCall
-from antiphon.retrieval import KnowledgeBase, detect_language, is_stop_word, quote, stem_of, telling_words
+from antiphon.retrieval import (
+    FoundAnswer,
+    KnowledgeBase,
+    detect_language,
+    find_answers,
+    is_stop_word,
+    quote,
+    stem_of,
+    telling_words,
+)
 from antiphon.retrieval import relevance as share_of_words
 
 _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
@@ -156,18 +165,30 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
 
 
 async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item]:
-    """Return the passages of the knowledge base that are about a question, each with how much it is."""
-    passages = await KnowledgeBase(ledger).search(question, limit=limit)
+    """Return the passages of the knowledge base that are about a question, each with its best quote and how good that is."""
     return [
         Item(
-            id=passage.id,
+            id=each.passage.id,
             source="knowledge",
-            title=passage.source,
-            text=passage.text[:MENTIONED],
-            priority=relevance(question, passage.text, passage.heading),
+            title=each.passage.source,
+            text=_around(each),
+            priority=each.score,
+            heading=each.passage.heading,
+            quote=each.quote.text,
+            lines=None if each.passage.lines is None else each.quote.lines,
         )
-        for passage in passages
+        for each in await find_answers(KnowledgeBase(ledger), question, limit)
     ]
+
+
+def _around(answer: FoundAnswer) -> str:
+    """Return the part of a passage that the context keeps: its beginning, unless the quote is further down."""
+    text = answer.passage.text
+    begin = 0 if answer.passage.lines is None else answer.quote.lines[0] - answer.passage.lines[0]
+    before = "\n".join(text.split("\n")[:begin])
+    if len(before) + len(answer.quote.text) <= MENTIONED - 1:
+        return text[:MENTIONED]
+    return text[len(before) + 1 :][:MENTIONED]
 
 
 _LONGEST_TITLE: Final = 120

@@ -79,7 +79,7 @@ MUTANTS = (
         "all scores are 1",
         _phases.IntentionPhaseActor,
         "conclude",
-        "given[item.id].score if item.id in given else _score(goals, item)",
+        "given[item.id].score if item.id in given else _score(goals, item, asked)",
         "1.0",
         (lambda: outputs.test_the_scores_of_the_agent_decide_what_is_cited(0.9, ["docs/pot.md"]),),
     ),
@@ -87,7 +87,7 @@ MUTANTS = (
         "all scores by code are 1",
         _phases,
         "_score",
-        "best = max(relevance(goal, item.text) for goal in goals)",
+        "best = item.priority if is_scored else max(relevance(goal, item.text) for goal in goals)",
         "return 1.0",
         (phases.test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best,),
     ),
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "a wrong output is not sent back",
-        _outputs.FormChecks,
+        _outputs.CheckedDurability,
         "after_output_validate",
         "if problems and ctx.retry < ctx.max_retries:",
         "if False:",
@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "text is no answer where a form is wanted",
-        _outputs.FormChecks,
+        _outputs.CheckedDurability,
         "on_output_validate_error",
         "if text.strip() and (is_text or ctx.retry >= ctx.max_retries):",
         "if False:",
@@ -247,7 +247,7 @@ MUTANTS = (
         "an earlier commit's phase is asked for a form",
         _phase.PhaseActor,
         "_process",
-        'is_typed=given["agent"].get("outputs") == TYPED',
+        "is_typed=outputs in (TYPED, QUOTED)",
         "is_typed=True",
         (outputs.test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text,),
     ),
@@ -263,8 +263,8 @@ MUTANTS = (
         "the output of an agent of the program is not checked",
         _agents,
         "recorded",
-        "output, request.problems = checked(form.model_validate(plain), request.sources)",
-        "output = form.model_validate(plain)",
+        "output, request.problems = checked(given, request.sources)",
+        "output = given",
         (
             lambda: own_agents.test_any_output_type_will_do(
                 own_agents.Loose, {"synthesis": "loose", "used": ["1", "9"]}, "loose", "agent"
