@@ -217,14 +217,14 @@ def with_a_charge(shell: Shell, fake: FakeOpenAI) -> None:
     """A tool that is killed while it charges a card is never started again."""
     for name, content in (("pay-team.toml", PAYING), ("pay.toml", PAY), ("till.py", TILL)):
         (shell.folder / name).write_text(content)
-    shell.type("antiphon trust till.py")
+    shell.type("antiphon trust pay-team.toml --yes")
     shell.begin("antiphon run --team pay-team.toml --name charged 'Charge 7 euros.'")
     until((shell.folder / "charges").exists, "the card is charged")
     shell.kill()
     shell.ended(137)
     text = shell.type("antiphon resume charged", 3)
-    command = re.findall(r"`(antiphon settle [^`]+)`", re.sub(r"\s*\n\s*", " ", text))[-1]
-    shell.type(re.sub(r"--result \S+", "--result '\"a receipt\"'", command))
+    command = re.findall(r"antiphon settle \S+ \S+ --result", re.sub(r"\s*\n\s*", " ", text))[-1]
+    shell.type(f"{command} '\"a receipt\"'")
     assert "a receipt" in shell.type("antiphon resume charged")
     assert (shell.folder / "charges").read_text() == "7\n"
     say("kill -9 inside a charge, settle, resume: charged once")

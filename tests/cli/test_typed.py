@@ -179,3 +179,47 @@ def test_a_file_in_another_encoding_says_so(folder: Path) -> None:
     (folder / "picture.json").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     said = "picture.json: this is a binary file; JSON is text in UTF-8\n"
     assert type_command("convert", "picture.json", "--to", "house") == (said, 2)
+
+
+# ---------------------------------------------------------------- a call that must not run twice
+
+TILL = '''
+"""A till whose process is killed while it charges a card."""
+import os
+import pathlib
+import signal
+
+
+def charge(euros: int) -> str:
+    """Charge a card."""
+    with pathlib.Path("charges").open("a") as charges:
+        charges.write(f"{euros}\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "a receipt"
+'''
+
+
+@pytest.mark.slow
+def test_a_call_that_was_killed_is_settled_by_the_command_that_is_printed(folder: Path) -> None:
+    """G7: it is never started again; a person reads what to type, types it, and the thread goes on."""
+    team = TEAM.replace('approvals = ["calculator"]\napprovers = ["grace"]\n', "").replace('"calculator"', '"till.py:charge"')
+    (folder / "team.toml").write_text(team)
+    script = 'turns = [{ calls = [{ tool = "charge", arguments = { euros = 7 } }] }, { text = "paid: {result}" }]'
+    (folder / "script.toml").write_text(script)
+    (folder / "till.py").write_text(TILL)
+    assert type_command("trust", "team.toml", "--yes").code == 0
+    assert type_command("run", "--team", "team.toml", "--name", "t", "Charge 7 euros.").code == -9
+
+    waiting = type_command("resume", "t", columns=200)
+    assert waiting.code == 3
+    commands = [line.split("antiphon ")[1] for line in waiting.text.splitlines() if " settle t " in line]
+    assert [each.split("#")[0].split()[3:] for each in commands] == [["--result", "JSON"], ["--error", "TEXT"], ["--retry"]], (
+        waiting.text
+    )
+    typed = shlex.split(commands[0].replace("JSON", "'\"a receipt\"'"), comments=True)
+    assert type_command(*typed).code == 0
+
+    done = type_command("resume", "t")
+    assert done.code == 0
+    assert "paid: a receipt" in done.text
+    assert (folder / "charges").read_text() == "7\n"

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -246,6 +247,7 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     _say_kept(report, ledger)
     if report.error_code == "PARKED":
         note(f"it waits for a person: {report.error_message}", style="warning")
+        with_ledger(ledger, partial(say_parked, thread_id=report.thread_id, place=place))
     if report.error_code == "UNGUARDED_TOOL":
         note(f"it waits for its own program: {report.error_message}", style="warning")
     if report.host is not None:
@@ -289,6 +291,17 @@ def _say_stopped(report: RunReport, place: str) -> None:
     else:
         note("nothing is lost; when that is put right,")
     note("go on with:", command=f"{program_name()} resume {report.thread_id}{place}{budget}")
+
+
+async def say_parked(ledger: Ledger, thread_id: str, place: str) -> None:
+    """Print the commands by which a person settles the parked calls of a thread."""
+    for each in await service.list_parked(ledger):
+        if each.thread_id == thread_id:
+            settle = f"  {program_name()} {shlex.join(['settle', thread_id, each.invocation_id])}"
+            note(f"{each.reason}; find out, then type one of:", style="warning")
+            note("", command=f"{settle} --result JSON{place}  # it was done")
+            note("", command=f"{settle} --error TEXT{place}  # it failed")
+            note("", command=f"{settle} --retry{place}  # it did not run, and may start again")
 
 
 def say_thread(thread_id: str, ledger: str | None) -> None:

@@ -29,6 +29,7 @@ from antiphon.cli._live import (
     program_name,
     read_budget,
     run_chain,
+    say_parked,
     say_thread,
     show_report,
     sum_up,
@@ -194,8 +195,12 @@ class TeamTask:
     @property
     def command(self) -> str:
         """The command that continues the task."""
-        place = [] if self.ledger is None else ["--ledger", self.ledger]
-        return f"{program_name()} {shlex.join(['resume', self.thread_id, *place])}"
+        return f"{program_name()} {shlex.join(['resume', self.thread_id])}{self.place}"
+
+    @property
+    def place(self) -> str:
+        """The option that names the ledger."""
+        return "" if self.ledger is None else f" --ledger {shlex.quote(self.ledger)}"
 
     async def do(self, ledger: Ledger, **more: Any) -> RunReport:
         """Do the task, or continue it."""
@@ -225,6 +230,7 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
                     return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
         except ParkedError as exc:
             note(str(exc), style="bad")
+            await say_parked(found, task.thread_id, task.place)
             note("then go on with:", command=task.command)
             raise typer.Exit(WAITING) from None
 
