@@ -21,6 +21,7 @@ from antiphon.errors import (
     LedgerCorruptError,
     LedgerError,
     LedgerFormatError,
+    LedgerFullError,
     LedgerUnavailableError,
     OwnedError,
     UnknownThreadError,
@@ -39,7 +40,7 @@ from antiphon.ledger.sqlite._sql import Connection
     ("theirs", "ours", "words"),
     [
         (apsw.BusyError, LedgerUnavailableError, "locked by another process"),
-        (apsw.FullError, LedgerUnavailableError, "no space left"),
+        (apsw.FullError, LedgerFullError, "no space left"),
         (apsw.NotADBError, LedgerFormatError, "not a SQLite file"),
         (apsw.ReadOnlyError, LedgerUnavailableError, "cannot be written to"),
         (apsw.CantOpenError, LedgerUnavailableError, "cannot be opened"),
