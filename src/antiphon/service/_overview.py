@@ -1,8 +1,8 @@
 """Sums over all threads: messages, errors, tokens and cost, in all, by hour and by model.
 
 `OverviewBook` is a fold over `tail`. Its state and its cursor are stored together, as the snapshot of a thread that has no
-messages (ADR 0016), so a restart reads only what is new. A message counts once, in the thread that it was appended to. What was counted
-stays counted when its thread is deleted.
+messages (ADR 0016), so a restart reads only what is new. A message counts once, in the thread that it was appended to. What
+was counted stays counted when its thread is deleted.
 
 Tokens belong to the model that was asked: a request is an effect that names its model, and the answer has that effect as its
 parent. Tokens of imported messages belong to no model.
@@ -70,7 +70,8 @@ def _dump(state: _State) -> Any:
 
 def _load(stored: Any) -> _State:
     def sums(value: Any) -> UsageSums:
-        return UsageSums(**{**value, "cost": Decimal(value["cost"])})
+        numbers: dict[str, Any] = {**value, "cost": Decimal(value["cost"])}
+        return UsageSums(**numbers)
 
     value: Any = thaw(stored)
     hours, models = value["hours"], value["models"]
@@ -95,7 +96,7 @@ def _copied(sums: dict[str, UsageSums]) -> dict[str, UsageSums]:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class LedgerOverview:
     """The sums as far as they are counted."""
 
     total: UsageSums
@@ -186,7 +187,7 @@ class OverviewBook:
             return asked.get(payload.invocation_id)
         return asked.get(message.parent_id or "")
 
-    async def overview(self) -> Overview:
+    async def overview(self) -> LedgerOverview:
         """Return the sums, and the threads by status as they are now.
 
         Raises:
@@ -196,10 +197,7 @@ class OverviewBook:
         async for each in self._threads():
             threads[each] = threads.get(each, 0) + 1
         state = self._state
-        by_hour, by_model = (
-            {name: replace(each) for name, each in sorted(sums.items())} for sums in (state.hours, state.models)
-        )
-        return Overview(replace(state.total), by_hour, by_model, threads)
+        return LedgerOverview(replace(state.total), _copied(state.hours), _copied(state.models), threads)
 
     async def _threads(self) -> AsyncIterator[str]:
         async for each in all_threads(self._ledger, ThreadFilter(system=False), "created_at"):
