@@ -14,9 +14,12 @@ from tests.server.running import Served, say, served
 
 from antiphon import MessageBuilder, OptionResultBuilder, service
 from antiphon.agents.toolkit import Approval
-from antiphon.messages import current_port
+from antiphon.ledger import Snapshot, open_ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
 from antiphon.server._api import ENDPOINTS, Lines
 from antiphon.server._serving import ALL
+from antiphon.service._overview import _dump
 
 pytestmark = pytest.mark.slow
 
@@ -260,8 +263,84 @@ async def test_the_document_describes_every_endpoint_and_what_it_returns(tmp_pat
         described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
         assert described == {(each.method, each.path) for each in ALL}
         for endpoint in ENDPOINTS:
-            if endpoint.method != "GET" or endpoint.returns is Lines:
+            if endpoint.method != "GET" or endpoint.returns is Lines or isinstance(endpoint.returns, str):
                 continue
             path = endpoint.path.replace("{thread_id}", "a").replace("{other}", "a")
             answer = await _get(server, path, **({"q": "1"} if path.endswith("search") else {}))
             TypeAdapter(endpoint.returns).validate_python(answer, extra="forbid")
+
+
+# ---------------------------------------------------------------- sums
+
+
+def _request(number: int, model: str, **usage: Any) -> list[Message]:
+    """Return a request to a model as the journal has it, its answer, and its end."""
+    call = OptionCallPayload(
+        invocation_id=f"r{number}", option_name="ask", arguments={"arguments": {"model": model, "prompt": "p"}}
+    )
+    said = PartsPayload(parts=(TextPart(text="hi"),))
+    end = OptionResultPayload(invocation_id=f"r{number}", option_name="ask", result={"messages": 1})
+    return [
+        Message(policy="bot", lane="effect", payload=call),
+        Message(policy="bot", payload=said, parent_id=f"r{number}", usage=Usage(**usage)),
+        Message(policy="ask", lane="effect", payload=end),
+    ]
+
+
+async def _counted(server: Served, messages: int) -> Any:
+    async with asyncio.timeout(10):
+        while (found := await _get(server, "/api/overview"))["total"]["messages"] < messages:  # noqa: ASYNC110 (over HTTP)
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_path: Path) -> None:
+    """Tokens belong to the model that was asked, also if two are asked at once; a restart goes on from its snapshot."""
+    one = _request(1, "big", input_tokens=10, output_tokens=1, cost="0.10")
+    two = _request(2, 'small"\n', input_tokens=3, output_tokens=2, cost="0.0000000000000000001")
+    async with served(tmp_path) as server:
+        own = (await _counted(server, 1))["total"]["messages"]  # the ledger has got its name
+        await server.ledger.append("a", [one[0], two[0], two[1], two[2], one[1], one[2]], status="completed")
+        found = await _counted(server, own + 6)
+        assert {name: (each["requests"], each["input_tokens"]) for name, each in found["by_model"].items()} == {
+            "big": (1, 10),
+            'small"\n': (1, 3),
+        }
+        assert (found["total"]["requests"], found["total"]["output_tokens"], found["total"]["errors"]) == (2, 3, 0)
+        assert found["threads"] == {"completed": 1}
+        assert sum(each["messages"] for each in found["by_hour"].values()) == found["total"]["messages"]
+        text = (await server.client.get("/api/metrics")).text
+        assert 'antiphon_cost_dollars_total{model="small\\"\\n"} 0.0000000000000000001\n' in text
+        assert 'antiphon_threads{status="completed"} 1\n' in text
+        before = found
+    async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+        await ledger.delete("a")  # what was counted stays counted: a restart does not read it again
+    async with served(tmp_path) as server:
+        await server.ledger.append("b", _request(3, "big", input_tokens=5))
+        found = await _counted(server, before["total"]["messages"] + 3)
+        assert found["total"]["messages"] == before["total"]["messages"] + 3
+        assert found["by_model"]["big"]["input_tokens"] == 15
+        kept = await server.ledger.replay(service.OVERVIEW_THREAD)
+        assert len(kept) == 0
+
+
+async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_the_ledger() -> None:
+    """What the snapshot has is not read again; a snapshot from behind the end of an older copy counts for nothing."""
+    ledger = MemoryLedger()
+    await say(ledger, "a", "1", "2")
+    for _ in range(2):
+        book = service.OverviewBook(ledger)
+        counting = asyncio.ensure_future(book.count())
+        await asyncio.sleep(0.05)
+        counting.cancel()
+        await asyncio.gather(counting, return_exceptions=True)
+        assert (await book.overview()).total.messages == 2
+        await book.store()
+        read = service.OverviewBook(ledger)
+        await read._restore()
+        assert (await read.overview()).total.messages == 2
+    older = MemoryLedger()
+    await older.append(service.OVERVIEW_THREAD, (), snapshot=Snapshot("overview/1", _dump(book._state)), pattern="system")
+    fresh = service.OverviewBook(older)
+    await fresh._restore()
+    assert (await fresh.overview()).total.messages == 0

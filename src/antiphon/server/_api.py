@@ -18,7 +18,7 @@ from antiphon.server._answers import Problem
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.server._running import Runs
-    from antiphon.service import EventCursors, ListedThread, Scope
+    from antiphon.service import EventCursors, ListedThread, OverviewBook, Scope
 
 _SYSTEM: Final = "system/"
 _MOST_COMPARED: Final = 1000
@@ -34,6 +34,7 @@ class Hub:
     access: Access
     runs: Runs
     cursors: EventCursors
+    book: OverviewBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +348,37 @@ async def _health(ask: Ask) -> v.HealthValue:
     return v.HealthValue(status="ok", version=__version__, streams=ask.hub.access.streams, runs=len(ask.hub.runs))
 
 
+async def _overview(ask: Ask) -> v.OverviewValue:
+    return v.OverviewValue.model_validate(await ask.hub.book.overview())
+
+
+async def _metrics(ask: Ask) -> str:
+    """Return the sums in the text format of Prometheus."""
+    found = await ask.hub.book.overview()
+    samples: dict[str, list[tuple[dict[str, str], object]]] = {
+        "antiphon_messages_total": [({}, found.total.messages)],
+        "antiphon_errors_total": [({}, found.total.errors)],
+        "antiphon_model_requests_total": [({"model": name}, each.requests) for name, each in found.by_model.items()],
+        "antiphon_input_tokens_total": [({"model": name}, each.input_tokens) for name, each in found.by_model.items()],
+        "antiphon_output_tokens_total": [({"model": name}, each.output_tokens) for name, each in found.by_model.items()],
+        "antiphon_cost_dollars_total": [({"model": name}, f"{each.cost:f}") for name, each in found.by_model.items()],
+        "antiphon_threads": [({"status": name}, count) for name, count in sorted(found.threads.items())],
+        "antiphon_server_streams": [({}, ask.hub.access.streams)],
+        "antiphon_server_runs": [({}, len(ask.hub.runs))],
+    }
+    lines: list[str] = []
+    for name, values in samples.items():
+        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
+        lines += [f"{name}{_labels(labels)} {value}" for labels, value in values]
+    return "\n".join((*lines, ""))
+
+
+def _labels(labels: dict[str, str]) -> str:
+    """Return labels as Prometheus writes them."""
+    escaped = {name: text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, text in labels.items()}
+    return "{%s}" % ",".join(f'{name}="{text}"' for name, text in escaped.items()) if labels else ""  # noqa: UP031
+
+
 _THREADS: Final = "/api/threads"
 _THREAD: Final = "/api/threads/{thread_id}"
 ENDPOINTS: Final = (
@@ -395,5 +427,7 @@ ENDPOINTS: Final = (
     ),
     ApiEndpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
     ApiEndpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
+    ApiEndpoint("GET", "/api/overview", "read", "Sums over threads, time and models", _overview, v.OverviewValue),
+    ApiEndpoint("GET", "/api/metrics", "read", "The sums for Prometheus", _metrics, "text/plain; version=0.0.4"),
     ApiEndpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),
 )

@@ -27,7 +27,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from antiphon import service
-from antiphon.errors import AntiphonError, SetupError
+from antiphon.errors import AntiphonError, LedgerError, SetupError
 from antiphon.messages import Limits
 from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
 from antiphon.server import _events
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope as Request
 
     from antiphon.ledger import Ledger
-    from antiphon.service import NewToken
+    from antiphon.service import NewToken, OverviewBook
 
 _log: Final = logging.getLogger("antiphon.server")
 _MOST_QUERY: Final = 8192
@@ -331,11 +331,12 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
     own = _own_token() if is_local else None
     access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
     runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
-    hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger))
+    book = service.OverviewBook(ledger)
+    hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger), book)
     app = App(hub, settings.limits)
     server = _Server(_config(RequestGuard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
     file = None if own is None else _keep(own.text, port)
-    task = asyncio.ensure_future(server.serve([listening]))
+    task, counting = asyncio.ensure_future(server.serve([listening])), asyncio.ensure_future(_counted(book))
     try:
         ready = asyncio.ensure_future(server.ready.wait())
         await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
@@ -348,11 +349,27 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
         app.stopping.set()
         await runs.close()
         server.should_exit = True
-        await asyncio.gather(task, return_exceptions=True)
+        counting.cancel()
+        await asyncio.gather(task, counting, return_exceptions=True)
+        with suppress(LedgerError):  # then the next server counts a little more again
+            await book.store()
         listening.close()
         if file is not None:
             with suppress(OSError):
                 file.unlink()
+
+
+async def _counted(book: OverviewBook) -> None:
+    """Count what is written, for the overview; an error of the ledger delays it."""
+    while True:
+        try:
+            await book.count()
+        except LedgerError as exc:
+            _log.warning("the overview waits: %s", type(exc).__name__)
+        await asyncio.sleep(_COUNT_AGAIN)
+
+
+_COUNT_AGAIN: Final = 5.0
 
 
 def _config(app: Any, limits: ServerLimits) -> uvicorn.Config:

@@ -469,6 +469,29 @@ class HealthValue(Value):
     runs: int
 
 
+class SumsValue(Value):
+    """What some messages add up to."""
+
+    messages: int
+    errors: int
+    requests: int
+    """Requests to models."""
+    input_tokens: int
+    output_tokens: int
+    cost: Money
+
+
+class OverviewValue(Value):
+    """Sums over all threads, as far as they are counted; threads by status as they are now."""
+
+    total: SumsValue
+    by_hour: dict[str, SumsValue]
+    """The last seven days, by the beginning of the hour in UTC."""
+    by_model: dict[str, SumsValue]
+    threads: dict[str, int]
+    """Threads without a status are under an empty name."""
+
+
 class WindowValue(Value):
     """A window of a sequence or a timeline, as `antiphon.service` returns it."""
 

@@ -70,6 +70,10 @@ from antiphon.service._models import choose_model as choose_model
 from antiphon.service._models import install_local_model as install_local_model
 from antiphon.service._models import list_models as list_models
 from antiphon.service._models import local_model_status as local_model_status
+from antiphon.service._overview import OVERVIEW_THREAD as OVERVIEW_THREAD
+from antiphon.service._overview import LedgerOverview as LedgerOverview
+from antiphon.service._overview import OverviewBook as OverviewBook
+from antiphon.service._overview import UsageSums as UsageSums
 from antiphon.service._replaying import ReplayedEvent as ReplayedEvent
 from antiphon.service._replaying import RerunReport as RerunReport
 from antiphon.service._replaying import replay_thread as replay_thread
