@@ -122,8 +122,8 @@ def forget_failed_sync(disk: Disk) -> None:
 def normal_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = _connection._prepare
 
-    def prepared(connection: Any, place: Any) -> None:
-        prepare(connection, place)
+    def prepared(connection: Any, place: Any, **more: Any) -> None:
+        prepare(connection, place, **more)
         connection.setting("synchronous", "NORMAL")
 
     monkeypatch.setattr(_connection, "_prepare", prepared)
