@@ -49,7 +49,8 @@ def kept(name: str, screen: Screen, title: str, request: pytest.FixtureRequest) 
     path, drawn = PICTURES / f"{name}-{screen.columns}.svg", screen.picture(title, stable)
     if request.config.getoption("update_examples"):
         path.write_text(drawn)
-    assert path.read_text() == drawn, f"{path} shows something else; --update-examples draws it anew"
+    is_same = path.read_text() == drawn
+    assert is_same, f"{path} shows something else; --update-examples draws it anew:\n{stable(screen.text)}"
 
 
 def whole_words(screen: Screen, said: str) -> bool:

@@ -9,9 +9,11 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies
 from rich.console import Console
+from tests.cli.screens import Screen
 from tests.strategies import texts
 
-from antiphon.cli._screen import THEME, cut, print_markdown, print_table, styled
+from antiphon.cli._screen import THEME, cut, note, print_markdown, print_table, styled
+from antiphon.cli._view import TreeView
 from antiphon.service import escaped, visible
 
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
@@ -151,3 +153,17 @@ def test_no_word_of_an_answer_is_broken(columns: int) -> None:
 
     assert set(" ".join(lines).split()) == {*words.split(), "•"}
     assert max(map(len, lines)) <= min(columns, 100)
+
+
+def test_a_line_that_is_noted_while_a_run_is_shown_stays_above_it() -> None:
+    """The command that continues a run must not be drawn over."""
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=80, height=40, markup=False, theme=THEME)
+    view = TreeView(console, "How hot is tea?")
+    view.start()
+    note("thread t; if it is interrupted, go on with:", command="antiphon resume t")
+    view.stop()
+
+    screen = Screen(80)
+    screen.write(written.getvalue().replace("\n", "\r\n"))
+    assert screen.lines[0] == "thread t; if it is interrupted, go on with: antiphon resume t"

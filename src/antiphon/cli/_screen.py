@@ -15,6 +15,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -237,7 +238,8 @@ _in_use: list[Console] = []
 
 
 @contextmanager
-def _shown_on(console: Console, progress: Progress) -> Generator[None]:
+def shown_on(console: Console, progress: Progress | Live) -> Generator[None]:
+    """Show progress in a block. Lines that are noted meanwhile come above it."""
     with progress:
         _in_use.append(console)
         try:
@@ -256,7 +258,7 @@ def bar(what: str, *, is_beside_output: bool = False) -> Generator[Callable[[int
     is_hidden = not console.is_terminal or (is_beside_output and sys.stdout.isatty())
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=console, disable=is_hidden, transient=True)
-    with _shown_on(console, progress):
+    with shown_on(console, progress):
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
@@ -267,6 +269,6 @@ def wheel(what: str) -> Generator[None]:
     console = open_console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-    with _shown_on(console, progress):
+    with shown_on(console, progress):
         progress.add_task(what, total=None)
         yield

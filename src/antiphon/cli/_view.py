@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._output import print_json_line
-from antiphon.cli._screen import cut, open_console, styled
+from antiphon.cli._screen import cut, open_console, shown_on, styled
 from antiphon.protocol import PHASES
 
 if TYPE_CHECKING:
@@ -241,10 +241,11 @@ class TreeView:
         self._used = ""
         self._is_over = False
         self._live = Live(console=console, get_renderable=self.picture, refresh_per_second=_FRAMES, redirect_stdout=False)
+        self._shown = ExitStack()
 
     def start(self) -> None:
         self._began = self._console.get_time()
-        self._live.start()
+        self._shown.enter_context(shown_on(self._console, self._live))
         self._console.show_cursor()  # a process that is killed cannot show it again
 
     def stop(self) -> None:
@@ -253,7 +254,7 @@ class TreeView:
             self._live.transient = not self._top  # nothing has begun: what follows says why
             for branch in self._every():
                 self._end(branch, "waiting" if branch.state == "running" else branch.state)
-        self._live.stop()
+        self._shown.close()
 
     def spent(self, tokens: int, cost: str) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ parent. Tokens of imported messages belong to no model.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -30,7 +30,7 @@ _MOST_OPEN: Final = 10_000
 """Requests to models that are remembered until they end."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class UsageSums:
     """What some messages add up to."""
 
@@ -43,6 +43,18 @@ class UsageSums:
     output_tokens: int = 0
     cost: Decimal = Decimal(0)
     """In US dollars."""
+
+    def plus(self, message: Message, *, is_request: bool) -> UsageSums:
+        """Return the sums with one message more."""
+        payload, usage = message.payload, message.usage
+        return UsageSums(
+            self.messages + 1,
+            self.errors + (isinstance(payload, OptionResultPayload) and payload.is_error),
+            self.requests + is_request,
+            self.input_tokens + (usage.input_tokens or 0 if usage else 0),
+            self.output_tokens + (usage.output_tokens or 0 if usage else 0),
+            self.cost + (usage.cost or 0 if usage else 0),
+        )
 
 
 @dataclass(slots=True)
@@ -89,10 +101,6 @@ def _unmoved(state: _State | None, _: Message) -> _State | None:
 
 
 _FOLD: Final[Fold[_State | None]] = Fold("overview/1", None, _unmoved, dump=lambda state: _dump(state or _State()), load=_load)
-
-
-def _copied(sums: dict[str, UsageSums]) -> dict[str, UsageSums]:
-    return {name: replace(each) for name, each in sorted(sums.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +153,28 @@ class OverviewBook:
     def take(self, record: Record) -> None:
         """Count a record."""
         message, state = record.message, self._state
-        all_sums = [state.total, self._hour(record.recorded_at)]
         payload = message.payload
         model = self._model_of(message)
-        if model is not None:
-            all_sums.append(state.models.setdefault(model, UsageSums()))
         is_request = (
             isinstance(payload, OptionCallPayload) and payload.invocation_id in state.asked and message.lane == "effect"
         )
-        for sums in all_sums:
-            sums.messages += 1
-            sums.requests += is_request
-            sums.errors += isinstance(payload, OptionResultPayload) and payload.is_error
-            if message.usage is not None:
-                sums.input_tokens += message.usage.input_tokens or 0
-                sums.output_tokens += message.usage.output_tokens or 0
-                sums.cost += message.usage.cost or Decimal(0)
+        state.total = state.total.plus(message, is_request=is_request)
+        hour = self._hour(record.recorded_at)
+        state.hours[hour] = state.hours.get(hour, UsageSums()).plus(message, is_request=is_request)
+        if model is not None:
+            state.models[model] = state.models.get(model, UsageSums()).plus(message, is_request=is_request)
         if isinstance(payload, OptionResultPayload) and message.lane == "effect":
             state.asked.pop(payload.invocation_id, None)
 
-    def _hour(self, at: datetime) -> UsageSums:
+    def _hour(self, at: datetime) -> str:
+        """Return the name of an hour; hours that are too old are forgotten."""
         hours, hour = self._state.hours, at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         name = hour.isoformat()
         if name not in hours:
             oldest = (hour - timedelta(hours=_HOURS)).isoformat()
             for each in [each for each in hours if each < oldest]:
                 del hours[each]
-        return hours.setdefault(name, UsageSums())
+        return name
 
     def _model_of(self, message: Message) -> str | None:
         """Return the model that a message is about: a request, its answer, or its end."""
@@ -197,7 +200,7 @@ class OverviewBook:
         async for each in self._threads():
             threads[each] = threads.get(each, 0) + 1
         state = self._state
-        return LedgerOverview(replace(state.total), _copied(state.hours), _copied(state.models), threads)
+        return LedgerOverview(state.total, dict(sorted(state.hours.items())), dict(sorted(state.models.items())), threads)
 
     async def _threads(self) -> AsyncIterator[str]:
         async for each in all_threads(self._ledger, ThreadFilter(system=False), "created_at"):
