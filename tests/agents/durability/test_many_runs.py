@@ -18,7 +18,7 @@ _CACHED = 4
 """Blocks of memory that a run may leave in caches that have an end: Pydantic's of texts, a journal's of threads."""
 
 _ONCE = 120
-"""Objects that are made once, at any time: of another thread in a pool, of a connection, of a cache. A thread leaves dozens."""
+"""Objects that are made once, at any time: of another thread of a pool, a connection, a cache. A run would leave dozens."""
 
 
 @pytest.fixture(scope="module")
