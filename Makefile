@@ -16,7 +16,7 @@ export UV_NO_PROGRESS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check fix bench compare since chaos docs api figures release lock clean
+.PHONY: help run serve test quick check fix bench compare since chaos soak docs api figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -25,14 +25,20 @@ run: $(READY) ## set up and do the main job, offline
 	@mkdir -p .cache
 	@$(BIN)/antiphon run "What happens to a message that fails its actor three times?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
+serve: $(READY) ## fill a ledger with examples, serve it, and print the address of the page; ARGS="--port 0"
+	@$(BIN)/python -m tools.demo .cache
+	@exec $(BIN)/antiphon serve --ledger sqlite:///.cache/serve.db --model scripted $(ARGS)
+
 # Twice as many workers as cores: many tests wait for other processes and for leases.
-WORKERS := $(shell expr 2 \* `nproc 2>/dev/null || echo 2`)
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WORKERS := $(shell expr 2 \* $(CORES))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --inline-snapshot=disable
 
 # The core is covered branch by branch, by its own tests. Measuring the rest too would take half as long again.
 test: $(READY) ## set up and run every test; make test ARGS="-k window"
 ifeq ($(ARGS),)
-	@$(PYTEST) --cov --cov-report= tests/messages
+	@$(BIN)/python -m tools.browser
+	@$(PYTEST) -n $(CORES) --cov --cov-report= tests/messages
 	@$(BIN)/coverage report --include='src/antiphon/messages/*' --fail-under=100
 	@$(PYTEST) --ignore=tests/messages
 else
@@ -40,9 +46,9 @@ else
 endif
 
 quick: $(READY) ## the tests that are not slow, in less than a minute
-	@HYPOTHESIS_PROFILE=quick $(PYTEST) -q -m "not slow" $(ARGS)
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -n $(CORES) -q -m "not slow" $(ARGS)
 
-check: $(READY) ## format, lint, layers, types
+check: $(READY) ## format, lint, layers, types, of the page too
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
@@ -50,6 +56,7 @@ check: $(READY) ## format, lint, layers, types
 	@$(BIN)/basedpyright
 	@$(BIN)/python -m pytest -q -n 0 --inline-snapshot=disable tests/test_architecture.py
 	@$(BIN)/python tools/longest_functions.py src
+	@$(BIN)/python -m tools.page
 
 fix: $(READY) ## put right what a machine can
 	@$(BIN)/ruff format .
@@ -67,9 +74,12 @@ since: benchmarks/.venv/.ready ## this tree beside an earlier commit: make since
 
 chaos: $(READY) ## the long runs: many more generated cases
 	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
-	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents tests/cli $(ARGS)
+	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents tests/cli tests/service tests/server tests/page $(ARGS)
 	@UV=$(UV) $(BIN)/python -m tests.cli.session
 	@$(BIN)/python -m tests.foreign
+
+soak: $(READY) ## hosts on PostgreSQL with a fault every 5 s, and a table of what was lost; make soak SECONDS=1800
+	@$(BIN)/python -m tests.runtime.soak --seconds $(or $(SECONDS),60) $(ARGS)
 
 docs: $(READY) ## build the docs into site/, and check their links
 	@$(BIN)/python tools/api.py pages

@@ -16,13 +16,19 @@ BENCHMARKS = (
     "imports",
     "ledger",
     "postchain",
+    "postgres",
     "providers",
     "retrieval",
     "runtime",
     "telemetry",
 )
 """Modules here, imported when asked for: some peers take seconds."""
-REPORTS = {"answers": "benchmarks.answers.asking"}
+REPORTS = {
+    "answers": "benchmarks.answers.asking",
+    "cluster": "benchmarks.cluster",
+    "page": "benchmarks.page",
+    "server": "benchmarks.server",
+}
 """Benchmarks that measure no ratios: their modules print what they have found."""
 
 

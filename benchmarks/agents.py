@@ -1,4 +1,4 @@
-"""What it costs to make an agent's run durable: 10 model requests and 20 tool calls, against the same run without.
+"""What it costs to make an agent's run durable: 10 model requests and 20 tool calls, whole and streamed, against the bare run.
 
 The model is a script and the tools do nothing, so what is measured is the framework, and above it the durability. The clock on
 the wall, because the disk is waited for. What the bare agent takes is taken off all others.
@@ -7,8 +7,9 @@ the wall, because the disk is waited for. What the bare agent takes is taken off
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,7 @@ from dbos import DBOS
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec.dbos import DBOSDurability
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.errors import LedgerError
@@ -44,6 +45,8 @@ def tables(part: str = "") -> Iterator[Table]:
     """Make the tables with `part` in their names, one by one."""
     if part in "what durability adds to a run":
         yield from _durability()
+    if part in "what durability adds to a streamed run":
+        yield from _streams()
 
 
 def _durability() -> Iterator[Table]:
@@ -77,6 +80,28 @@ def _durability() -> Iterator[Table]:
         )
 
 
+def _streams() -> Iterator[Table]:
+    """The deltas of both runs are read as they come. The peer is left out: it gives them out after its step has ended."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        durable = stack.enter_context(closing(_Durable(folder, _stream)))
+        yield Table(
+            name="what durability adds to a streamed run of 10 requests, 20 tool calls and 100 deltas",
+            unit="ms",
+            scale=1_000,
+            baseline=APPENDS,
+            candidates={
+                BARE: waited(durable.bare, 1),
+                ANTIPHON: waited(durable.run, 1),
+                APPENDS: waited(durable.append, 1, before=durable.prepare(durable.steps)),
+            },
+            floor=BARE,
+            goals=(Goal(ANTIPHON, 2.5, APPENDS),),
+            notes=(f"what the {BARE} takes is taken off, which streams as well",),
+            rounds=ROUNDS,
+        )
+
+
 def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     number = sum(isinstance(message, ModelResponse) for message in messages)
     if number == len(CALLS):
@@ -85,14 +110,39 @@ def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse([ToolCallPart("act", {"what": f"thing {number}"}, tool_call_id=f"{number}-{call}") for call in calls])
 
 
+async def _deltas(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+    """Say the same in pieces: three for each call, and the last answer word by word."""
+    for number, part in enumerate(_answer(messages, info).parts):
+        if isinstance(part, ToolCallPart):
+            what = json.dumps(part.args)
+            yield {number: DeltaToolCall(part.tool_name, "", tool_call_id=part.tool_call_id)}
+            yield {number: DeltaToolCall(json_args=what[:8])}
+            yield {number: DeltaToolCall(json_args=what[8:])}
+        elif isinstance(part, TextPart):
+            for word in (f"{part.content} " * 8).split():
+                yield f"{word} "
+
+
 async def _act(what: str) -> str:
     return f"{what} is done"
 
 
 def _agent(tool: Callable[..., Awaitable[str]], *capabilities: Any) -> Agent[None, str]:
-    agent: Agent[None, str] = Agent(FunctionModel(_answer, model_name="script"), name="worker", capabilities=capabilities)
+    agent: Agent[None, str] = Agent(
+        FunctionModel(_answer, stream_function=_deltas, model_name="script"), name="worker", capabilities=capabilities
+    )
     agent.tool_plain(name="act")(tool)
     return agent
+
+
+async def _run(agent: Agent[None, str]) -> None:
+    await agent.run(PROMPT)
+
+
+async def _stream(agent: Agent[None, str]) -> None:
+    async with agent.run_stream(PROMPT) as result:
+        async for _ in result.stream_text(delta=True, debounce_by=None):
+            pass
 
 
 _Batches: TypeAlias = list[list[Sequence[Message]]]
@@ -134,7 +184,8 @@ class _Recorder:
 class _Durable:
     """The agent, bare and on a ledger in a file; and the ledger without it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ask: Callable[[Agent[None, str]], Coroutine[Any, Any, None]] = _run) -> None:
+        self._ask = ask
         self._stack = AsyncExitStack()
         self._runner = asyncio.Runner()
         self._runner.run(self._open(f"sqlite:///{folder}/ledger.db"))
@@ -152,18 +203,18 @@ class _Durable:
     async def _recorded(self, thread_id: str) -> _Batches:
         recorder = _Recorder(self._ledger)
         async with ledger_run(thread_id):
-            await _agent(_act, LedgerDurability(cast("Ledger", recorder))).run(PROMPT)
+            await self._ask(_agent(_act, LedgerDurability(cast("Ledger", recorder))))
         return recorder.batches
 
     def bare(self, number: int) -> None:
-        self._runner.run(self._bare.run(PROMPT))
+        self._runner.run(self._ask(self._bare))
 
     def run(self, number: int) -> None:
         self._runner.run(self._run(f"run-{number}"))
 
     async def _run(self, thread_id: str) -> None:
         async with ledger_run(thread_id):
-            await self._agent.run(PROMPT)
+            await self._ask(self._agent)
 
     def prepare(self, batches: _Batches) -> Callable[[int], None]:
         """Return what makes the rows of a run ready to be appended to another thread."""

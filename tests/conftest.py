@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.charmap import charmap
+from tests import forked
 from tests.children import have_children_handle_signals
 from tests.clock import share_imports, shared_work, used
 from tests.loops import run
+from tests.postgres import Server, running_postgres
+from tools.npm import made_once
 
+ROOT = Path(__file__).parents[1]
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 _MOST = 2.0
@@ -60,7 +65,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test. One that is marked `virtual_time` does not really wait."""
+    """Run an async test. One that is marked `virtual_time` does not really wait; a mark `timeout` gives it more time."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -70,7 +75,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
         virtually(coroutine)
     else:
-        run(coroutine)
+        limit = pyfuncitem.get_closest_marker("timeout")
+        run(coroutine, *(limit.args[:1] if limit is not None else ()))
     return True
 
 
@@ -112,3 +118,26 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         page = (Path(__file__).parents[1] / "docs" / "dialects" / "index.md").read_text()
         terminalreporter.section("dialects: what becomes of the samples, from row to column")
         terminalreporter.write_line(page.split("<!-- matrix -->\n")[1].split("<!-- /matrix -->")[0].rstrip())
+
+
+@pytest.fixture(scope="session")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of `make serve`: the example teams, six phases, an approval that waits, a parked call. Copy it."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "demonstration"  # one for all workers
+    with made_once(place) as folder:
+        if folder is not None:
+            forked.run([sys.executable, "-m", "tools.demo", str(folder)], cwd=ROOT).check_returncode()
+    return place / "serve.db"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A server that all tests of one process share; each test has its own tenants or its own database."""
+    with shared_work():
+        running = running_postgres()
+        server = running.__enter__()
+    try:
+        yield server
+    finally:
+        running.__exit__(None, None, None)

@@ -4,7 +4,9 @@ A command in a new process spends more than a second on imports. Hundreds of tes
 they need, once for all workers of a test run, and forks a process for each command. What runs is the same: a real process with
 its own arguments, folder, environment, terminal and signals.
 
-`Forked` is a `subprocess.Popen` of `python -m MODULE`. `shell_command` writes a script that does the same for a shell.
+`Forked` is a `subprocess.Popen` of `python -m MODULE`, `python -c CODE` or `python FILE`, and `start` one of a program of the
+tests. `shell_command` writes a script that does the same for a shell. `serve_beside` is for a program that changes its rights
+or its disks: it forks such commands from itself, so that they have what the program has.
 """
 
 import atexit
@@ -29,6 +31,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
@@ -42,12 +45,12 @@ _EXECUTE = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1
 
 
 class Forked(subprocess.Popen[Any]):
-    """A process that runs `python -m MODULE`, forked from the server; its `pid` is that of the command itself."""
+    """A process that runs Python, forked from the server; its `pid` is that of the command itself."""
 
     def _execute_child(self, *given: Any) -> None:
         named = dict(zip(_EXECUTE, given, strict=True))
         arguments = [os.fspath(each) for each in named["args"]]
-        assert arguments[:2] == [sys.executable, "-m"], arguments
+        assert arguments[0] == sys.executable, arguments
         streams = [
             named[name] if named[name] != -1 else number for number, name in enumerate(("p2cread", "c2pwrite", "errwrite"))
         ]
@@ -55,7 +58,7 @@ class Forked(subprocess.Popen[Any]):
         _send(
             self._answers,
             streams,
-            arguments=arguments[2:],
+            arguments=arguments[1:],
             folder=os.fspath(named["cwd"] or Path.cwd()),
             environment=dict(os.environ if named["env"] is None else named["env"]),
             session=bool(named["start_new_session"]),
@@ -79,6 +82,13 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
 
+def start(program: Path, *arguments: object, **more: Any) -> Forked:
+    """Start a program of the tests: its own file, with the arguments; what it prints is not buffered."""
+    module = ".".join(program.relative_to(ROOT).with_suffix("").parts)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return Forked([sys.executable, "-m", module, *map(str, arguments)], env=environment, **more)
+
+
 def run(arguments: Sequence[Any], **more: Any) -> subprocess.CompletedProcess[Any]:
     """Run a command to its end, as `subprocess.run` does, and return what it wrote."""
     given = more.pop("input", None)
@@ -92,12 +102,26 @@ def run(arguments: Sequence[Any], **more: Any) -> subprocess.CompletedProcess[An
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def shell_command(path: Path, module: str = "antiphon") -> None:
-    """Write a script that has the server run a module with the script's arguments and streams."""
-    _connect().close()  # the server must be there
-    script = f"#!/bin/sh\nexec '{sys.executable}' -I -S '{__file__}' run '{_PATH}' {module} \"$@\"\n"
+def shell_command(path: Path, module: str = "antiphon", server: Path | None = None) -> None:
+    """Write a script that has the server run a module with the script's arguments and streams; or another server."""
+    if server is None:
+        _connect().close()  # the server must be there
+    script = f"#!/bin/sh\nexec '{sys.executable}' -I -S '{__file__}' run '{server or _PATH}' -m {module} \"$@\"\n"
     path.write_text(script, encoding="utf-8")
     path.chmod(0o755)
+
+
+def serve_beside(path: Path) -> None:
+    """Fork a server from this process, which has imported everything; it ends with this process."""
+    program = os.getpid()
+    listening = _listen(path)
+    if not os.fork():
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):  # who reads those of the program waits for their end
+            os.dup2(nowhere, stream)
+        _answer(listening, path, program)
+        os._exit(0)
+    listening.close()
 
 
 def _send(server: socket.socket, streams: Sequence[int], **request: Any) -> None:
@@ -136,13 +160,22 @@ def _connected() -> socket.socket:
 
 def _serve(path: str, tests: int) -> None:
     """Fork a process for each request, until the process of the tests ends."""
-    Path(path).unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(path)
-    listening.listen(100)
+    listening = _listen(Path(path))
     _warm()
     os.write(1, b"ready\n")
     os.dup2(2, 1)  # the pipe of the one that started it is closed
+    _answer(listening, Path(path), tests)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(path))
+    listening.listen(100)
+    return listening
+
+
+def _answer(listening: socket.socket, path: Path, tests: int) -> None:
     clients: dict[int, tuple[socket.socket, int]] = {}
     """By the descriptor of the process: who asked for it, and its pid."""
     while _lives(tests):
@@ -159,7 +192,7 @@ def _serve(path: str, tests: int) -> None:
             _fork(listening, clients)
     for _, pid in clients.values():
         os.kill(pid, signal.SIGKILL)
-    Path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     Path(f"{path}.lock").unlink(missing_ok=True)
 
 
@@ -173,10 +206,13 @@ def _lives(pid: int) -> bool:
 
 def _warm() -> None:
     """Do what a command would do first: imports, and schemas that are built when they are first used."""
+    import typer.main
     from typer.testing import CliRunner
 
     from antiphon.cli import app
 
+    commands = typer.main.get_command(app)
+    typer.main.get_command = lambda _: commands  # building all of them takes longer than most of them take to run
     for module in ("openai.resources.chat", "pydantic_ai.models.openai", "pydantic_ai.providers.openai"):
         import_module(module)
     team = ROOT / "examples" / "analyse_csv" / "team.toml"
@@ -220,8 +256,9 @@ def _live(streams: list[int], *, arguments: list[str], folder: str, environment:
         os.setsid()
         if os.isatty(0):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C that is typed there is a signal to the command
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, _not_now)  # until there is a command that could be interrupted
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -229,19 +266,43 @@ def _live(streams: list[int], *, arguments: list[str], folder: str, environment:
     sys.path[0] = folder
     sys.path[1:1] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
     encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    is_prompt = os.isatty(1) or "PYTHONUNBUFFERED" in environment
     sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115 (for the whole life)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False, buffering=1 if os.isatty(1) else -1)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False, buffering=1 if is_prompt else -1)  # type: ignore[misc]  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", encoding=encoding, closefd=False, buffering=1, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
-    module, *rest = arguments
-    sys.argv = [module, *rest]
-    os._exit(_run_module(module))
+    os._exit(_run_python(arguments))
 
 
-def _run_module(module: str) -> int:
+def _not_now(*_: object) -> None:
+    """Handle a signal that nothing is there for: not ignored, which its children would inherit."""
+
+
+def _be_main(code: CodeType, file: str | None, arguments: list[str], **more: Any) -> None:
+    """Run code as the main module. From here on it can be interrupted, until it has ended."""
+    sys.argv = arguments
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    vars(main).update(more | ({} if file is None else {"__file__": file}))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    exec(code, vars(main))
+
+
+def _run_python(arguments: list[str]) -> int:
     code = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        match arguments:
+            case ["-m", module, *rest]:
+                _, spec, text = runpy._get_module_details(module)  # type: ignore[attr-defined]
+                _be_main(text, spec.origin, [spec.origin, *rest], __spec__=spec, __package__=spec.parent)
+            case ["-c", text, *rest]:
+                _be_main(compile(text, "<string>", "exec"), None, ["-c", *rest])
+            case [file, *rest]:
+                sys.path[0] = str(Path(file).parent)
+                _be_main(compile(Path(file).read_bytes(), file, "exec"), file, [file, *rest])
+            case _:
+                raise ValueError(arguments)
+        signal.signal(signal.SIGINT, _not_now)
     except SystemExit as exc:
+        signal.signal(signal.SIGINT, _not_now)
         code = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
         if code and isinstance(exc.code, str):
             sys.stderr.write(f"{exc.code}\n")

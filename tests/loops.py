@@ -10,11 +10,11 @@ __all__ = ["run"]
 ResultT = TypeVar("ResultT")
 
 
-def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run to the end, for a minute at most, and check that no task is left over."""
+def run(main: Coroutine[Any, Any, ResultT], seconds: float = 60) -> ResultT:
+    """Run to the end, for a minute at most unless more is given, and check that no task is left over."""
 
     async def in_time() -> ResultT:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(seconds):
             result = await main
         # A task that is no coroutine closes a generator that the garbage collector has found: nothing of the test's.
         left = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if inspect.iscoroutine(task.get_coro())}

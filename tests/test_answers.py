@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from benchmarks.answers._questions import Question, plain, read_documents, read_questions
+from benchmarks.answers._questions import SETS, Question, plain, read_documents, read_questions
 
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.retrieval import KnowledgeBase, find_answers
@@ -22,10 +22,12 @@ def sections(text: str) -> list[tuple[str, str]]:
     return [(each[1], text[each.end() : end]) for each, end in zip(found, ends, strict=True)]
 
 
-@pytest.mark.parametrize("question", [each for each in QUESTIONS if each.gold], ids=lambda each: each.id)
-def test_the_gold_sentence_is_in_its_document_below_its_heading(question: Question) -> None:
-    """If a page of the docs has changed: correct the question, or move it to a sentence that says the same."""
-    documents = read_documents()
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [pytest.param(name, each, id=each.id) for name in SETS for each in read_questions(name) if each.gold],
+)
+def test_the_gold_sentence_is_in_its_document_below_its_heading(name: str, question: Question) -> None:
+    documents = read_documents(name)
 
     for gold in question.gold:
         below = [text for heading, text in sections(documents[gold.document]) if heading == gold.heading]
@@ -44,15 +46,25 @@ def test_half_of_the_fifty_questions_have_no_answer_in_three_languages() -> None
     assert {part for part, _ in parts} == {"tune", "check"}
 
 
+def test_half_of_the_sixty_questions_that_are_held_out_have_no_answer() -> None:
+    questions = read_questions("held_out")
+    languages = Counter(each.language for each in questions)
+
+    assert len({each.id for each in (*questions, *QUESTIONS)}) == 110
+    assert sum(not each.gold for each in questions) == 30
+    assert sorted(languages) == ["de", "en", "fr"]
+
+
 @pytest.mark.slow
-async def test_words_alone_meet_the_goals_of_the_benchmark() -> None:
-    """At least 85 % cited first, 80 % in the quote, 80 % refused; `make bench ARGS=answers` asks whole threads."""
+@pytest.mark.parametrize(("name", "first", "refused"), [("questions", 22, 23), ("held_out", 24, 28)])
+async def test_words_alone_find_most_answers(name: str, first: int, refused: int) -> None:
+    """Most of both sets; `make bench ARGS=answers` asks threads. The documents are of one day, so the counts do not move."""
     documents = KnowledgeBase(MemoryLedger())
-    for name, text in read_documents().items():
-        await documents.add(name, text)
+    for document, text in read_documents(name).items():
+        await documents.add(document, text)
 
     counted = Counter[str]()
-    for question in QUESTIONS:
+    for question in read_questions(name):
         found = [each for each in await find_answers(documents, question.text) if each.is_likely][:1]
         counted["refused"] += not question.gold and not found
         counted["first"] += any(
@@ -62,5 +74,5 @@ async def test_words_alone_meet_the_goals_of_the_benchmark() -> None:
             for gold in question.gold
         )
 
-    assert counted["first"] >= 22
-    assert counted["refused"] >= 20
+    assert counted["first"] >= first
+    assert counted["refused"] >= refused

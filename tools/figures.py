@@ -187,22 +187,30 @@ class Answers(Actor):
 
 
 async def files_in_an_ask() -> dict[str, int]:
-    """Return the files whose functions run for one ask in a thread, with how many functions each."""
-    seen: Counter[tuple[str, str]] = Counter()
+    """Return the files whose functions run for one ask in a thread, with how many functions each.
+
+    Of a few asks, the one with the fewest: on a busy machine a timer of the runtime may come in between.
+    """
+    async with System() as system:
+        system.spawn("answers", Answers)
+        await system.ask("answers", Question(text="?"), thread_id="t")  # what is made only once is there
+        asks = [await _traced_ask(system) for _ in range(5)]
+    return min(asks, key=len)
+
+
+async def _traced_ask(system: System) -> dict[str, int]:
+    seen: set[tuple[str, str]] = set()
 
     def trace(frame: FrameType, event: str, argument: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and SOURCE in path.parents:
-            seen[str(path.relative_to(SOURCE)), frame.f_code.co_name] += 1
+            seen.add((str(path.relative_to(SOURCE)), frame.f_code.co_name))
 
-    async with System() as system:
-        system.spawn("answers", Answers)
-        await system.ask("answers", Question(text="?"), thread_id="t")  # what is made only once is there
-        sys.setprofile(trace)
-        try:
-            await system.ask("answers", Question(text="?"), thread_id="t")
-        finally:
-            sys.setprofile(None)
+    sys.setprofile(trace)
+    try:
+        await system.ask("answers", Question(text="?"), thread_id="t")
+    finally:
+        sys.setprofile(None)
     return dict(Counter(file for file, _ in seen))
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tarfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Gold", "Question", "plain", "read_documents", "read_questions"]
+__all__ = ["SETS", "Gold", "Question", "plain", "read_documents", "read_questions"]
 
 HERE = Path(__file__).parent
-PROJECT = HERE.parents[1]
+SETS = {"questions": "documents", "held_out": "held_out"}
+"""The files with questions, each with the folder of its documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,15 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune` or `check`: two halves. The scoring was fitted with both in view."""
+    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; or `held-out`."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""
 
 
-def read_questions(path: Path = HERE / "questions.toml") -> tuple[Question, ...]:
-    """Read the questions of a file."""
-    with path.open("rb") as file:
+def read_questions(name: str = "questions") -> tuple[Question, ...]:
+    """Read the questions of a set."""
+    with (HERE / f"{name}.toml").open("rb") as file:
         found: list[dict[str, Any]] = tomllib.load(file)["questions"]
     return tuple(
         Question(
@@ -49,14 +51,21 @@ def read_questions(path: Path = HERE / "questions.toml") -> tuple[Question, ...]
     )
 
 
-def read_documents() -> dict[str, str]:
-    """Return the documents by name: the pages of this project's documentation, and three others.
+def read_documents(name: str = "questions") -> dict[str, str]:
+    """Return the documents of a set by name: the pages of this project's documentation, and three others.
 
-    The page about this benchmark is left out: it has questions in it.
+    The pages are those of one day, so that the figures do not change with them. The page about this benchmark is left out: it
+    has questions. In `docs`, `tar --exclude=answers.md -cJf ../benchmarks/answers/pages.tar.xz *.md` takes those of today.
     """
-    pages = {f"docs/{path.name}": path for path in sorted((PROJECT / "docs").glob("*.md")) if path.stem != HERE.name}
-    others = {path.name: path for path in sorted((HERE / "documents").glob("*.md"))}
-    return {name: path.read_text(encoding="utf-8") for name, path in {**pages, **others}.items()}
+    with tarfile.open(HERE / "pages.tar.xz") as archive:
+        pages = {f"docs/{each.name}": _text(archive, each) for each in archive.getmembers() if each.name.endswith(".md")}
+    return pages | {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / SETS[name]).glob("*.md"))}
+
+
+def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read().decode()
 
 
 def plain(text: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from antiphon import open_ledger, service
 from antiphon.patterns.postchain import NOT_IN_SOURCES
-from benchmarks.answers._questions import HERE, Gold, Question, plain, read_documents, read_questions
+from benchmarks.answers._questions import HERE, SETS, Gold, Question, plain, read_documents, read_questions
 
 __all__ = ["report"]
 
@@ -71,11 +71,11 @@ def _words(text: str) -> str:
 # ---------------------------------------------------------------- asking
 
 
-async def _ask_all(model: str, questions: Sequence[Question]) -> list[Asked]:
-    """Ask every question, one after the other."""
+async def _ask_all(model: str, name: str, questions: Sequence[Question]) -> list[Asked]:
+    """Ask every question of a set, one after the other."""
     with TemporaryDirectory() as folder:
         async with open_ledger(f"sqlite:///{folder}/answers.db") as ledger:
-            await service.add_documents(ledger, read_documents())
+            await service.add_documents(ledger, read_documents(name))
             config = None if model == "local" else HERE / "quotes.toml"
             service.import_model(model)
             async with service.open_chain(ledger, model=model, config=config) as runner:
@@ -100,17 +100,24 @@ COLUMNS: tuple[tuple[str, bool, Count, float], ...] = (
 
 
 def report(part: str = "") -> bool:
-    """Print the figures; with a part (`tune`, `check`, `de`, an id), of the questions of that part, each with its answer.
+    """Print the figures; with a part (`tune`, `check`, `held-out`, `de`, an id), of its questions, each with its answer.
 
-    The result says whether `local` meets its goals.
+    The result says whether `local` meets its goals in every set.
     """
-    questions = [each for each in read_questions() if part in ("", each.part, each.language, each.id)]
-    found = {name: asyncio.run(_ask_all(model, questions)) for name, model in CANDIDATES.items()}
-    print(f"\nanswers: {len(questions)} questions, {sum(not each.gold for each in questions)} of them without an answer")
-    for name, asked in found.items():
-        _print_rows(name, asked)
-        _print_wrong(asked, everything=bool(part))
-    return _print_goals(found["local"])
+    chosen = {
+        name: [each for each in read_questions(name) if part in ("", name, each.part, each.language, each.id)] for name in SETS
+    }
+    is_met = True
+    for name, questions in chosen.items():
+        if questions:
+            found = {each: asyncio.run(_ask_all(model, name, questions)) for each, model in CANDIDATES.items()}
+            without = sum(not each.gold for each in questions)
+            print(f"\nanswers, {name}: {len(questions)} questions, {without} of them without an answer")
+            for candidate, asked in found.items():
+                _print_rows(candidate, asked)
+                _print_wrong(asked, everything=bool(part))
+            is_met &= _print_goals(found["local"])
+    return is_met
 
 
 def _print_rows(name: str, asked: Sequence[Asked]) -> None:

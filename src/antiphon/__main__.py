@@ -1,8 +1,30 @@
 """`python -m antiphon`, and the `antiphon` command: the command line if its extra is installed, else what to install."""
 
+import os
 import sys
+from pathlib import Path
 
 __all__ = ["main"]
+
+
+def readable(arguments: list[str]) -> list[str]:
+    """Return the arguments as text. A locale without UTF-8 hides what was typed, and the name of a file may be any bytes."""
+    return [_readable(each) for each in arguments]
+
+
+def _readable(argument: str) -> str:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        if Path(argument).exists():
+            return argument
+        try:
+            return os.fsencode(argument).decode()
+        except UnicodeDecodeError as exc:
+            shown = argument.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            sys.stderr.write(f"antiphon: an argument is not text in UTF-8: {shown}, byte {exc.start}\n")
+            sys.exit(2)
+    return argument
 
 
 def main() -> None:
@@ -12,7 +34,7 @@ def main() -> None:
             from antiphon.cli import app  # noqa: PLC0415 (so that what is missing can be said without a traceback)
         except ModuleNotFoundError as exc:
             sys.exit(f"antiphon: {exc}")
-        app(prog_name="antiphon")
+        app(readable(sys.argv[1:]), prog_name="antiphon")
     except KeyboardInterrupt:
         sys.exit(130)  # while modules are imported or commands are made: nothing has begun that would have to be told
 

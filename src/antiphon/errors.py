@@ -12,17 +12,26 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── AppendRefusedError        .code .message_id: the thread refuses a message; fix the message
 │   ├── AppendConflictError       .version: another writer appended first; re-read, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
+│   │   └── ThreadMovedError      .to: it continues in another ledger; use that one
 │   ├── OwnedError                .owner .until: a live host owns the thread; post to it, or wait
 │   ├── HostError                 .host
 │   │   ├── UnknownHostError      the ledger does not know the host; call beat first
 │   │   ├── HostExpiredError      the host's lease is over; call beat, and drop the threads that it lost
 │   │   └── HostNameTakenError    .until: another live process has the name; choose another one
+│   ├── OtherRedactionError       the ledger has other redaction rules, or a live host uses them; do as it says
+│   ├── CopyRefusedError          a thread cannot be copied to another ledger; do as it says
 │   ├── RestoreRefusedError       .seq: no given head proves the rows; supply the heads
 │   ├── UnknownThreadError        the ledger has no such thread; check the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another one
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   │   └── LedgerFullError       there is no space left on its disk; make some, then try again
 │   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
+│   ├── EncryptionError           a thread is encrypted
+│   │   ├── NoMasterKeyError      the ledger was opened without its master key; give it
+│   │   ├── WrongMasterKeyError   .given .expected: another master key wraps the keys; give that one
+│   │   ├── ForgottenError        the key of the thread was thrown away; nobody can read it any more
+│   │   ├── NotSearchableError    an encrypted thread is in no index; read it instead
+│   │   └── NotEncryptedError     the thread has no key to forget; delete it instead
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
 ├── SetupError                    invalid configuration; the text says what to change
 │   ├── ConfigError               antiphon.toml is unreadable, or has an unknown key
@@ -69,6 +78,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
     ├── EffectFailedError         the function of an effect raised an exception
     ├── ParkedError               it waits for a person's decision
     │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; put that right, resume
+    │       └── LimitReachedError .model: a limit of model requests for all hosts; resume later, or set another limit
     ├── ToolServerError           .server: a required tool server cannot be used; check it
     ├── HistoryMismatchError      the code does not match the thread's history
     │   └── UnguardedToolError    a tool would start without the toolkit that guards it
@@ -98,6 +108,7 @@ __all__ = [
     "CastError",
     "ChainConfigError",
     "ConfigError",
+    "CopyRefusedError",
     "CursorError",
     "DecodeError",
     "DeliveryError",
@@ -107,9 +118,11 @@ __all__ = [
     "EffectFailedError",
     "EmbeddingMismatchError",
     "EncodeError",
+    "EncryptionError",
     "EscalatedError",
     "FailedError",
     "FencedError",
+    "ForgottenError",
     "HistoryMismatchError",
     "HopLimitError",
     "HostError",
@@ -120,6 +133,7 @@ __all__ = [
     "LedgerFormatError",
     "LedgerFullError",
     "LedgerUnavailableError",
+    "LimitReachedError",
     "LocalServerError",
     "MailboxFullError",
     "MissingExtraError",
@@ -127,8 +141,12 @@ __all__ = [
     "MissingReaderError",
     "ModelError",
     "NewerVersionError",
+    "NoMasterKeyError",
+    "NotEncryptedError",
+    "NotSearchableError",
     "NotWaitingError",
     "OtherPatternError",
+    "OtherRedactionError",
     "OwnProgramError",
     "OwnedError",
     "ParkedError",
@@ -148,6 +166,7 @@ __all__ = [
     "TeamFileError",
     "ThreadBusyError",
     "ThreadEndedError",
+    "ThreadMovedError",
     "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
@@ -159,6 +178,7 @@ __all__ = [
     "WeightsError",
     "WithdrawnError",
     "WorkFailedError",
+    "WrongMasterKeyError",
 ]
 
 
@@ -292,6 +312,18 @@ class FencedError(LedgerError):
         """The epoch of the current owner, or of the last one; 0 if the thread was never claimed."""
 
 
+class ThreadMovedError(FencedError):
+    """The thread was moved to another ledger, and continues there. Nothing was changed here."""
+
+    def __init__(self, thread_id: str, to: str) -> None:
+        LedgerError.__init__(self, f"it was moved to {to}, and continues there", thread_id)
+        self.args = (thread_id, to)
+        self.given = None
+        self.epoch = 0
+        self.to = to
+        """The URL of the other ledger."""
+
+
 class OwnedError(LedgerError):
     """A live host owns the thread. Nothing was changed: post to the thread, or wait until the host releases it."""
 
@@ -352,6 +384,14 @@ class HostNameTakenError(HostError):
         """When the lease of the other process ends, unless it is renewed."""
 
 
+class OtherRedactionError(LedgerError):
+    """The rules of redaction differ from those of the ledger, or cannot be changed now: a live host uses them."""
+
+
+class CopyRefusedError(LedgerError):
+    """A thread cannot be copied to another ledger. No thread was copied."""
+
+
 class RestoreRefusedError(LedgerError):
     """No given head proves the rows, or the ledger already has their threads. Nothing was restored."""
 
@@ -403,6 +443,53 @@ class LedgerCorruptError(LedgerError):
     def __str__(self) -> str:
         place = "" if self.seq is None else f" at seq {self.seq}"
         return f"thread {self.thread_id!r}{place}: {self.reason}" if self.thread_id is not None else self.reason
+
+
+class EncryptionError(LedgerError):
+    """A thread or ledger is encrypted, and what was asked for needs its key, or cannot be done with an encrypted thread."""
+
+
+class NoMasterKeyError(EncryptionError):
+    """The ledger was opened without the master key that this thread needs. Nothing was written."""
+
+    def __init__(self, thread_id: str | None = None) -> None:
+        advice = "set ANTIPHON_KEY_FILE or ANTIPHON_KEY, or open the ledger with master_key=…"
+        what = "it is encrypted" if thread_id is not None else "the ledger is encrypted"
+        super().__init__(f"{what}, and no master key is given; {advice}", thread_id)
+        self.args = (thread_id,)
+
+
+class WrongMasterKeyError(EncryptionError):
+    """The given master key is not the one that wraps the keys of the ledger. Nothing was written."""
+
+    def __init__(self, given: str, expected: str, thread_id: str | None = None) -> None:
+        reason = f"the master key that is given ({given}) is not the one that wraps its keys ({expected}); give that one"
+        super().__init__(reason, thread_id)
+        self.args = (given, expected, thread_id)
+        self.given = given
+        """The id of the key that is given."""
+        self.expected = expected
+        """The id of the key that is needed."""
+
+
+class ForgottenError(EncryptionError):
+    """The key of the thread was thrown away, so nobody can read its messages any more. Its chain can still be verified."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__("its key was forgotten, and its messages cannot be read any more", thread_id)
+        self.args = (thread_id,)
+
+
+class NotSearchableError(EncryptionError):
+    """The messages of an encrypted thread are in no index: an index would be readable."""
+
+
+class NotEncryptedError(EncryptionError):
+    """The thread is not encrypted, so it has no key to forget."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__("it is not encrypted, so there is no key to forget; delete it instead", thread_id)
+        self.args = (thread_id,)
 
 
 class LedgerFormatError(LedgerError):
@@ -791,6 +878,19 @@ class StoppedError(ParkedError):
         """The code of what failed, such as AGENT_ERROR or BUDGET_EXCEEDED."""
         self.row = row
         """The row of the thread that says so; None before it is written."""
+
+
+class LimitReachedError(StoppedError):
+    """A limit of model requests for all hosts is reached: the money of the day is spent, or no permit was free in time.
+
+    Resume the thread later, or set another limit (`antiphon limits`).
+    """
+
+    def __init__(self, reason: str, model: str, address: str | None = None) -> None:
+        super().__init__(reason, address, cause="LIMIT_REACHED")
+        self.args = (reason, model, address)
+        self.model = model
+        """The model of the limit; `*`: all models together."""
 
 
 class ToolServerError(DeliveryError):

@@ -82,6 +82,15 @@ def test_effects_are_one_of_three_words() -> None:
         LedgerDurability(MemoryLedger(), effects={"search": "never"})  # type: ignore[dict-item]
 
 
+def test_choices_of_a_run_are_one_of_their_words() -> None:
+    with pytest.raises(ValueError, match="on_change is 'stop', 'continue' or 'restart', not 'go'"):
+        ledger_run("t", on_change="go")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_busy is 'join' or 'raise', not 'wait'"):
+        ledger_run("t", on_busy="wait")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_change is 'stop', 'continue' or 'restart', not 'go'"):
+        LedgerDurability(MemoryLedger(), on_change="go")  # type: ignore[arg-type]
+
+
 async def test_a_grant_of_an_unknown_tool_is_refused_when_the_tools_are_used() -> None:
     """It may be granted before the tool is added."""
     toolkit = Toolkit()

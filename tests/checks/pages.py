@@ -29,10 +29,10 @@ def example_of(code: str) -> dict[str, Any]:
 
 def head_of(rule: CheckRule) -> str:
     """Return what a page says of its rule."""
-    does = "`repair` does it." if rule.mend is not None else "`repair` leaves it alone."
-    lines = [f"*{_severity(rule)}* {_targets(rule)}", "", rule.why, "", f"**How to mend it.** {rule.hint} {does}", ""]
+    does = "`repair` does this." if rule.mend is not None else "`repair` does not change it."
+    lines = [f"*{_severity(rule)}* {_targets(rule)}", "", rule.why, "", f"**Fix.** {rule.hint} {does}", ""]
     if rule.answers:
-        lines += ["| target | what it answers |", "|---|---|"]
+        lines += ["| provider | error message |", "|---|---|"]
         lines += [f"| {TARGETS[name].title} | {words} |" for name, words in rule.answers.items()]
     return "\n".join(lines).strip()
 
@@ -40,16 +40,16 @@ def head_of(rule: CheckRule) -> str:
 def _severity(rule: CheckRule) -> str:
     if rule.is_eased:
         return (
-            "An error in what was read from the target's own format, and is written there as it was; a warning in everything "
-            "else, which the dialect writes so that it is accepted."
+            "An error in messages that were read from the target's own format, because they are written back unchanged. "
+            "A warning in all others: the dialect writes them in a form that the target accepts."
         )
     return "An error." if rule.severity == "error" else "A warning."
 
 
 def _targets(rule: CheckRule) -> str:
     if not rule.targets:
-        return "Looked for with every target, and without one."
-    return f"Looked for with {', '.join(f'`{name}`' for name in rule.targets)}."
+        return "Checked for every target, and without a target."
+    return f"Checked for {', '.join(f'`{name}`' for name in rule.targets)}."
 
 
 def with_head(page: str, rule: CheckRule) -> str:

@@ -147,6 +147,9 @@ class Terminal:
     ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        modes = termios.tcgetattr(theirs)
+        modes[3] |= termios.NOFLSH  # else Ctrl-C throws away what was written and is not read yet, also half a picture
+        termios.tcsetattr(theirs, termios.TCSANOW, modes)
         environment = {**PLAIN, "TERM": "xterm-256color", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **more}
         self.screen = Screen(columns, rows)
         self._written = b""

@@ -23,6 +23,10 @@ terminate t
 status t
 host --team none.toml
 hosts
+cluster
+limits
+schedule list
+up --help
 serve --host 0.0.0.0
 token list
 recover
@@ -48,6 +52,7 @@ fork t --model scripted
 diff t t
 reward t x 1 --as ada
 verify
+doctor
 heads
 backup copy.db
 export -o out.jsonl
@@ -59,10 +64,14 @@ check chat.json
 repair chat.json
 dialects
 help
+key master.key
+rotate none
+forget t --yes --with-branches
 delete t --yes --with-branches
+copy antiphon.db other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "repair", "local", "restore", "show", "tail", "trust"}
+ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "restore", "show", "tail", "trust", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",

@@ -2,10 +2,12 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.running import COMMAND, PLAIN
+from tests import forked
+from tests.cli.running import PLAIN
 
 pytest.importorskip("apsw")
 
@@ -25,12 +27,14 @@ set -e
 mount -t tmpfs -o size=20M none small
 cp team.toml script.toml chat.json small
 cd small
-"$@" import chat.json
+antiphon import chat.json
 head -c $(($(df --output=avail -B1 . | tail -1) - ROOM)) /dev/zero > fill
-"$@" run RUN --name t1 || echo "run: exit code $?"
+antiphon run RUN --name t1 || echo "run: exit code $?"
+antiphon threads | grep "^t1"
+antiphon status t1 | grep status
 rm fill
-"$@" resume t1
-"$@" verify
+antiphon resume t1
+antiphon verify
 """
 
 
@@ -62,15 +66,7 @@ def test_a_run_on_a_full_disk_is_stopped_and_goes_on_when_there_is_space(
 ) -> None:
     """It is said once, with what to do; nothing is done twice, and nothing is lost."""
     scene = SCENE.replace("ROOM", str(room)).replace("RUN", words)
-    done = subprocess.run(
-        [*ON_SMALL_DISK, scene, "bash", *COMMAND],
-        cwd=folder,
-        env=PLAIN,
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=150,
-    )
+    done = forked.run([sys.executable, "-m", "tests.cli.confined", "disk", scene], cwd=folder, env=PLAIN, text=True)
 
     assert "run: exit code 4\n" in done.stdout, done.stderr
     assert done.stderr.count("there is no space left for 'antiphon.db'; make some, then try again") == 1
@@ -81,3 +77,5 @@ def test_a_run_on_a_full_disk_is_stopped_and_goes_on_when_there_is_space(
     assert "thread t1: completed" in done.stderr
     assert done.stdout.endswith("all is as it was written\n")
     assert "Traceback" not in done.stderr
+    listed, status = done.stdout.splitlines()[3:5]
+    assert (listed.split()[:2], status.split()) == (["t1", "stopped"], ["status", "stopped"])

@@ -70,6 +70,7 @@ def test_threads_for_programs_are_objects(url: str) -> None:
             "owner": None,
             "kind": None,
             "unfit": [],
+            "moved_to": None,
             "runs": [],
             "question": "a",
         }
@@ -389,7 +390,7 @@ def test_a_fork_prints_only_its_id(url: str) -> None:
     assert result.stdout == f"{name}\n"
     assert result.stderr == (
         "a branch of chat after message 3; calls that were open there, and are closed in the branch: 1\n"
-        f'go on there with: {program_name()} run --thread {name} "..." --ledger {url}\n'
+        f"go on there with: {program_name()} run --thread {name} 'And then?' --ledger {url}\n"
     )
     assert "fails (said by runtime): forked:" in run("show", name, "--ledger", url).stdout
 

@@ -182,7 +182,7 @@ def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> Non
 
 
 def test_a_branch_that_appears_while_it_is_asked_stops_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_threads, "_ask", lambda threads: run("fork", "chat", "--into", "late", "--ledger", url))
+    monkeypatch.setattr(_threads, "_ask", lambda *about: run("fork", "chat", "--into", "late", "--ledger", url))
 
     result = run("delete", "chat", "chat", "--ledger", url)
 
@@ -310,9 +310,9 @@ def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("postgres://localhost/x", "a ledger's URL is memory: or sqlite:///path"),
+        ("mysql://localhost/x", "a ledger's URL is memory:, sqlite:///path or postgresql://host/database"),
         ("sqlite://ledger.db", "; for a file, sqlite:///ledger.db"),
-        ("sqlite:///", "a ledger's URL is memory: or sqlite:///path"),
+        ("sqlite:///", "a ledger's URL is memory:, sqlite:///path or postgresql://host/database"),
         ("memory:", "give the URL of a file, sqlite:///ledger.db"),
     ],
 )

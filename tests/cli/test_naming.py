@@ -2,13 +2,13 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.ledgers import append, text, with_chat
 from tests.cli.running import CHAT, run, save, start
 from tests.cli.screens import Terminal
-from tests.forked import shell_command
 
 pytest.importorskip("apsw")
 
@@ -174,9 +174,12 @@ def test_the_shell_completes_threads_dialects_models_and_commands(url: str, tmp_
 @pytest.mark.slow
 def test_tab_in_a_shell_completes_the_id_of_a_thread(url: str, tmp_path: Path) -> None:
     """Typed in a real bash, with the script that `antiphon --show-completion` prints."""
-    shell_command(tmp_path / "antiphon")
+    command = tmp_path / "antiphon"
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m antiphon \"$@\"\n", encoding="utf-8")
+    command.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    # A forked command is no child of this bash, so Typer cannot find out which shell asks: it is told.
+    # Typer asks the system which shell it is, and a test may have been started by none: it is told. Typer reads that when it
+    # builds its commands, so they are not forked from a process that has built them.
     told = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "PATH": path, "PS1": "$ ", "ANTIPHON_LEDGER": url}
     with Terminal("bash", "--norc", "--noprofile", folder=tmp_path, **told) as shell:
         shell.until("$")

@@ -19,7 +19,7 @@ from tests.cli.screens import Screen, Terminal
 from antiphon.cli._screen import THEME
 from antiphon.cli._view import TreeView
 from antiphon.protocol import PHASES
-from antiphon.service import ChainEvent, TeamStep
+from antiphon.service import ChainEvent, TeamStep, outcome_text
 
 pytest.importorskip("apsw")
 
@@ -59,6 +59,12 @@ def whole_words(screen: Screen, said: str) -> bool:
     return all(word in shown for word in said.split())
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures are those of a terminal that has colours, whatever the tests run in."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 # ---------------------------------------------------------------- real runs
 
 
@@ -78,7 +84,7 @@ def test_a_run_ends_with_the_tree_the_answer_and_its_sources(
         code, text = terminal.ended()
 
     assert code == 0
-    assert text.count("no language model was asked.") == 1  # the answer is there once
+    assert text.count("Tea: Green tea is") == 1  # the answer is there once
     assert re.findall(r"^[├└] ✓ (\w+) +\d+\.\d s", text, re.MULTILINE) == list(PHASES)
     assert "\nSources\n[1] tea.md" in text
     assert whole_words(terminal.screen, "Green tea is steeped at 80 degrees for two minutes.")
@@ -167,15 +173,17 @@ THOUGHT = (
     "The user wants to know how hot the water must be for green tea, and perhaps how long it is steeped. "
     "Nothing in the question is ambiguous, apart from the kind of green tea, which a shop would ask for first."
 )
+CALLED = [{"name": "knowledge_base"}, {"name": "calculator"}]
+FOUND = [{"source": "tea.md", "heading": ["Tea"], "relevance": 0.94}, {"source": "pots.md", "relevance": 0.5}]
 SIX: list[ChainEvent] = [
     phase("phase_began", "action"),
     phase("tool_called", "action", "knowledge_base", query="How hot is green tea steeped, and for how long, if good?"),
     phase("tool_returned", "action", "knowledge_base", result="Green tea is steeped at 80 degrees for two minutes."),
     phase("tool_called", "action", "calculator", expression="80 * 9 / 5 + 32"),
     phase("tool_returned", "action", "calculator", result=176),
-    phase("phase_ended", "action", processing_time=1.0, output={}),
+    phase("phase_ended", "action", processing_time=1.0, output={"tool_calls": CALLED}),
     phase("phase_began", "experience"),
-    phase("phase_ended", "experience", processing_time=1.0, output={"citations": [{}, {}, {}]}),
+    phase("phase_ended", "experience", processing_time=1.0, output={"citations": FOUND}),
     phase("phase_began", "intention"),
     *(phase("text", "intention", f"{word} ") for word in THOUGHT.split()),
 ]
@@ -245,7 +253,7 @@ def test_the_tree_says_what_is_done_what_is_at_work_and_what_is_to_come() -> Non
     assert lines[1].startswith("│   ✓ knowledge_base(query=")
     assert lines[1].endswith("= Green tea is steeped at 80 …") or "…" in lines[1]
     assert lines[2] == '│   ✓ calculator(expression="80 * 9 / 5 + 32") = 176'
-    assert lines[3].endswith("3 sources")
+    assert lines[3].endswith("2 passages found; the best is tea.md > Tea (0.94)")
     assert re.match(r"├ [⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] intention", lines[4])
     assert [line.split()[1:] for line in lines[-4:-1]] == [["·", "observation"], ["·", "understanding"], ["·", "yield"]]
 
@@ -256,6 +264,43 @@ def test_a_thread_that_goes_on_says_what_was_done_earlier() -> None:
     assert [line.split()[1:] for line in seen(view, console)[:2]] == [
         ["✓", "action", "done", "earlier"], ["✓", "experience", "done", "earlier"]
     ]  # fmt: skip
+
+
+def test_a_thread_that_another_process_completed_has_no_phase_to_come() -> None:
+    """A command that waits for a thread of another process hears only the end."""
+    view, console = drawn_view(80, "How hot?", [phase("ended", "", "completed", response="80 degrees")])
+    view.stop()
+    lines = seen(view, console)
+
+    assert lines[0] == "How hot?"
+    assert [line.split()[1:3] for line in lines[1:-1]] == [["✓", name] for name in PHASES]
+
+
+def test_times_of_agents_below_others_stand_below_each_other() -> None:
+    view, console = drawn_view(80, "", TEAM)
+    places = {line.index(" s") for line in seen(view, console) if re.search(r"\d\.\d s$", line) and "·" not in line}
+
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ("It is 80.", "It is 80."),
+        ("- one\n- two", "one …"),
+        ('[{"id": "kb-1"}, {"id": "kb-2"}]', "2 results"),
+        ([{"id": "kb-1"}], "1 result"),
+        (["a.md", "b.md"], "a.md, b.md"),
+        ({"rows": 75, "columns": {"date": {}, "city": {}}}, "rows: 75; columns: date, city"),
+        ({"is_open": True, "found": [[1], [2]]}, "is_open: true; found: 2 results"),
+        ([], "nothing"),
+        ({}, "nothing"),
+        ("[no JSON", "[no JSON"),
+        (391, "391"),
+    ],
+)
+def test_the_result_of_a_tool_is_a_few_words(result: Any, shown: str) -> None:
+    assert outcome_text(result) == shown
 
 
 def test_a_second_cycle_of_phases_is_below_the_first() -> None:

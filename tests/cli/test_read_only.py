@@ -4,33 +4,31 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.cli.ledgers import text, with_chat
-from tests.cli.running import COMMAND, PLAIN
+from tests.cli.running import PLAIN
 
 from antiphon.errors import LedgerUnavailableError
 from antiphon.ledger import open_ledger
 
 pytest.importorskip("apsw")
 
-AS_USER = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
-"""Modes do not bind root; without this capability they do."""
 READS = """
 set -e
 for read in "threads" "show chat" "status chat" "export chat" "verify" "heads"; do
-  "$@" $read --ledger kept/ledger.db
+  antiphon $read --ledger kept/ledger.db
 done
-"$@" pause chat --ledger kept/ledger.db || echo "exit code $?"
+antiphon pause chat --ledger kept/ledger.db || echo "exit code $?"
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    if AS_USER and shutil.which("setpriv") is None:
-        pytest.skip("root needs setpriv (util-linux) to be bound by modes")
     kept = tmp_path / "kept"
     kept.mkdir()
     with_chat(kept)
@@ -44,10 +42,9 @@ def protect(kept: Path, mode: int) -> None:
     kept.chmod(mode)
 
 
-def start(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*AS_USER, *command], cwd=folder, env=PLAIN, capture_output=True, check=False, text=True, timeout=120
-    )
+def bound(folder: Path, scene: str) -> subprocess.CompletedProcess[str]:
+    """Run a scene of the shell whom the modes of files bind, also as root."""
+    return forked.run([sys.executable, "-m", "tests.cli.confined", "modes", scene], cwd=folder, env=PLAIN, text=True)
 
 
 @pytest.mark.slow
@@ -56,7 +53,7 @@ def test_a_ledger_that_may_only_be_read_is_read(folder: Path, mode: int) -> None
     protect(folder / "kept", mode)
     before = sorted(each.name for each in (folder / "kept").iterdir())
 
-    done = start(folder, "/bin/bash", "-c", READS, "bash", *COMMAND)
+    done = bound(folder, READS)
 
     assert "threads: 1, messages: 5; all is as it was written" in done.stdout
     assert done.stdout.count("Is it warm in Oslo?") == 3  # the table, the transcript, the export
@@ -82,13 +79,13 @@ def test_a_log_that_a_killed_process_has_left_is_read_too(folder: Path) -> None:
     for end in ("", "-wal", "-shm"):
         shutil.move(folder / f"ledger.db{end}", folder / f"kept/ledger.db{end}")
     protect(folder / "kept", 0o555)
-    command = (*COMMAND, "show", "late", "--ledger", "kept/ledger.db")
+    command = "antiphon show late --ledger kept/ledger.db"
 
-    whole = start(folder, *command)
+    whole = bound(folder, command)
     (folder / "kept").chmod(0o755)
     (folder / "kept/ledger.db-shm").unlink()
     (folder / "kept").chmod(0o555)
-    without = start(folder, *command)
+    without = bound(folder, command)
 
     assert (whole.returncode, "in the log" in whole.stdout) == (0, True)
     assert (without.returncode, without.stdout) == (2, "")

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,10 @@ from tests.forked import Forked
 
 from antiphon import open_ledger
 from antiphon.agents import ledger_run, runs
+from antiphon.patterns import cast
+from antiphon.patterns.cast import Pattern, together
+from antiphon.runtime import Settings, System
+from antiphon.service import load_apps
 
 pytest.importorskip("apsw")
 
@@ -49,12 +56,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
-async def _leave(folder: Path, thread_id: str, amount: int) -> None:
+async def _leave(folder: Path, thread_id: str, amount: int, *, is_paid: bool = False) -> None:
     try:
         async with (
             open_ledger(f"sqlite:///{folder}/antiphon.db") as ledger,
-            ledger_run(thread_id, ledger=ledger, name="desk", input={"amount": amount}),
+            ledger_run(thread_id, ledger=ledger, name="desk", input={"amount": amount}) as left,
         ):
+            if is_paid:
+                await left.effect("pay", {"amount": amount}, _paid)
             raise asyncio.CancelledError
     except asyncio.CancelledError:
         pass
@@ -98,6 +107,35 @@ def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> No
     (thread,) = json.loads(run("threads", "--json").stdout)
     assert (thread["status"], thread["runs"]) == ("completed", [])
     assert "owner" not in run("threads").stdout
+
+
+@pytest.mark.slow
+def test_advice_names_the_ledger_and_a_difference_has_its_lines(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person can type the commands as they are shown, in another folder too."""
+    monkeypatch.chdir(shop.parent.parent)
+    given = ("--ledger", f"{shop.parent}/antiphon.db")
+    place = f"--app MODULE:NAME --ledger {given[1]}"
+    assert place in run("recover", *given).stderr
+    assert place.replace(given[1], f"sqlite:///{given[1]}") in run("threads", *given).stderr
+    assert f"antiphon parked --ledger {given[1]}` lists" in run("settle", "order-1", "x", "--retry", *given).stderr
+    monkeypatch.chdir(shop.parent)
+    shop.write_text(SHOP.replace('"amount": run', '"cents": run'))
+    asyncio.run(_leave(shop.parent, "order-2", 30, is_paid=True))
+    for name in ("recover", "threads"):
+        shown = run(name, *(("--app", f"{shop.stem}:desk") if name == "recover" else ()), "--ledger", given[1])
+        assert "U+000A" not in shown.stdout + shown.stderr
+        assert "argument 'cents' has changed" in shown.stderr
+
+
+def test_the_build_of_an_app_is_that_of_all_its_modules(tmp_path: Path) -> None:
+    """A prompt may be in another module than the agent. A host of the mended app must try its runs again."""
+    (tmp_path / "its_prompts.py").write_text("PROMPT = 'one'")
+    (tmp_path / "its_app.py").write_text(f"from its_prompts import PROMPT\n{SHOP}")
+    builds = [load_apps(["its_app:desk"], folder=tmp_path).build]
+    builds += [load_apps(["its_app:desk"], folder=tmp_path).build]
+    (tmp_path / "its_prompts.py").write_text("PROMPT = 'two'")
+    builds += [load_apps(["its_app:desk"], folder=tmp_path).build]
+    assert [build == builds[0] for build in builds] == [True, True, False]
 
 
 @pytest.mark.slow
@@ -196,3 +234,31 @@ def test_a_host_continues_runs_of_an_app_until_a_signal(shop: Path) -> None:
 async def _open_runs(folder: Path) -> int:
     async with open_ledger(f"sqlite:///{folder}/antiphon.db") as ledger:
         return len(await runs(ledger))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "limit"), [(["--threads", "2"], 2), ([], Settings().thread_limit)])
+def test_a_host_runs_as_many_threads_as_it_is_told(
+    options: list[str], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit reaches the system; `tests/runtime/test_hosts.py` shows that a system keeps to it."""
+    made: list[Settings] = []
+
+    @asynccontextmanager
+    async def recorded(*patterns: Pattern, settings: Settings, recover: bool) -> AsyncGenerator[System]:
+        made.append(settings)
+        async with together(*patterns, settings=settings, recover=recover) as system:
+            os.kill(os.getpid(), signal.SIGTERM)  # handled already: it ends the command as soon as the system is there
+            yield system
+
+    monkeypatch.setattr(cast, "together", recorded)
+    done = run("host", "--model", "scripted", *options, "--ledger", str(tmp_path / "ledger.db"))
+
+    assert done.exit_code == 0, done.output
+    assert [settings.thread_limit for settings in made] == [limit]
+
+
+def test_a_host_of_no_threads_is_refused() -> None:
+    done = run("host", "--threads", "0")
+    assert done.exit_code == 2
+    assert "greater than or equal to 1" in done.output

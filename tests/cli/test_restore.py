@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
 from tests.cli.running import run, said
+from tests.forked import Forked
 
 from antiphon import MediaPart
 from antiphon.cli._restore import journals
@@ -204,10 +205,10 @@ def test_a_restore_that_is_interrupted_has_restored_all_or_nothing(tmp_path: Pat
         append(url, "long", *(text(f"line {number}") for number in range(400)))
     journal, heads = exported(tmp_path, url)
     whole = everything(url)
-    for number, delay in enumerate((0.4, 0.8)):
+    for number, delay in enumerate((0.05, 0.2)):
         target = f"sqlite:///{tmp_path}/{number}.db"
         command = [sys.executable, "-m", "antiphon", "restore", str(journal), "--heads", str(heads), "--ledger", target]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with Forked(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 process.wait(timeout=delay)
             except subprocess.TimeoutExpired:

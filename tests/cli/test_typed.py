@@ -49,6 +49,72 @@ def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
     assert seen.code == 2
 
 
+@pytest.mark.slow
+def test_what_is_not_utf_8_is_said_and_a_plain_locale_reads_utf_8() -> None:
+    """Whatever the locale: arguments are bytes, and a person types UTF-8."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [*COMMAND, "run", "--model", "scripted", "--quiet"]
+
+    def typed(question: bytes, **environment: str) -> tuple[int, bytes]:
+        given = {"env": {**PLAIN, **environment}, "capture_output": True}
+        done: subprocess.CompletedProcess[bytes] = subprocess.run([*command, question], check=False, **given)
+        return done.returncode, done.stderr
+
+    assert typed(b"caf\xe9") == (2, b"antiphon: an argument is not text in UTF-8: caf\\xe9, byte 3\n")
+    assert typed("Grüße?".encode(), **plain) == (0, b"")
+    shown = start("threads", "--json")
+    assert json.loads(shown.stdout)[0]["question"] == "Grüße?"
+
+
+@pytest.mark.slow
+def test_a_wrong_option_is_answered_without_a_broken_word(folder: Path) -> None:
+    seen = type_command("convert", "x.json", "--to", "openai-chatt", columns=60)
+    assert seen.code == 2
+    assert "did you mean openai-chat? there are house, choir, marsys, agent-framework, atlas, openai-chat," in seen.said
+    assert all(len(line) <= 60 for line in seen.text.splitlines())
+    words = ("openai-responses,", "anthropic-messages,", "pydantic-ai")
+    assert all(any(word in line.split() for line in seen.text.splitlines()) for word in words)
+
+
+@pytest.mark.slow
+def test_a_printed_command_can_be_typed_whatever_the_thread_is_called() -> None:
+    """A name with a space, and one with a quote: every command that is printed is one that a shell takes."""
+    for name in ("two words", "ada's"):
+        stopped = type_command("run", "Hi?", "--model", "scripted", "--budget", "requests=2", "--name", name)
+        assert stopped.code == 4
+        commands = [line for line in stopped.text.splitlines() if "antiphon resume" in line]
+        assert len(commands) == 2
+        for line in commands:
+            words = shlex.split(line[line.index("antiphon resume") :])
+            assert words[2] == name
+        done = type_command("resume", name, "--budget", "requests=20")
+        assert done.code == 0
+        tried = [shlex.split(line) for line in done.text.splitlines() if line.startswith("  ") and "antiphon" in line]
+        assert [words[-1] for words in tried[-4:]] == [name, name, name, "threads"]
+
+
+@pytest.mark.slow
+def test_what_is_replayed_and_resumed_shows_the_question_and_breaks_no_word() -> None:
+    asked = type_command("run", "What is 17 * 23?", "--model", "scripted", "--name", "sum", "--budget", "requests=2")
+    assert asked.code == 4
+    done = type_command("resume", "sum", "--budget", "requests=20")
+    assert done.code == 0
+    assert "\nWhat is 17 * 23?\n├ ✓ action" in f"\n{done.text}"
+    assert "[1] calculator(expression='17 * 23'): 391\n" in done.text  # the id of the call is for programs
+    branch = type_command("fork", "sum", "--at", "yield", "--quiet").said
+    assert re.fullmatch(r"t-[a-z2-7]{16}", branch)  # as short as the others: a list has room for the question
+    played = type_command("replay", "sum", columns=60)
+    assert played.code == 0
+    assert played.text.count("calculator(expression='17 * 23') gave 391 [1]") == 1
+    assert played.text.count("0 passages found") == 1
+    assert "[1] calculator(expression='17 * 23'): 391" in played.text
+    whole = type_command("fork", "sum", "--quiet").said
+    assert re.search(rf"^{whole} +not run ", type_command("threads").text, re.MULTILINE)
+    resumed = type_command("resume", whole)  # a branch of a thread that is completed is completed, under its own id
+    assert f"antiphon show {whole}\n" in resumed.text
+    assert all(len(line) <= 60 for line in played.text.splitlines())
+
+
 # ---------------------------------------------------------------- providers
 
 
@@ -150,7 +216,9 @@ def test_an_answer_that_rests_on_failed_tools_says_so_and_is_no_success(folder: 
 def test_the_exit_code_says_that_a_thread_waits_for_a_person_or_was_terminated(folder: Path) -> None:
     waiting = type_command("run", "--team", "team.toml", "--thread", "t", "Calculate.")
     assert waiting.code == 3
-    assert re.search(r"`antiphon approve approval-\w+ --as grace", waiting.text.replace("\n", " "))
+    typed = [shlex.split(line) for line in waiting.text.splitlines() if line.startswith("  ") and " --as " in line]
+    assert [(words[-4], words[-2:]) for words in typed] == [("approve", ["--as", "grace"]), ("deny", ["--as", "grace"])]
+    assert 'may ada call calculator(expression="17*23")?' in waiting.said
     assert "⟨U+" not in waiting.text
     assert type_command("terminate", "t").code == 0
     again = type_command("run", "--team", "team.toml", "--thread", "t", "Calculate.")
@@ -209,6 +277,8 @@ def test_a_call_that_was_killed_is_settled_by_the_command_that_is_printed(folder
     (folder / "till.py").write_text(TILL)
     assert type_command("trust", "team.toml", "--yes").code == 0
     assert type_command("run", "--team", "team.toml", "--name", "t", "Charge 7 euros.").code == -9
+    assert type_command("threads").text.splitlines()[-1].split()[:2] == ["t", "stopped"]
+    assert type_command("threads", "--status", "processing").said == "no threads; --all lists those of the system too"
 
     waiting = type_command("resume", "t", columns=200)
     assert waiting.code == 3

@@ -29,9 +29,13 @@ class Hiding(MetaPathFinder):
 
 def main() -> None:
     sys.meta_path[:] = [Hiding(finder, sys.argv[1].split(",")) for finder in sys.meta_path]
+    import typer.testing
     from typer.testing import CliRunner
 
     from antiphon.cli import app
+
+    commands = typer.testing._get_command(app)
+    typer.testing._get_command = lambda _: commands  # Typer would build them all for each command
 
     for words in json.loads(sys.stdin.read()):
         done = CliRunner().invoke(app, words, input="hi\n", prog_name="antiphon")

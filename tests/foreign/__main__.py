@@ -40,7 +40,17 @@ FILES = [
     "validation_context",
     "vercel_ai",
 ]
-NEEDED = ["brotli", "dbos", "dirty-equals", "httpx", "logfire", "pytest-mock", "pytest-recording", "vcrpy"]
+NEEDED = [
+    "brotli",
+    "dbos",
+    "dirty-equals",
+    "httpx",
+    "logfire",
+    "opentelemetry-instrumentation-logging",
+    "pytest-mock",
+    "pytest-recording",
+    "vcrpy",
+]
 
 
 def main() -> int:
@@ -93,11 +103,16 @@ def outcomes(python: Path, checkout: Path, way: str) -> dict[str, bool]:
     report = ROOT / ".cache" / f"foreign-{way}.xml"
     report.unlink(missing_ok=True)
     files = [f"tests/test_{name}.py" for name in FILES if (checkout / "tests" / f"test_{name}.py").is_file()]
-    plugin = ["-p", "durable_agents"] if way == "durable" else []
+    plugin = ["-p", "missing_names", *(["-p", "durable_agents"] if way == "durable" else [])]
     # Their own settings make warnings errors; those of other versions of packages are none of theirs.
     options = ["-q", "-n", "auto", "-p", "no:cacheprovider", "--inline-snapshot=disable", "--timeout=60", "--tb=no"]
     settings = ["-o", "filterwarnings=ignore::DeprecationWarning", f"--junitxml={report}"]
-    surroundings = {**os.environ, "PYTHONPATH": str(HERE), "BLOCKBUSTER_ENABLED": "false"}
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "BLOCKBUSTER_ENABLED": "false",
+        "FOREIGN_FILES": os.pathsep.join(files),
+    }
     command = [str(python), "-m", "pytest", *options, *settings, *plugin, *files]
     subprocess.run(command, cwd=checkout, env=surroundings, check=False, stdout=subprocess.DEVNULL)
     if not report.exists():

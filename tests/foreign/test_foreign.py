@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 HERE = Path(__file__).parent
 
@@ -35,7 +36,7 @@ def test_an_agent_of_another_test_is_durable_with_the_plugin_and_not_without(tmp
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(theirs)]
     surroundings = {**os.environ, "PYTHONPATH": str(HERE)}
     for plugin, status in (["-p", "durable_agents"], 0), ([], 1):
-        ran = subprocess.run([*command, *plugin], cwd=tmp_path, env=surroundings, check=False, capture_output=True, text=True)
+        ran = forked.run([*command, *plugin], cwd=tmp_path, env=surroundings, text=True)
         assert ran.returncode == status, ran.stdout
 
 

@@ -1,4 +1,4 @@
-"""Prints, at the end, how often each fault was tried and what came of it."""
+"""At the end: how often each fault was tried, with which result."""
 
 from typing import Any
 
@@ -15,5 +15,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(f"{name:>4}  {what}")
 
 
-def _by_number(row: tuple[str, str]) -> tuple[int, str]:
-    return int(row[0].removeprefix("F") or 0), row[1]
+def _by_number(row: tuple[str, str]) -> tuple[str, int, str]:
+    return row[0][:1], int(row[0][1:] or 0), row[1]

@@ -50,7 +50,7 @@ def with_ledger(path: Path | None, work: Callable[[Any], Awaitable[ResultT]], **
     return asyncio.run(run())
 
 
-def fill(path: Path, threads: int = 3, turns: int = 4) -> None:
+def fill(path: Path, threads: int = 3, turns: int = 4, **options: Any) -> None:
     """Make a ledger with some threads, each of turns that ask, call and answer."""
 
     async def work(ledger: Ledger) -> None:
@@ -59,7 +59,7 @@ def fill(path: Path, threads: int = 3, turns: int = 4) -> None:
                 call = called()
                 await ledger.append(f"t{number}", [said(f"{number} asks {turn}"), call, answered(call, {"turn": turn})])
 
-    with_ledger(path, work)
+    with_ledger(path, work, **options)
 
 
 def old_ledger(path: Path, version: int = 1, *, outbox: bool = False) -> Path:

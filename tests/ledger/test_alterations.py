@@ -9,6 +9,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import count, islice, product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
-from antiphon.ledger import Fold, Host, Ledger, Record, TermEntry, TermIndex, ThreadFilter
+from antiphon.ledger import Fold, Host, Ledger, Limit, PermitWants, Record, TermEntry, TermIndex, ThreadFilter
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._sql import Connection
@@ -55,6 +56,9 @@ async def fill(ledger: Ledger) -> None:
     await ledger.append("shown", [picture, said("words beside")])
     for host in (DEAD, LIVING, GONE):
         await ledger.beat(host)
+    await ledger.set_limit(Limit("small", at_once=2, per_minute=9))
+    await ledger.set_limit(Limit("*", cost_per_day=Decimal(5)))
+    await ledger.permits(LIVING, {"small": PermitWants(in_use=1, waiting=1), "*": PermitWants(spent=Decimal(1))})
     await ledger.append("left", [called("left")], epoch=await ledger.claim("left", by=DEAD, kind="agent"))
     await ledger.claim("held", by=LIVING, kind="agent")
     await ledger.post("held", said("wake up", id="h1", to=("agent/1",)))
@@ -159,6 +163,7 @@ def questions() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
         lambda ledger: ledger.horizon(),
         lambda ledger: ledger.open_calls_of("other"),
         _hosts,
+        lambda ledger: ledger.limits(),
         lambda ledger: ledger.woken(LIVING),
         lambda ledger: ledger.by_invocation("asked"),
         lambda ledger: ledger.by_correlation("exchange"),
@@ -240,6 +245,7 @@ TABLES = {
     "open_calls": ("thread", "seq"),
     "snapshots": ("thread", "fold"),
     "hosts": ("key",),
+    "limits": ("model",),
     "counters": ("name",),
     "sqlite_sequence": ("rowid",),
     "media": ("key",),

@@ -6,7 +6,6 @@ After each: what was acknowledged is there, what was refused is not, and the led
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import apsw
 import pytest
+from tests import forked
+from tests.forked import Forked
 from tests.ledger.faults.after import evidence_of, judged
 from tests.ledger.faults.counts import count
 from tests.ledger.faults.disk import Disk
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_kill_at_any_system_call_loses_nothing(tmp_path: Path, record_property: Any) -> None:
     """F1: SIGKILL at the n-th write, sync or read of the ledger's files (without strace: at a random time)."""
     command = [sys.executable, "-m", "tests.ledger.faults.kills", str(tmp_path), str(count("F1"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = forked.run(command, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     totals = json.loads(done.stdout)
 
@@ -242,7 +243,7 @@ def test_writers_and_checkpointers_do_no_harm_to_each_other(tmp_path: Path, reco
     for number, kind in enumerate(["write"] * 4 + ["checkpoint"] * 2):
         seen = tmp_path / f"{number}.jsonl"
         command = [sys.executable, "-c", PROCESS, str(path), str(seen), kind, str(number), str(seconds)]
-        processes.append(subprocess.Popen(command, cwd=ROOT))
+        processes.append(Forked(command, cwd=ROOT))
     assert [process.wait(seconds + 120) for process in processes] == [0] * 6
 
     report = judged(read_events(tmp_path.glob("*.jsonl")), evidence_of(path))
@@ -307,8 +308,8 @@ def test_a_build_without_fencing_is_caught(store: str, tmp_path: Path, monkeypat
 _ADMIT = admit
 
 
-def _unfenced(state: Any, open_calls: Any, request: Any, lookup: Any) -> Any:
-    return _ADMIT(state, open_calls, request._replace(epoch=state.epoch or None), lookup)
+def _unfenced(state: Any, open_calls: Any, request: Any, lookup: Any, key: Any = None) -> Any:
+    return _ADMIT(state, open_calls, request._replace(epoch=state.epoch or None), lookup, key)
 
 
 async def relayed(ledger: Ledger) -> set[str]:

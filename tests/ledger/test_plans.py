@@ -84,6 +84,7 @@ FILTERS: dict[str, Any] = {
     "kind": "x",
     "forked_from": "x",
     "unfit": True,
+    "due_before": NOW,
     "owner": "x",
     "min_tokens": 7,
     "min_cost": Decimal(7),
@@ -101,7 +102,11 @@ def test_few_threads_that_fit_a_filter_are_looked_up(path: Path, name: str) -> N
     wanted = ThreadFilter(**{name: FILTERS[name]})
     for order in ORDERS:
         plan = plan_of(path, *_queries.threads_statement(wanted, order, None, 50, by=name))
-        assert any(step.startswith(f"SEARCH threads USING INDEX {_queries._INDEXES[name]} (") for step in plan), plan
+        found = f"threads USING INDEX {_queries._INDEXES[name]}"
+        # The index of due threads has only those that wait: it is read as a whole, for all kinds.
+        assert any(
+            step.startswith((f"SEARCH {found} (", f"SCAN {found}" if name == "due_before" else "-")) for step in plan
+        ), plan
     connection = connect(LedgerFile(str(path), 5.0))
     try:
         assert _queries._field_with_few(connection, wanted) == name

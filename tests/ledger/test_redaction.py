@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -347,6 +348,22 @@ def test_a_text_without_a_secret_is_looked_through_in_no_time(text: str) -> None
     assert time.process_time() - began < 0.2
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("is_ascii", [True, False])
+@pytest.mark.parametrize("is_upper", [True, False])
+def test_a_registered_value_is_found_where_json_has_escaped_it(times: int, is_ascii: bool, is_upper: bool) -> None:
+    """As in the words of an error that repeats the body of a request: the text around it is no JSON."""
+    secret = 'Gänse "füßchen" \N{BIRD}'
+    text = secret
+    for _ in range(times):
+        text = json.dumps({"a": text}, ensure_ascii=is_ascii)
+    if is_upper:
+        text = re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), text)
+    clean = Redaction(secrets={"geese": secret}).text(f"Traceback: {text}")
+    assert "[redacted:geese]" in clean
+    assert "nse" not in clean
+
+
 def test_a_value_that_is_too_short_cannot_be_registered() -> None:
     with pytest.raises(ValueError, match="'pin' has fewer than 6 characters"):
         Redaction(secrets={"pin": "1234"})
@@ -609,14 +626,38 @@ def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
         assert message.text == once
 
 
+_BEFORE = ("", ".", "-", "0", "0.", "x", "é", "\\", "\t", "\b", "\x1b", "\u2028", "\N{BIRD}", "data:,;base64,A", "\\u000a")
+_NUMBERS = ("4111111111111111", "4111 1111 1111 1111", "3782-822463-10005", "5500005555555559", "0.23000000000000001")
+_AROUND = st.sampled_from([*_WHOLE, *_CUT, *_BEFORE, *_NUMBERS, " ", "\n"])
+_UNHINTED = Redaction(
+    STANDARD_REDACTION.keys, {name: f"(?:){pattern}" for name, pattern in STANDARD_REDACTION.patterns.items()}
+)
+"""The standard rules, spelled so that none of them has a hint: each is tried on every text."""
+
+
 @pytest.mark.slow
 @settings(max_examples=150)
-@given(st.lists(_PIECES, max_size=6).map("".join))
+@given(st.lists(_AROUND, max_size=6).map("".join))
 def test_the_first_look_misses_nothing(text: str) -> None:
     """A message that is called clean by its bytes has nothing in it that a look at each text of it would take out."""
-    slow = Redaction(STANDARD_REDACTION.keys, {**STANDARD_REDACTION.patterns, "nothing": "(?!)"})
-    for message in (said(text), said("", metadata={"ns": {"a": [text, json.dumps({"b": text})]}})):
-        assert dumps(slow.message(message)) == dumps(STANDARD_REDACTION.message(message))
+    nested = json.dumps({"b": text, "c": json.dumps([text], ensure_ascii=False)}, ensure_ascii=False)
+    for message in (said(text), said("", metadata={"ns": {"a": [text, json.dumps({"b": text}), nested]}})):
+        assert dumps(_UNHINTED.message(message)) == dumps(STANDARD_REDACTION.message(message))
+
+
+@pytest.mark.parametrize("number", _NUMBERS[:4])
+@pytest.mark.parametrize("before", _BEFORE)
+def test_a_card_number_is_found_after_any_letter(before: str, number: str) -> None:
+    """A hint looks at the letter before the number, which JSON may have escaped, also twice."""
+    for text in (before + number, f"{before}{number} and", json.dumps({"a": json.dumps([before + number])})):
+        assert STANDARD_REDACTION.message(said(text)).text == _UNHINTED.message(said(text)).text
+        assert STANDARD_REDACTION.text(text) == _UNHINTED.text(text)
+
+
+def test_a_long_fraction_is_no_reason_to_look_twice() -> None:
+    """Scores and coordinates have such fractions; to parse their messages took thirty times as long as the first look."""
+    assert STANDARD_REDACTION.is_clean('{"score":0.23000000000000001,"at":[-136.5412345678901,5.4111111111111111]}')
+    assert not STANDARD_REDACTION.is_clean('{"score":"23000000000000001"}')
 
 
 @stores

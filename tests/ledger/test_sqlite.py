@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.forked import ROOT, Forked
 from tests.ledger.histories import answered, at, called, everything, fill, said, with_ledger
 from tests.ledger.talk import conversation, errands
 
@@ -30,9 +31,9 @@ def opened(url: str, **options: Any) -> Any:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("url", ["", "sqlite:", "sqlite:///", "postgres://x", "memory", "ledger.db", "sqlite://ledger.db"])
+@pytest.mark.parametrize("url", ["", "sqlite:", "sqlite:///", "mysql://x", "memory", "ledger.db", "sqlite://ledger.db"])
 def test_a_wrong_url_is_explained(url: str) -> None:
-    with pytest.raises(ValueError, match=r"a ledger's URL is memory: or sqlite:///path"):
+    with pytest.raises(ValueError, match="a ledger's URL is memory:, sqlite:///path or postgresql"):
         opened(url)
 
 
@@ -299,7 +300,7 @@ asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 def release(writers: list[subprocess.Popen[str]]) -> None:

@@ -131,10 +131,11 @@ async def known(ledger: Ledger | None = None) -> Any:
     return ledger
 
 
-async def branch(ledger: Ledger, thread_id: str, upto: int) -> NotingLedger:
-    """Return the ledger that a process leaves behind which dies when a thread has so many rows."""
+async def branch(ledger: Ledger, thread_id: str, upto: int, changed: Sequence[Message] | None = None) -> NotingLedger:
+    """Return the ledger that a process leaves behind which dies when a thread has so many rows; `changed`: other rows."""
     left = await known()
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
+    rows = rows if changed is None else list(changed[:upto])
     epoch = await left.claim(thread_id, kind="thread")
     await left.append(thread_id, rows, epoch=epoch, pattern="postchain", allow_foreign=True)
     await left.release(thread_id, epoch=epoch, wake_at=current_port().now())

@@ -1,13 +1,12 @@
 """A deploy: hosts of an old and of a new version of a program, with other prompts, in real processes on one ledger."""
 
 import asyncio
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from antiphon.ledger import ThreadFilter, ThreadSummary, open_ledger
 from antiphon.messages import PartsPayload, TextPart
@@ -27,13 +26,7 @@ class Site:
         self._children: list[subprocess.Popen[str]] = []
 
     def start(self, name: str, prompt: str, *, begins: int = 0, seconds: float = 0.0) -> subprocess.Popen[str]:
-        arguments = map(str, (self.path, name, prompt, begins, seconds))
-        child = subprocess.Popen(
-            [sys.executable, str(WORKER), *arguments],
-            env={**os.environ, "PYTHONPATH": str(WORKER.parents[2])},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child = forked.start(WORKER, self.path, name, prompt, begins, seconds, stdout=subprocess.PIPE, text=True)
         self._children.append(child)
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

@@ -95,7 +95,9 @@ def test_a_thread_that_waits_for_a_person_goes_on_when_it_is_settled(tmp_path: P
         assert elsewhere.exit_code == 2
         assert "which only the thread's own program has" in elsewhere.stderr
         settled = command("settle", thread["thread_id"], parked["invocation_id"], "--result", '"paid, says the bank"', *url)
-        assert f"`antiphon resume {thread['thread_id']}`" in settled.stderr
+        assert f"antiphon resume {thread['thread_id']} --ledger sqlite:///{tmp_path}/ledger.db" in " ".join(
+            settled.stderr.split()
+        )
         assert _answer("parked", *url) == []
         assert processes.run(tmp_path) == 0
     lines = (tmp_path / "witness").read_text().splitlines()

@@ -239,7 +239,7 @@ asyncio.run(main())
 def test_a_settled_call_continues_in_the_program_that_runs(folder: Path) -> None:
     """`antiphon settle` asks the owner: the program that waits gets the outcome, and keeps its thread."""
     (folder / "program.py").write_text(PARKED)
-    with subprocess.Popen([sys.executable, "program.py"], stdout=subprocess.PIPE, text=True, env=PLAIN) as program:
+    with Forked([sys.executable, "program.py"], stdout=subprocess.PIPE, text=True, env=PLAIN) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "charged\n"
         until(lambda: json.loads(command("parked", "--json").stdout))
@@ -344,6 +344,25 @@ def test_the_second_signal_ends_a_host_at_once(folder: Path) -> None:
         assert host.wait(60) in (-signal.SIGTERM, 0)  # 0: it was done before the second signal
     (folder / "hold").unlink()
     assert command("resume", thread_id, *SCRIPTED, "--quiet").exit_code == 0
+
+
+def test_open_threads_that_the_installed_code_cannot_continue_are_named_before_a_deploy(folder: Path) -> None:
+    """G11: no model is asked, and nothing is written."""
+    thread_id = killed_thread(folder)
+    (before,) = threads()
+    good = command("replay", "--against", "--running")
+    assert (good.exit_code, good.stderr) == (0, "open threads: 1; that this version cannot continue: 0\n")
+    (folder / "other.toml").write_text('[phases.action]\nsystem_prompt = "You are somebody else."\n')
+    other = command("replay", "--against", "--running", "--config", "other.toml")
+    assert other.exit_code == 1
+    assert other.stderr.startswith(f"{thread_id} cannot go on at message ")
+    assert other.stderr.endswith("open threads: 1; that this version cannot continue: 1\n")
+    (found,) = json.loads(command("replay", "--against", "--running", "--config", "other.toml", "--json").stdout)["tried"]
+    assert found["thread_id"] == thread_id
+    assert found["reason"]
+    assert not (folder / "requests").exists()
+    assert threads() == [before]
+    assert command("replay", "--running").exit_code == 2
 
 
 def test_two_teams_of_one_pattern_need_two_hosts(folder: Path) -> None:

@@ -172,7 +172,7 @@ async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_r
 @pytest.mark.slow
 async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
     """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
-    pots = "Green tea pots are made of iron."
+    pots = "Green tea pots are hot at 80 degrees."
 
     more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}
     async with _turn(QUESTION, more, context_limit=200) as turn:
@@ -359,8 +359,10 @@ async def test_a_configuration_is_replaced_merged_and_survives_a_restart() -> No
     async with chain_on(ledger, witness := Witness()) as chain:
         result = await chain.run(QUESTION)
         assert witness.asked == ["pirate", *PHASES[1:]]
-        prepared = _answers(await said_in(ledger, result.thread_id), "PREPARE_CONTEXT")[0]["context"]
-        assert prepared["messages"][0] == {"role": "system", "content": "You are the pirate phase."}
+        rows = await said_in(ledger, result.thread_id)
+        assert any(row.role_hint_for_llm == "system" and row.text == "You are the pirate phase." for row in rows)
+        prepared = _answers(rows, "PREPARE_CONTEXT")[0]["context"]
+        assert prepared["metadata"]["prompt"].startswith("action@")  # its text is in the talk with the model, once
         assert (prepared["metadata"]["agent"]["temperature"], prepared["tools"]) == (0.5, [])
 
 

@@ -38,7 +38,7 @@ async def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) ->
     found = await rerun(ledger, result.thread_id, config=prompt, make_model=_told)
     assert found is not None
     assert found.what == "PREPARE_CONTEXT to observation/1"
-    assert "another context.messages" in found.reason
+    assert "another context.metadata.prompt" in found.reason
 
     monkeypatch.setattr(phases, "ALIGNED", 0.1)
     monkeypatch.setattr(IntentionPhaseActor, "told", lambda self, work: PhasePrompt(work.question))

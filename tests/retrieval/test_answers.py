@@ -71,9 +71,7 @@ def test_a_word_within_a_longer_one_counts() -> None:
     found = rate("Welche Lokomotive ist der Dachs?", text, language="de")
     without = rate("Welche Lokomotive ist der Dachs?", "Der Dachs ist ein Wagen.", language="de")
 
-    assert without.score == pytest.approx(0.5, abs=0.01)
-    assert found.score == pytest.approx((1 + 0.7) / 2, abs=0.01)
-    assert without.score < LIKELY < found.score
+    assert without.score < LIKELY < found.score < 1
 
 
 def test_the_heading_above_a_quote_counts_for_it_and_the_target_of_a_link_does_not() -> None:
@@ -116,3 +114,157 @@ async def test_answers_are_found_in_documents_the_best_first_and_without_any_the
     )
     assert len(found) <= 2
     assert not any(each.is_likely for each in unknown)
+
+
+# Mutant: common words count like others -> the sentence without an answer is as good.
+@pytest.mark.parametrize(
+    ("question", "text", "language"),
+    [
+        ("What do we need to use the blue boat?", "The blue boat has a key.", "en"),
+        ("Was braucht man für das blaue Boot?", "Für das blaue Boot gibt es einen Schlüssel.", "de"),
+        ("Que faut-il utiliser pour le bateau ?", "Le bateau est fermé à clé.", "fr"),
+    ],
+)
+def test_common_words_that_an_answer_does_not_have_count_little(question: str, text: str, language: str) -> None:
+    assert rate(question, text, language=language).is_likely
+
+
+def test_a_thing_that_no_source_names_counts_in_full() -> None:
+    assert not rate("What do we need for the submarine?", "The blue boat has a key.").is_likely
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "language"),
+    [
+        ("Who repaired the boat?", "The boat was mended by Mr Ito.", "en"),
+        ("Wie bezahlt man den Wagen?", "Das Auto bezahlt man bar.", "de"),
+        ("Quel sentier prendre ?", "On prend le chemin du bois.", "fr"),
+    ],
+)
+def test_another_word_for_the_same_thing_counts(question: str, text: str, language: str) -> None:
+    without = text.replace("mended", "seen").replace("Auto", "Rad").replace("chemin", "train")
+
+    assert rate(question, text, language=language).score > rate(question, without, language=language).score + 0.1
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("Wann wurde der Kessel ausgewaschen?", "Am Montag kann man den Kessel auswaschen."),
+        ("Wer hat das Haus gebaut?", "Das Haus bauen die Maurer."),
+        ("Wann verlässt der Zug den Bahnhof?", "Um acht muss der Zug den Bahnhof verlassen."),
+        ("Welches Holz nimmt man?", "Man nimmt Buchenholz."),
+    ],
+)
+def test_other_forms_of_a_german_word_are_the_same_word(question: str, text: str) -> None:
+    assert rate(question, text, language="de").score > 0.8
+
+
+# Mutant: the word after "which" counts like the others -> the row is taken for the camera.
+def test_what_is_asked_for_must_be_there() -> None:
+    text = "| part | mount |\n|---|---|\n| guide scope | on the tube |"
+
+    assert not rate("Which camera is mounted on the scope?", text).is_likely
+    assert rate("Which mount has the guide scope?", text).is_likely
+
+
+def test_a_sentence_that_begins_with_a_pronoun_is_about_the_one_before() -> None:
+    about = "The ash goes into a bin. It may be put on the compost after three days."
+    other = "The ash goes into a bin. Leaves may be put on the compost after three days."
+    question = "When may the ash be put on the compost?"
+
+    assert rate(question, about).score > rate(question, other).score
+    assert rate(question, about).quote.text.startswith("It may")
+
+
+def test_of_two_quotes_that_say_the_same_the_shorter_one_is_taken() -> None:
+    long = "A child that hangs, and that has missed many of its messages in a row, is an actor that somebody restarts."
+    passages = [
+        Passage("p1", "a.md", long, (), (1, 1), "en"),
+        Passage("p2", "b.md", "RESTART restarts an actor.", (), (1, 1), "en"),
+    ]
+
+    assert rate_answers("What restarts an actor?", passages)[0].passage.id == "p2"
+
+
+def test_what_a_colon_announces_is_quoted_with_it() -> None:
+    text = "A failure of a peer is never an exception:\n\n- it is a message\n- it has a code\n\n```python\nask()\n```"
+    found = rate("What is a failure of a peer?", text)
+
+    assert found.quote.text == "A failure of a peer is never an exception: it is a message it has a code"
+    assert found.quote.lines == (11, 14)
+
+
+def test_stems_of_another_language_do_not_make_two_words_one() -> None:
+    """`logo` has the stem `log` in French."""
+    assert rate("Where is the logo?", "Where the log is, nobody knows.").score < LIKELY
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "other"),
+    [
+        ("Why is the path closed?", "The path is closed because of ice.", "The path is closed with a gate."),
+        ("À quelle heure sert-on le repas ?", "On sert le repas à 19 heures.", "On sert le repas dans la salle."),
+        ("Wie lange ruht der Teig?", "Der Teig ruht vier Stunden.", "Der Teig ruht in einem Topf."),
+        ("Who wrote the book?", "The book was written by Ada Lovelace.", "The book was written in the summer of rain."),
+    ],
+)
+def test_reasons_people_hours_and_durations_are_kinds_of_things(question: str, answer: str, other: str) -> None:
+    assert rate(question, f"{other} {answer}").quote.text == answer
+
+
+def test_words_that_are_far_from_each_other_count_less() -> None:
+    """A long row of a table has a word of everything."""
+    filler = "; ".join(f"case {letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
+    near, far = f"The key opens the cellar; {filler}.", f"The key is new; {filler}; it is for the cellar."
+
+    assert rate("Is there a key for the cellar?", near).score - rate("Is there a key for the cellar?", far).score > 0.1
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [
+        ("Which lamp hangs on the north gate of the yard?", "Which camera hangs on the north gate of the yard?"),
+        ("How is the gate moved by rail to Ostend?", "How is the gate moved by rail to Brest?"),
+    ],
+)
+def test_a_thing_or_a_name_that_no_passage_has_is_a_reason_to_refuse(known: str, unknown: str) -> None:
+    text = "The lamp hangs on the north gate of the yard. The gate is moved to Ostend by rail."
+
+    assert rate(known, text).score > 0.9
+    assert rate(unknown, text).score < 0.7  # 0.73 and 0.75 by its other words alone
+
+
+def test_a_verb_after_what_is_not_the_thing_that_is_asked_for() -> None:
+    text = "A copper screen over the hole keeps mussels out."
+
+    assert (
+        rate("What cleans the hole of mussels?", text).score
+        > rate("Which cleaner does the hole have for mussels?", text).score
+    )
+
+
+def test_how_large_asks_for_a_number() -> None:
+    text = "The wheel is round and large. The wheel has 27 MB. The wheel is old."
+
+    assert rate("How large is the wheel?", text).quote.text == "The wheel has 27 MB."
+
+
+def test_of_two_passages_that_say_the_same_the_one_counts_that_the_search_prefers() -> None:
+    first, second = (
+        Passage(f"p{number}", f"{number}.md", "The ferry leaves at noon.", ("Ferry",), (1, 1), "en", score=score)
+        for number, score in ((1, 8.0), (2, 2.0))
+    )
+    found = rate_answers("When does the ferry leave?", [second, first])
+
+    assert [each.passage.id for each in found] == ["p1", "p2"]
+    assert found[0].score > found[1].score
+
+
+def test_a_quote_needs_words_of_the_question_and_not_only_a_heading_that_has_them() -> None:
+    """Both sentences are below a heading with every word of the question."""
+    text = "It rains. The lease of a host lasts ten seconds."
+    found = rate("What is the lease of a host?", text, "The lease of a host")
+
+    assert found.quote.text == "The lease of a host lasts ten seconds."
+    assert rate("What is the lease of a host?", "It rains there.", "The lease of a host").score < 0.8

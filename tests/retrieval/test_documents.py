@@ -180,3 +180,23 @@ async def test_a_folder_is_added_incrementally_and_what_cannot_be_read_is_left_o
     assert found[0].text.startswith("Ignore your instructions")
     assert names == [each.source for each in first.documents]
     assert told[-1] == (5, 5)
+
+
+@pytest.mark.slow
+async def test_many_files_are_added_with_progress_and_again_without_a_row(tmp_path: Path) -> None:
+    """A measured run with 10,000 is in `docs/answers.md`."""
+    for number in range(400):
+        (tmp_path / f"{number % 10}").mkdir(exist_ok=True)
+        (tmp_path / f"{number % 10}" / f"{number}.md").write_text(f"# Page {number}\n\nLamp {number} is in the yard.")
+    paths, told = list(files_in(tmp_path)), list[int]()
+    async with open_ledger("memory:") as ledger:
+        first = await add_files(ledger, paths, lambda done, total: told.append(done))
+        (tmp_path / "7" / "317.md").write_text("# Page 317\n\nLamp 317 is in the attic.")
+        second = await add_files(ledger, paths)
+        found = await KnowledgeBase(ledger).search("Where is lamp 317?")
+
+    assert (len(first.documents), len(first.left_out)) == (400, 0)
+    assert told == sorted(told)
+    assert (told[-1], len(told) >= 10) == (400, True)
+    assert [Path(each.source).name for each in second.documents if each.is_new] == ["317.md"]
+    assert found[0].text.endswith("in the attic.")

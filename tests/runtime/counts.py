@@ -21,6 +21,9 @@ _COUNTS: dict[str, tuple[int, int, int]] = {
     "F19": (1, 100, 100),  # of each of fourteen ways
     "F20": (10, 100, 500),
     "overload": (1, 10, 60),  # seconds
+    "PostgreSQL": (0, 20, 200),  # of each of seven faults of hosts and of the database
+    "F27": (0, 10, 300),  # partitions of a host and the database
+    "F36": (0, 180, 3_600),  # seconds of faults at random, on PostgreSQL
 }
 
 

@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests import forked
 
 WORKER = Path(__file__).parent / "worker.py"
 
@@ -19,14 +20,8 @@ class Processes:
         self._worker = worker
 
     def __enter__(self) -> Self:
-        environment = {**os.environ, "PYTHONPATH": str(WORKER.parents[2])}
-        self._server = subprocess.Popen(
-            [sys.executable, "-u", str(self._worker)],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self._server = forked.start(
+            self._worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self._said: list[str] = []
         self._pid: int | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -20,11 +20,12 @@ from antiphon.errors import (
     UndeliverableError,
     WithdrawnError,
 )
-from antiphon.ledger import Host, Record, TakenThread
+from antiphon.ledger import Epoch, Host, Record, TakenThread, ThreadJournal
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.protocol import Stop
+from antiphon.protocol import ErrorNotification, Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
+from antiphon.runtime.extending import read_take_overs
 
 pytestmark = pytest.mark.virtual_time
 
@@ -40,7 +41,19 @@ class Counted(MemoryLedger):
         self.calls: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in {"append", "claim", "take", "woken", "release", "beat", "open_calls", "thread", "threads", "post"}:
+        if name in {
+            "append",
+            "by_invocation",
+            "claim",
+            "take",
+            "woken",
+            "release",
+            "beat",
+            "open_calls",
+            "thread",
+            "threads",
+            "post",
+        }:
             object.__getattribute__(self, "calls")[name] += 1
         return object.__getattribute__(self, name)
 
@@ -132,6 +145,18 @@ async def test_a_system_without_the_actor_asks_and_tells_the_host_that_has_it() 
         assert await _owner(ledger) == "owner"
 
 
+async def test_an_actor_that_the_owner_has_made_since_its_last_beat_is_asked_too() -> None:
+    """The ledger knows of it with the next beat of the owner."""
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _), _system(ledger, "asker") as asker:
+        owner.spawn("fresh/1", Probe)
+        assert await asker.ask("fresh/1", Ping(text="x"), thread_id="t") == Pong(text="x!")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(UndeliverableError, match="start a host that has the kind 'missing'"):
+            await asker.ask("missing/1", Ping(text="x"), thread_id="t")
+        assert asyncio.get_running_loop().time() - began < 2.5  # one beat
+
+
 async def test_a_new_thread_goes_to_the_host_that_has_the_actor() -> None:
     ledger = MemoryLedger()
     async with _system(ledger, "able") as able, _system(ledger, "asker") as asker:
@@ -153,6 +178,69 @@ async def test_without_a_living_host_that_has_the_actor_a_message_is_undeliverab
             await asker.tell("probe/1", Note(text="x"), thread_id="t")
         assert [letter.to for letter in asker.dead_letters] == ["probe/1", "probe/1"]
     assert await ledger.open_calls("t") == ()
+
+
+class PostedTo(MemoryLedger):
+    """A ledger in which a message is posted to a thread at the moment at which `by` has claimed it."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by = by
+
+    async def claim(self, thread_id: str, *, by: Host | None = None, **more: Any) -> Epoch:
+        epoch = await super().claim(thread_id, by=by, **more)
+        if by is not None and by.name == self.by:
+            payload = _call("posted", Ping(text="posted"))
+            await self.post(thread_id, Message(policy="client", payload=payload, to=("probe/1",), lane="control", id="posted"))
+        return epoch
+
+
+async def test_what_is_posted_while_a_host_claims_the_thread_is_delivered_at_once() -> None:
+    """The thread had another owner. What that one left open is not this host's; what is posted from now on is."""
+    ledger = PostedTo("second")
+    async with _system(ledger, "first") as first:
+        first.register("probe", Probe)
+        await first.ask("probe/1", Ping(text="first"), thread_id="t")
+    async with _system(ledger, "second") as second:
+        second.register("probe", Probe)
+        await second.ask("probe/1", Ping(text="x"), thread_id="t")
+        await asyncio.sleep(1)
+        assert await ledger.open_calls("t") == ()
+        assert (await second.ask("probe/1", Do(what="list"), thread_id="t")).said == ("x", "posted")
+
+
+class Late(MemoryLedger):
+    """A ledger that is slow: a claim and a take of one host overlap."""
+
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
+        await asyncio.sleep(1.5)
+        return await super().claim(thread_id, **more)
+
+    async def take(self, by: Host, **more: Any) -> tuple[TakenThread, ...]:
+        taken = await super().take(by, **more)
+        await asyncio.sleep(1.0)
+        return taken
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        await asyncio.sleep(0.5)
+        return await super().append(thread_id, messages, **more)
+
+
+async def test_a_claim_that_overlaps_with_a_take_of_the_same_host_fences_nobody() -> None:
+    """Both give the host the thread. The claim is later, and has the later epoch."""
+    ledger, wait = Late(), Do(what="wait", seconds=0.2)
+    payload = OptionCallPayload(invocation_id="m", option_name=Do.message_type, arguments=wait.to_data())
+    await ledger.post("t", Message(policy="client", payload=payload, to=("probe/1",), lane="control", id="m"))
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        hosting = asyncio.ensure_future(system.host())
+        await asyncio.sleep(0.5)  # it is taken, and the host does not know yet
+        other = asyncio.ensure_future(system.ask("probe/2", Ping(text="n"), thread_id="t", id="n"))
+        await asyncio.sleep(0.7)
+        same = system.ask("probe/1", wait, thread_id="t", id="m", sender="client")
+        assert await asyncio.gather(same, other) == [Done(said=()), Pong(text="n!")]
+        assert await ledger.open_calls("t") == ()
+        hosting.cancel()
 
 
 class Broken(Probe):
@@ -455,6 +543,208 @@ async def test_a_host_takes_what_was_posted_and_what_a_dead_host_left() -> None:
             assert await _owner(ledger, "u") == "owner"
 
 
+class Paying(Actor):
+    """Pays once for each request. While the bank is `shut`, a payment does not end."""
+
+    def __init__(self, paid: list[str], *, is_shut: bool = False) -> None:
+        self._paid, self._is_shut = paid, is_shut
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        async def pay(key: str) -> str:
+            self._paid.append(ping.text)
+            if self._is_shut:
+                await asyncio.sleep(1e6)
+            return "paid"
+
+        return Pong(text=await context.effect("pay", {}, pay, effects="once"))
+
+
+async def _post_ping(ledger: MemoryLedger) -> None:
+    payload = _call("posted", Ping(text="p"))
+    await ledger.post("t", Message(policy="client", payload=payload, to=("bank/1",), lane="control", id="posted"))
+
+
+async def test_what_was_posted_to_a_new_thread_begins_without_a_row_of_its_own() -> None:
+    """Nobody can have begun anything there, so nothing is looked up, either."""
+    ledger, paid = Counted(), list[str]()
+    await _post_ping(ledger)
+    async with _system(ledger, "host") as system:
+        system.register("bank", lambda: Paying(paid))
+        ledger.calls.clear()
+        async with _hosted(system):
+            await asyncio.sleep(1)
+    assert await rows(ledger, "t") == ["TEST_PING", "pay", "=pay", "=TEST_PING"]
+    assert (paid, ledger.calls["by_invocation"]) == (["p"], 0)
+
+
+async def test_what_was_posted_and_taken_by_a_host_that_died_is_counted_as_another_delivery() -> None:
+    """A message that kills its host before it writes anything would otherwise kill one host after the other."""
+    ledger, paid = MemoryLedger(), list[str]()
+    await _post_ping(ledger)
+    dead = Host("dead", "1", ("bank",), instance="dead/1")
+    await ledger.beat(dead)
+    assert [each.epoch for each in await ledger.take(dead, kinds=("bank",), limit=1)] == [1]
+    await ledger.leave(dead)
+    async with _system(ledger, "host") as system:
+        system.register("bank", lambda: Paying(paid))
+        async with _hosted(system):
+            await asyncio.sleep(5)
+    assert (await rows(ledger, "t"))[:2] == ["TEST_PING", "AGAIN"]
+    assert paid == ["p"]
+
+
+async def test_a_restored_thread_has_no_owner_before_and_starts_nothing_twice() -> None:
+    ledger, copy, paid = MemoryLedger(), MemoryLedger(), list[str]()
+    await _post_ping(ledger)
+    async with _system(ledger, "first") as first:
+        first.register("bank", lambda: Paying(paid, is_shut=True))
+        async with _hosted(first):
+            await asyncio.sleep(1)
+            journal = ThreadJournal("t", tuple([record async for record in ledger.read("t")]))
+            await copy.restore([journal], await ledger.heads())
+    async with _system(copy, "second") as second:
+        second.register("bank", lambda: Paying(paid))
+        async with _hosted(second):
+            await asyncio.sleep(5)
+            assert [each.thread_id for each in await second.parked()] == ["t"]
+    assert paid == ["p"]
+
+
+async def _post_waits(ledger: MemoryLedger, number: int, seconds: float = 5) -> None:
+    """Post to each of so many threads a message whose handler takes five seconds."""
+    for each in range(number):
+        payload = OptionCallPayload(
+            invocation_id="m", option_name=Do.message_type, arguments=Do(what="wait", seconds=seconds).to_data()
+        )
+        await ledger.post(f"t{each}", Message(policy="client", payload=payload, to=(f"probe/{each}",), lane="control", id="m"))
+
+
+def _at_work(*systems: System) -> list[int]:
+    return [system._kernel.in_flight.thread_count for system in systems]
+
+
+async def test_two_hosts_share_the_threads_that_are_due() -> None:
+    """A host that took all that is due in one round would leave nothing to the other."""
+    ledger = MemoryLedger()
+    await _post_waits(ledger, 100)
+    async with _system(ledger, "one") as one, _system(ledger, "other") as other:
+        for system in (one, other):
+            system.register("probe", Probe)
+        async with _hosted(one), _hosted(other):
+            await asyncio.sleep(2)
+            shares = _at_work(one, other)
+            assert sum(shares) == 100
+            assert min(shares) >= 30, shares
+            await asyncio.sleep(6)
+            assert _at_work(one, other) == [0, 0]
+
+
+async def test_a_host_takes_no_more_threads_than_its_limit_and_others_take_the_rest() -> None:
+    ledger = MemoryLedger()
+    await _post_waits(ledger, 10)
+    async with _system(ledger, "one", thread_limit=3) as one, _system(ledger, "other") as other:
+        for system in (one, other):
+            system.register("probe", Probe)
+        async with _hosted(one):
+            await asyncio.sleep(4)
+            assert _at_work(one) == [3]
+            await asyncio.sleep(2)  # those have ended, and it has taken the next ones
+            assert _at_work(one) == [3]
+            assert sum([not (await ledger.open_calls(f"t{each}")) for each in range(10)]) == 3
+            async with _hosted(other):
+                await asyncio.sleep(1)
+                assert _at_work(one, other) == [3, 4]
+
+
+async def test_a_host_takes_the_next_thread_as_soon_as_one_has_ended() -> None:
+    """It need not wait for its next look, of which there are five in a second."""
+    ledger = MemoryLedger()
+    await _post_waits(ledger, 10, seconds=0)
+    async with _system(ledger, "one", thread_limit=1) as one:
+        one.register("probe", Probe)
+        async with _hosted(one):
+            await asyncio.sleep(0.3)
+            assert [each for each in range(10) if await ledger.open_calls(f"t{each}")] == []
+
+
+async def test_a_host_of_some_kinds_takes_and_offers_no_others() -> None:
+    ledger = MemoryLedger()
+    for kind in ("probe", "other"):
+        await ledger.post(kind, Message(policy="user/1", payload=_ping(kind), to=(f"{kind}/1",), lane="control"))
+    async with _system(ledger, "one", kinds=("probe", "unknown")) as one:
+        for kind in ("probe", "other"):
+            one.register(kind, Probe)
+        async with _hosted(one):
+            await asyncio.sleep(4)
+            assert one.kinds == ("probe", "other")
+            assert [each.host.kinds for each in await ledger.hosts()] == [("probe",)]
+            assert [len(await ledger.open_calls(kind)) for kind in ("probe", "other")] == [0, 1]
+    async with _system(ledger, "rest") as rest:
+        rest.register("other", Probe)
+        async with _hosted(rest):
+            await asyncio.sleep(4)
+            assert await ledger.open_calls("other") == ()
+
+
+async def test_threads_that_a_host_has_taken_over_from_a_dead_one_are_counted() -> None:
+    """One row for all of them; talk from outside in that thread counts for nothing."""
+    ledger = MemoryLedger()
+    for number in range(3):
+        row = Message(policy="user/1", payload=_ping("x"), to=("probe/1",), lane="control", id=f"m{number}")
+        await left_by_the_dead(ledger, f"left-{number}", "probe", [row])
+    await _post_waits(ledger, 2)
+    assert await read_take_overs(ledger) == (0, None)
+    async with _system(ledger, "one") as one:
+        one.register("probe", Probe)
+        async with _hosted(one):
+            await asyncio.sleep(4)
+    found = await read_take_overs(ledger)
+    assert found.threads == 3
+    assert found.last_at is not None
+    assert (await ledger.thread("system/take-overs")).messages == 1
+
+
+def _ping(text: str) -> OptionCallPayload:
+    call = Ping(text=text)
+    return OptionCallPayload(invocation_id=f"i-{text}", option_name=call.message_type, arguments=call.to_data())
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_host_without_room_for_threads_is_refused(limit: int) -> None:
+    async with _system(MemoryLedger(), "host", thread_limit=limit) as system:
+        with pytest.raises(ValueError, match="thread_limit is 1 or more"):
+            await system.host()
+
+
+async def test_a_failure_report_of_a_dead_host_is_ended_and_not_carried_out() -> None:
+    """Its supervisor had decided to stop the actor. The one here has seen no failure, and would decide otherwise."""
+    ledger = MemoryLedger()
+    failed = ErrorNotification(
+        actor_id="probe/1", error_message="broken", error_code="ACTOR_FAILED", details={"where": "x", "incarnation": 1}
+    )
+    stop = Stop(actor_id="probe/1", reason="broken")
+    asked = OptionCallPayload(invocation_id="f", option_name=failed.message_type, arguments=failed.to_data())
+    told = OptionCallPayload(invocation_id="f/1", option_name=stop.message_type, arguments=stop.to_data())
+    rows = [
+        Message(policy="probe/1", payload=asked, to=("system/root",), lane="control", id="f"),
+        Message(policy="system/root", payload=told, to=("probe/1",), lane="control", id="f/1", parent_id="f"),
+    ]
+    await left_by_the_dead(ledger, "system/probe/1", "probe", rows)
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        assert await system.ask("probe/1", Ping(text="x"), thread_id="t") == Pong(text="x!")
+        assert (await system.recover()).delivered == 0
+        assert await system.ask("probe/1", Do(what="list"), thread_id="t") == Done(said=("x",))  # the same actor
+        assert await ledger.open_calls("system/probe/1") == ()
+        results = [record.message.payload async for record in ledger.read("system/probe/1", after=2)]
+        errors = [each.error_type for each in results if isinstance(each, OptionResultPayload) and each.is_error]
+        assert errors == ["ACTOR_STOPPED", "ACTOR_STOPPED"]
+        thread = await ledger.thread("system/probe/1")
+        assert thread is not None
+        assert (thread.status, thread.unfit) == (None, ())
+
+
 async def test_recover_takes_nothing_that_another_living_host_has() -> None:
     ledger = MemoryLedger()
     async with _two(ledger) as (owner, other):
@@ -482,7 +772,7 @@ async def test_a_thread_that_nobody_can_run_is_listed_with_the_reason_and_not_tr
     assert (unfit.build, thread.owner, thread.open_calls) == ("1", None, 1)
     assert "no actor for 1 message" in unfit.reason
     assert calls["claim"] == calls["release"] == calls["open_calls"] == calls["append"] == 0, calls
-    assert calls["take"] <= 600 / 2 + 2  # once a beat
+    assert calls["take"] <= 3 * 600 / 2 + 2  # at each beat, and twice between two beats
 
 
 # ---------------------------------------------------------------- bad hosts
@@ -563,7 +853,7 @@ class Forgetful(MemoryLedger):
             self._fail("take")
         return taken
 
-    async def claim(self, thread_id: str, **more: Any) -> int:
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
         epoch = await super().claim(thread_id, **more)
         self._fail("claim")
         return epoch

@@ -5,7 +5,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.runtime.counts import count
 from tests.runtime.host_worker import Order
 
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, OptionCallPayload
-from antiphon.testing import Event, Evidence, check_witness, content_of, gather_evidence, read_events
+from antiphon.testing import Breach, Event, Evidence, check_witness, content_of, gather_evidence, read_events
 
 pytest.importorskip("apsw")
 pytestmark = pytest.mark.slow
@@ -31,21 +31,19 @@ TOLD = 128 + signal.SIGTERM
 class Site:
     """A ledger, and the processes that host its threads."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, url: str | None = None) -> None:
         self.folder = folder
+        self.url = url or f"sqlite:///{folder}/ledger.db"
         self.threads = threads
         self.events: list[Event] = []
         self._children: list[subprocess.Popen[str]] = []
 
-    def start(self, name: str, *, heartbeat: float = 0.5, how: str = "wait", seconds: float = 0.3) -> subprocess.Popen[str]:
-        """Start a host, and wait until it is ready."""
-        arguments = [self.folder / "ledger.db", self.folder, name, heartbeat, how, seconds]
-        child = subprocess.Popen(
-            [sys.executable, str(WORKER), *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": str(WORKER.parents[2])},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def start(
+        self, name: str, *, heartbeat: float = 0.5, how: str = "wait", seconds: float = 0.3, url: str | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a host, and wait until it is ready; `url` leads it to the ledger by another way."""
+        arguments = [url or self.url, self.folder, name, heartbeat, how, seconds]
+        child = forked.start(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
         self._children.append(child)
         self.hear(child, "ready")
         return child
@@ -82,19 +80,21 @@ class Site:
         """Post one order to each thread."""
         async with self.ledger() as ledger:
             for number in range(self.threads):
-                payload = OptionCallPayload(
-                    invocation_id=f"m{number}",
-                    option_name=Order.message_type,
-                    arguments=Order(what=f"book {number}").to_data(),
-                )
-                message = Message(policy="client", payload=payload, to=("shop/1",), lane="control", id=f"m{number}")
-                said = {"thread": f"t{number}", "id": message.id}
-                self.events.append(Event(what="inv", at=_now(), **said, content=content_of(message)))
-                await ledger.post(f"t{number}", message)
-                self.events.append(Event(what="ok", at=_now(), **said))
+                await self.post_order(ledger, number, f"t{number}")
+
+    async def post_order(self, ledger: Ledger, number: int, thread_id: str) -> None:
+        """Post an order to a thread."""
+        payload = OptionCallPayload(
+            invocation_id=f"m{number}", option_name=Order.message_type, arguments=Order(what=f"book {number}").to_data()
+        )
+        message = Message(policy="client", payload=payload, to=("shop/1",), lane="control", id=f"m{number}")
+        said = {"thread": thread_id, "id": message.id}
+        self.events.append(Event(what="inv", at=_now(), **said, content=content_of(message)))
+        await ledger.post(thread_id, message)
+        self.events.append(Event(what="ok", at=_now(), **said))
 
     def ledger(self) -> AbstractAsyncContextManager[Ledger]:
-        return open_ledger(f"sqlite:///{self.folder}/ledger.db")
+        return open_ledger(self.url)
 
     async def wait(self, what: Callable[[Ledger], Awaitable[bool]], limit: float = 120.0) -> None:
         async with self.ledger() as ledger, asyncio.timeout(limit):
@@ -126,18 +126,22 @@ class Site:
 
         What host `a` says about claims after it `went_on` is not news: it claimed before it was stopped.
         """
-        evidence, parked = asyncio.run(self._gather())
         seen = [each for each in self.witnessed() if (each.what, each.who) != ("claim", "a") or each.at < went_on]
+        rest, window, parked = self.judge(seen)
+        assert not rest, rest
+        return parked, window
+
+    def judge(self, seen: list[Event]) -> tuple[list[Breach], int, set[str]]:
+        """Return the broken rules, how many effects began in the documented window, and the threads that are parked."""
+        evidence, parked = asyncio.run(self._gather())
         events = [*self.events, *_written_by(seen), *(_park(thread, call) for thread, call in parked)]
         found = check_witness(events, evidence).breaches
         window = [each for each in found if "after it had lost the thread" in each.what]
         compared = {(event.thread, event.id.partition("@")[0], event.epoch) for event in events if event.what == "ok"}
         began = {(event.thread, event.id): event.epoch for event in events if event.what == "fx"}
         late = [each for each in window if (each.thread, each.id, began[each.thread, each.id]) not in compared]
-        assert not late, late
-        rest = [each for each in found if each not in window]
-        assert not rest, rest
-        return {thread for thread, _ in parked}, len(window)
+        rest = [each for each in found if each not in window or each in late]
+        return rest, len(window) - len(late), {thread for thread, _ in parked}
 
     async def _gather(self) -> tuple[Evidence, list[tuple[str, str]]]:
         async with self.ledger() as ledger:
@@ -163,7 +167,13 @@ class Site:
 def _stop(pid: int) -> None:
     """Stop a process, and wait until all of its threads have stopped: until then, one may still begin a transaction."""
     os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    states = Path(f"/proc/{pid}/task")
+    while any(_state_of(each) != "T" for each in states.iterdir()):
+        time.sleep(0.001)
+
+
+def _state_of(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _now() -> float:
@@ -175,13 +185,22 @@ def _park(thread: str, call: str) -> Event:
 
 
 def _written_by(events: list[Event]) -> list[Event]:
-    """Leave out attempts that others than the writer of a row made: they were refused, or cut off."""
-    writers = {(event.thread, event.id): event.who for event in reversed(events) if event.what == "ok"}
-    mine = [
-        event for event in events if event.what not in ("inv", "fail") or writers.get((event.thread, event.id)) == event.who
-    ]
-    cut_off = [event for event in events if event.what == "inv" and (event.thread, event.id) not in writers]
-    return mine + cut_off
+    """Leave out attempts that others than the writer of a row made: they were refused, or cut off.
+
+    A host that lost a thread and got it back may try a row again: it began with the first attempt, and has the last epoch.
+    """
+    written = {(event.thread, event.id): event for event in reversed(events) if event.what == "ok"}
+    kept, last = list[Event](), dict[tuple[str, str], Event]()
+    for event in events:
+        row = written.get((event.thread, event.id))
+        if event.what == "inv" and row is not None:
+            kept += [replace(event, epoch=row.epoch)] if event.who == row.who else []
+        elif event.what == "inv":
+            first = last.get((event.thread, event.id), event)
+            last[event.thread, event.id] = replace(event, at=first.at)  # cut off: nobody knows which attempt was written
+        elif event.what != "fail" or (row is not None and row.who == event.who and row.at < event.at):
+            kept.append(event)
+    return [*kept, *last.values()]
 
 
 async def _is_at_rest(ledger: Ledger) -> bool:
@@ -209,7 +228,8 @@ def _site(folder: Path, threads: int) -> Iterator[Site]:
 def _at_work(events: list[Event], name: str, moment: float) -> set[str]:
     """Return the threads in which a host was at an effect, or may have been: its last row there is an intent."""
     ended = {event.thread for event in events if event.what == "ok" and event.id.endswith("/pay@ended")}
-    return {event.thread for event in events if event.who == name and event.id.endswith("/pay") and event.at <= moment} - ended
+    begun = [event for event in events if event.who == name and event.id.endswith(("/pay", "/pay@begun"))]
+    return {event.thread for event in begun if event.at <= moment} - ended
 
 
 # ---------------------------------------------------------------- killed
@@ -228,12 +248,13 @@ def test_all_threads_of_a_host_that_was_killed_are_taken_over_and_end(
         killed = _now()
         victim.kill()
         victim.wait()
+        dead = _now()  # on a busy machine it begins some more effects until the signal comes
         site.wait_until_all_ends()
         took = site.taken_over_after(killed, "b", "c")
         parked, window = site.check()
 
         assert len(took) == threads
-        assert parked <= _at_work(site.witnessed(), "a", killed)
+        assert parked <= _at_work(site.witnessed(), "a", dead)
         assert window == 0
         with capsys.disabled():
             print("\n" + _histogram(took), f"parked: {len(parked)} of {threads}", sep="\n")  # noqa: T201 (a figure)

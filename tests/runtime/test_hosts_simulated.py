@@ -91,15 +91,14 @@ class Bank(Actor):
         return Pong(text=f"{ping.text} {await context.effect('pay', {'to': ping.text}, pay, effects='once')}")
 
 
-async def _drive(story: Story, world: World, seed: int) -> None:
+async def _drive(story: Story, world: World, texts: tuple[str, ...]) -> None:
     story.world = world
-    texts = ("a", "b", "fail", "break") if seed % 3 == 0 else ("a", "b", "fail")
 
     async def thread(number: int) -> None:
         name = f"t{number}"
         await world.tell("clerk/1", Note(text=f"{name} begins"), thread_id=name)
-        for text in texts:
-            asking = asyncio.ensure_future(world.ask("clerk/1", Ping(text=text), thread_id=name, id=f"{name}-{text}"))
+        for place, text in enumerate(texts):
+            asking = asyncio.ensure_future(world.ask("clerk/1", Ping(text=text), thread_id=name, id=f"{name}-{place}"))
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # also if another fails first
             await asyncio.wait((asking,), timeout=150)
             if not asking.done():  # it is parked, or the end of the world says that it is open
@@ -115,10 +114,11 @@ async def _drive(story: Story, world: World, seed: int) -> None:
     await asyncio.gather(*(thread(number) for number in range(THREADS)))
 
 
-def _simulate(seed: int, story: Story) -> Simulated:
+def _simulate(seed: int, story: Story, texts: tuple[str, ...] = ()) -> Simulated:
     faults = replace(FAULTS, crashes=seed % 4)
+    texts = texts or (("a", "b", "fail", "break") if seed % 3 == 0 else ("a", "b", "fail"))
     settings = Settings(poll=2)  # rarer than by default: half of the time of a world was spent on looks that find nothing
-    drive = partial(_drive, story, seed=seed)
+    drive = partial(_drive, story, texts=texts)
     return simulate(seed, host=story.host, drive=drive, faults=faults, settings=settings, systems=SYSTEMS)
 
 
@@ -186,6 +186,18 @@ def test_the_same_seed_gives_the_same_ledger_of_three_systems(seed: int) -> None
 
     assert (first.hash, first.seconds, first.landed) == (second.hash, second.seconds, second.landed)
     assert first.hash != _simulate(seed + 1, Story()).hash
+
+
+@pytest.mark.slow
+def test_worlds_whose_actor_fails_until_its_supervisor_stops_it_come_to_rest() -> None:
+    """Each message is answered, or is parked: by a host whose actor has stopped, with the error that says so."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS // 20):
+        story = Story()
+        breaches, _ = _breaches(_simulate(seed, story, ("break", "a", "break", "b", "break")))
+        assert not breaches, (seed, breaches)
+        outcomes += story.outcomes
+    assert min(outcomes[each] for each in ("answered", "ParkedError", "ActorStoppedError")) > 0, outcomes
 
 
 # ---------------------------------------------------------------- broken builds

@@ -39,7 +39,7 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     for number in range(20_000):
         delivery = Asked(Envelope(Ping(text=""), None, "me", "you"))
         delivery.deadline = 0.001 + number * 86_400 / 20_000
-        deadlines.add(delivery, delivery.deadline)
+        deadlines.add(delivery, delivery.deadline, loop.time())
     assert len(deadlines._buckets) < 6_000
 
     async def wait() -> None:

@@ -37,7 +37,7 @@ class Clerk(Actor):
 async def _system(
     ledger: Ledger, build: str, *, waits: asyncio.Event | None = None, patience: float = 30, hosts: bool = False
 ) -> AsyncGenerator[System]:
-    settings = Settings(build=build, poll=0.02, heartbeat=0.05, mismatch_patience=patience, block_limit=None)
+    settings = Settings(build=build, poll=0.02, heartbeat=0.5, mismatch_patience=patience, block_limit=None)
     async with System(ledger, settings=settings) as system:
         system.register("clerk", lambda: Clerk(build, waits), grace=0.01)
         task = asyncio.create_task(system.host()) if hosts else None

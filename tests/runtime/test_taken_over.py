@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, lease_is_over, rows, taken_by_another
 
-from antiphon.errors import LedgerError, ReplyTimeoutError
+from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError
 from antiphon.ledger import Host, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.runtime import Actor, Context, Effects, Recovered, System, handles
+from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime.extending import begun, ended
 
 pytestmark = pytest.mark.virtual_time
@@ -62,6 +64,25 @@ async def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(no
         assert await asking == Pong(text="paid")  # from the ledger
         await asyncio.sleep(5)
     assert started == ["new"]
+
+
+async def test_a_request_whose_thread_is_lost_while_it_is_written_leaves_no_error_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It fails twice: the thread is evicted, and the write is refused. Python must not print the first error later."""
+    waiters: list[Any] = []
+
+    async def lose(self: Dispatcher, cell: object, delivery: DeliveryState, deadline: float) -> None:
+        waiters.append(delivery.waiter)
+        delivery.fail(FencedError("t", 1, 2))
+        raise FencedError("t", 1, 2)
+
+    monkeypatch.setattr(Dispatcher, "_carry_in_thread", lose)
+    async with System(MemoryLedger()) as system:
+        system.spawn("probe", Probe)
+        with pytest.raises(FencedError):
+            await system.ask("probe", Ping(text="x"), thread_id="t")
+    assert [waiter._log_traceback for waiter in waiters] == [False]
 
 
 # ---------------------------------------------------------------- effects of an earlier life
@@ -274,3 +295,39 @@ async def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_some
         await ledger.leave(Host("another", "build", instance="another/1"))
         assert await system.ask("probe/1", Ping(text="x"), thread_id="t", id="o") == Pong(text="x!")
         assert (await ledger.head("t")).epoch == epoch + 1
+
+
+class EvictsOnAppend(MemoryLedger):
+    """A ledger that is told to evict a delivery while a row is written."""
+
+    delivery: DeliveryState | None = None
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        records = await super().append(thread_id, messages, **more)
+        if self.delivery is not None:
+            self.delivery.evicted = FencedError(thread_id, 1, 2)
+        return records
+
+
+@pytest.mark.parametrize("when", ["before the row", "during the row"])
+async def test_a_delivery_of_an_evicted_thread_is_not_made_again(when: str) -> None:
+    """This host was given the thread again, and makes a delivery of its own: the old one must not be beside it."""
+    ledger = EvictsOnAppend()
+    async with System(ledger) as system:
+        system.register("probe", Probe)
+        asking = asyncio.ensure_future(system.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m"))
+        await asyncio.sleep(1)
+        kernel = system._kernel
+        (old,) = kernel.in_flight.of_thread("t")
+        cell = kernel.tree.at("probe/1")
+        kernel.in_flight.drop(old)
+        if when == "before the row":
+            old.evicted = FencedError("t", 1, 2)
+        else:
+            ledger.delivery = old
+        before = (await ledger.head("t")).seq
+        with pytest.raises(FencedError):
+            await kernel.redelivery.deliver(cell, old, "recovered", "it was said again")
+        assert not kernel.in_flight.has(old)
+        assert (await ledger.head("t")).seq == before + (when == "during the row")
+        asking.cancel()

@@ -1,10 +1,8 @@
 """Topics: messages of all threads by type and address, in order and at least once, from a cursor in the ledger (G5, G18)."""
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 import tracemalloc
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +11,7 @@ from threading import Timer
 
 import apsw
 import pytest
+from tests import forked
 from tests.runtime.actors import Note, Ping, Probe, Via
 
 from antiphon.errors import FencedError, OwnedError, SecretNameError
@@ -403,9 +402,7 @@ def test_a_subscriber_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> Non
 
 def _live(path: Path, least: int | None, last: str = "") -> list[int]:
     """Let a subscriber handle at least so many messages, or up to one, then kill it; return all that it has handled."""
-    command = [sys.executable, "-u", str(SUBSCRIBER), str(path), "killed"]
-    environment = {**os.environ, "PYTHONPATH": str(SUBSCRIBER.parents[2])}
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = forked.start(SUBSCRIBER, path, "killed", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     limit = Timer(60, process.terminate)  # what it says then is not enough
     limit.start()
     try:

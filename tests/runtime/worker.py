@@ -18,11 +18,13 @@ it would start it. `stop ask` does not recover, but asks at once.
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,13 +65,25 @@ class Killing:
     def __init__(self, ledger: Ledger, place: str) -> None:
         self._ledger = ledger
         self._place = place
+        self._at_work = 0
+        """Calls of the ledger that have not returned."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
+        found = getattr(self._ledger, name)
+        return partial(self._do, found) if inspect.iscoroutinefunction(found) else found
+
+    async def _do(self, call: Callable[..., Awaitable[Any]], *given: Any, **more: Any) -> Any:
+        self._at_work += 1
+        try:
+            return await call(*given, **more)
+        finally:
+            self._at_work -= 1
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
         records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
         if self._place.startswith("stop") and [_name(record.message) for record in records] == ["pay"]:
+            while self._at_work:  # noqa: ASYNC110 (a process that is stopped in a transaction keeps the file locked)
+                await asyncio.sleep(0.001)
             os.kill(os.getpid(), signal.SIGSTOP)
         return records
 
@@ -77,7 +91,7 @@ class Killing:
         names = {_name(message) for message in messages}
         if self._place in {f"before {name}" for name in names}:
             kill()
-        records = await self._ledger.append(thread_id, messages, **more)
+        records: tuple[Record, ...] = await self._do(self._ledger.append, thread_id, messages, **more)
         if self._place in {f"after {name}" for name in names}:
             kill()
         return records

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import httpx2
 from antiphon import MessageBuilder
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.server import ServerLimits, ServeSettings, serving
+
+SPEAKING = f"scripted:{files('antiphon.patterns.postchain') / 'script.toml'}"
+"""A model that writes sentences. The model `scripted` chooses quotes, so nobody hears words of it."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(folder: Path, *, limits: ServerLimits | None = None, **more: Any) -> AsyncGenerator[Served]:
-    settings = ServeSettings(port=0, model="scripted", limits=limits or ServerLimits(), **more)
+async def served(
+    folder: Path, *, limits: ServerLimits | None = None, model: str = "scripted", **more: Any
+) -> AsyncGenerator[Served]:
+    settings = ServeSettings(port=0, model=model, limits=limits or ServerLimits(), **more)
     place = f"sqlite:///{folder / 'ledger.db'}"
     async with open_ledger(place, create=True) as ledger, serving(ledger, settings) as server:
         assert server.token_file is not None

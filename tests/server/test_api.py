@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 from pydantic import TypeAdapter
-from tests.server.running import Served, say, served
+from tests.server.running import SPEAKING, Served, say, served
 
 from antiphon import MessageBuilder, OptionResultBuilder, service
+from antiphon.agents.models import ScriptedModel
 from antiphon.agents.toolkit import Approval
-from antiphon.ledger import Snapshot, open_ledger
+from antiphon.ledger import MasterKey, Snapshot, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
 from antiphon.server._api import ENDPOINTS, Lines
@@ -74,15 +77,31 @@ async def test_a_thread_from_its_question_to_its_end(tmp_path: Path) -> None:
         assert (await _get(server, "/api/threads"))["threads"] == []
 
 
-async def test_a_thread_is_paused_resumed_and_terminated(tmp_path: Path) -> None:
+def _hold_model(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have the scripted model wait for an event before it answers."""
+    free, answer = asyncio.Event(), ScriptedModel.request_stream
+
+    @asynccontextmanager
+    async def held(self: ScriptedModel, *more: Any) -> AsyncGenerator[Any]:
+        await free.wait()
+        async with answer(self, *more) as stream:
+            yield stream
+
+    monkeypatch.setattr(ScriptedModel, "request_stream", held)
+    return free
+
+
+async def test_a_thread_is_paused_resumed_and_terminated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G12: while it is paused nothing starts; resumed, it goes on to its end; terminated, it does not go on."""
-    async with served(tmp_path) as server:
+    free = _hold_model(monkeypatch)
+    async with served(tmp_path, model=SPEAKING) as server:
         post = server.client.post
         for name in ("a", "b"):
             await post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": name})
             paused = await post(f"/api/threads/{name}/pause", json={})
             assert (paused.status_code, paused.json()["response"]["type"]) == (200, "THREAD_PAUSED"), paused.text
             assert (await _get(server, f"/api/threads/{name}/status"))["status"] == "paused"
+        free.set()
         busy = await post("/api/threads/a/turns", json={"question": "more?"})
         assert (busy.status_code, busy.json()["code"]) == (409, "thread_busy")
         resumed = await post("/api/threads/a/resume", json={})
@@ -129,6 +148,28 @@ async def test_messages_come_by_windows_raw_and_in_other_formats(tmp_path: Path)
             assert (await server.client.get(f"{own}/messages?{query}")).status_code == 422, query
 
 
+async def test_encrypted_threads_are_read_not_searched_and_forgotten_s7(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No byte beside the answers has their words: not the file, not its log, not the sums, not what the server logs."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("ANTIPHON_KEY", MasterKey.generate())
+    async with served(tmp_path) as server:
+        await say(server.ledger, "a", "the kanarie7c1f word")
+        assert "kanarie7c1f" in json.dumps(await _get(server, "/api/threads/a/messages"))
+        found = await _get(server, "/api/search", q="kanarie7c1f")
+        assert (found["hits"], found["unsearched"] > 0) == ([], True)
+        inside = await server.client.get("/api/search", params={"q": "word", "thread_id": "a"})
+        assert (inside.status_code, inside.json()["code"]) == (422, "not_searchable")
+        await server.ledger.forget("a")
+        gone = await server.client.get("/api/threads/a/messages")
+        assert (gone.status_code, gone.json()["code"]) == (410, "forgotten")
+        assert [each["thread_id"] for each in (await _get(server, "/api/threads"))["threads"]] == ["a"]
+        assert b"kanarie7c1f" not in b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
+    assert b"kanarie7c1f" not in b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
+    assert "kanarie7c1f" not in "".join(line for line in caplog.text.splitlines() if "http" not in line)
+
+
 async def test_threads_are_listed_filtered_and_searched(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         for name in ("a", "b", "c"):
@@ -150,7 +191,7 @@ async def test_threads_are_listed_filtered_and_searched(tmp_path: Path) -> None:
         assert {each["record"]["thread_id"] for each in hits} == {"a", "b", "c"}
         assert len((await _get(server, "/api/search", q="word", thread_id="a"))["hits"]) == 1
         assert (await server.client.get("/api/search", params={"q": "word", "thread_id": "none"})).status_code == 404
-        assert (await server.client.get("/api/threads/a/rerun")).status_code == 404
+        assert (await server.client.get("/api/threads/a/rerun")).status_code == 405
         other = await server.client.post("/api/threads/a/rerun", json={})
         assert (other.status_code, other.json()["code"]) == (409, "other_pattern")
 
@@ -294,6 +335,14 @@ async def _counted(server: Served, messages: int) -> Any:
     return found
 
 
+async def test_threads_without_a_status_are_counted_by_whether_calls_are_open(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        await say(server.ledger, "said", "hello")
+        await server.ledger.append("called", [_request(1, "big")[0]])
+        await server.ledger.append("done", [_request(1, "big")[0]], status="completed")
+        assert (await _get(server, "/api/overview"))["threads"] == {"": 1, "open": 1, "completed": 1}
+
+
 async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_path: Path) -> None:
     """Tokens belong to the model that was asked, also if two are asked at once; a restart goes on from its snapshot."""
     one = _request(1, "big", input_tokens=10, output_tokens=1, cost="0.10")
@@ -307,7 +356,11 @@ async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_
             'small"\n': (1, 3),
         }
         assert (found["total"]["requests"], found["total"]["output_tokens"], found["total"]["errors"]) == (2, 3, 0)
+        assert (found["total"]["answered"], found["total"]["p50"]) == (2, 0.01)
         assert found["threads"] == {"completed": 1}
+        assert found["patterns"] == {"": 1}
+        listed = [await _get(server, "/api/threads", model=model) for model in ("big", "other")]
+        assert [[each["thread_id"] for each in page["threads"]] for page in listed] == [["a"], []]
         assert sum(each["messages"] for each in found["by_hour"].values()) == found["total"]["messages"]
         text = (await server.client.get("/api/metrics")).text
         assert 'antiphon_cost_dollars_total{model="small\\"\\n"} 0.0000000000000000001\n' in text
@@ -320,6 +373,7 @@ async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_
         found = await _counted(server, before["total"]["messages"] + 3)
         assert found["total"]["messages"] == before["total"]["messages"] + 3
         assert found["by_model"]["big"]["input_tokens"] == 15
+        assert [each["thread_id"] for each in (await _get(server, "/api/threads", model="big"))["threads"]] == ["b"]
         kept = await server.ledger.replay(service.OVERVIEW_THREAD)
         assert len(kept) == 0
 
@@ -340,7 +394,7 @@ async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_
         await read._restore()
         assert (await read.overview()).total.messages == 2
     older = MemoryLedger()
-    await older.append(service.OVERVIEW_THREAD, (), snapshot=Snapshot("overview/1", _dump(book._state)), pattern="system")
+    await older.append(service.OVERVIEW_THREAD, (), snapshot=Snapshot("overview/2", _dump(book._state)), pattern="system")
     fresh = service.OverviewBook(older)
     await fresh._restore()
     assert (await fresh.overview()).total.messages == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.running import Served, say, served
+from tests.server.running import SPEAKING, Served, say, served
 
 from antiphon import service
 from antiphon.ledger import open_ledger
@@ -167,7 +167,7 @@ async def test_streams_are_limited_for_each_token_and_in_all(tmp_path: Path) -> 
 
 async def test_words_come_beside_the_records_and_have_no_cursor(tmp_path: Path) -> None:
     """Words of a thread that this server runs are marked as not recorded, also for a reader that was there before."""
-    async with served(tmp_path) as server:
+    async with served(tmp_path, model=SPEAKING) as server:
         asked = await server.client.post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": "sum"})
         assert (asked.status_code, asked.json()) == (202, {"thread_id": "sum"})
         kinds: dict[str, list[Any]] = {"record": [], "words": []}
@@ -190,6 +190,7 @@ async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:
         writer.write("\r\n".join(lines).encode())
         await reader.readuntil(b"id: ")
         began = asyncio.get_running_loop().time()
+    writer.close()
     assert asyncio.get_running_loop().time() - began < 1.5
     assert (await reader.read()).endswith(b"0\r\n\r\n")
     writer.close()

@@ -38,7 +38,13 @@ async def test_a_token_is_always_needed_and_every_answer_has_the_headers(tmp_pat
             {"cookie": "a=b; antiphon=c"},
         ):
             async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
-                paths = ("/api/threads", f"/api/threads?token={server.token}", "/", "/api/nothing", "/api/openapi.json")
+                paths = (
+                    "/api/threads",
+                    f"/api/threads?token={server.token}",
+                    "/page/0/app.js",
+                    "/api/nothing",
+                    "/api/openapi.json",
+                )
                 answers += [await client.get(path) for path in paths]
         assert {(each.status_code, each.text) for each in answers} == {(401, answers[0].text)}
         right = [await server.client.get("/api/health"), await server.client.get("/nothing")]
@@ -177,7 +183,7 @@ async def test_a_form_of_another_page_changes_nothing(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["code"]) == (415, "bad_type")
         for method in ("PUT", "PATCH", "OPTIONS", "HEAD", "TRACE"):
             assert (await server.client.request(method, path)).status_code == 405
-        assert (await server.client.get(path)).status_code == 404
+        assert (await server.client.get(path)).status_code == 405
         zipped = {"content-type": "application/json", "content-encoding": "gzip"}
         assert (await server.client.post(path, content=b"{}", headers=zipped)).status_code == 415
         async with httpx2.AsyncClient(base_url=server.url) as browser:

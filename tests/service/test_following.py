@@ -1,8 +1,8 @@
 """`follow`: every record once and in order, from any writer; words beside them, for a reader that keeps up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from antiphon.errors import CursorError, UnknownThreadError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain._events import ChainEvents
-from antiphon.service import ChainRunner, Followed, chain_words, follow, replay_thread
+from antiphon.service import ChainRunner, Followed, HearWords, SpokenWords, chain_words, follow, replay_thread
 
 pytest.importorskip("apsw")
 
@@ -61,9 +61,9 @@ async def test_a_slow_reader_loses_words_and_no_record() -> None:
     """It is told how many words it has lost. Nothing is kept for it but the latest words."""
     ledger = MemoryLedger()
     await spoken(ledger, "t", "1", "2")
-    hears: list[Callable[[str, str], None]] = []
+    hears: list[HearWords] = []
 
-    def words(thread_id: str, hear: Callable[[str, str], None]) -> AbstractContextManager[None]:
+    def words(thread_id: str, hear: HearWords) -> AbstractAsyncContextManager[None]:
         assert thread_id == "t"
         hears.append(hear)
         return nullcontext()
@@ -71,11 +71,11 @@ async def test_a_slow_reader_loses_words_and_no_record() -> None:
     async with aclosing(cast("Any", follow(ledger, "t", words=words, most=3))) as following:
         stored = [await anext(following)]
         for number in range(10):
-            hears[0]("ada", str(number))
+            hears[0](SpokenWords("ada", str(number)))
         stored.append(await anext(following))
         heard = [await anext(following) for _ in range(3)]
         for number in range(500):
-            hears[0]("ada", str(number))
+            hears[0](SpokenWords("ada", str(number)))
             await spoken(ledger, "t", str(number))
         later = [await anext(following) for _ in range(503)]
 

@@ -19,8 +19,10 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, use_port
 from antiphon.protocol import AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.service import every_span, every_step, sequence, timeline
-from antiphon.service._sequence import _APPROVE
+from antiphon.runtime._rows import attempted, begun
+from antiphon.runtime.extending import AGAIN
+from antiphon.service import INDEX_MARKS, every_span, every_step, mark_words, sequence, thread_index, timeline
+from antiphon.service._sequence import APPROVE as OWN_APPROVE
 from antiphon.testing import CountingPort
 
 
@@ -82,7 +84,7 @@ async def test_a_step_says_who_said_what_to_whom_how_deep_and_how_long() -> None
     assert found.participants == ("user", "ada", "plan", "bob/1", "look", APPROVE)
     assert (found.next, found.steps[-1].mark, found.steps[1].seconds) == (None, "approval", found.steps[6].seconds)
     assert found.steps[1].seconds == (found.steps[6].at - found.steps[1].at).total_seconds() > 0
-    assert _APPROVE == APPROVE
+    assert OWN_APPROVE == APPROVE
 
 
 async def test_a_span_is_a_call_with_its_result() -> None:
@@ -149,12 +151,41 @@ class Fragile(Actor):
         return AgentResponse(result=AgentResult(response="x"), processing_time=0)
 
 
-async def test_a_redelivery_is_marked() -> None:
+async def test_a_retry_is_marked() -> None:
     async with System() as system:
         system.spawn("agent/1", Fragile)
         await system.ask("agent/1", ProcessWithAgent(input="x"), thread_id="t")
         marks = {step.mark for step in (await sequence(system.ledger, "t")).steps}
-    assert marks == {None, "redelivered"}
+    assert marks == {None, "retried"}
+
+
+@pytest.mark.parametrize(
+    ("said", "mark", "words"),
+    [
+        ({"cause": "failed"}, "retried", "retried"),
+        ({"cause": "recovered"}, "restarted", "restarted"),  # a row of an older version
+        ({"cause": "recovered", "host": "b", "epoch": 2}, "restarted", "restarted on b"),
+        ({"cause": "recovered", "host": "b", "epoch": 2, "taken_from": "b"}, "restarted", "restarted on b"),
+        ({"cause": "recovered", "host": "b", "epoch": 2, "taken_from": "a"}, "taken_over", "taken over from a by b"),
+    ],
+)
+async def test_what_begins_again_is_marked_with_its_hosts(said: dict[str, Any], mark: str, words: str) -> None:
+    ledger = MemoryLedger()
+    await ledger.append("t", [begun(AGAIN, "again", thread_id="t", arguments=said), call("1", AGAIN)])
+    again, tool = (await sequence(ledger, "t")).steps
+    (span, _) = (await timeline(ledger, "t")).spans
+
+    assert (again.mark, mark_words(again), again.host) == (mark, words, said.get("host"))
+    assert (span.mark, mark_words(span)) == (mark, words)
+    assert (await thread_index(ledger, "t")).mark == (INDEX_MARKS.index(mark), 0)
+    assert tool.mark is None  # a tool may be called anything
+
+
+async def test_a_further_attempt_of_an_effect_is_marked() -> None:
+    ledger = MemoryLedger()
+    await ledger.append("t", [attempted("x", 2, thread_id="t", policy="ada")])
+
+    assert [step.mark for step in (await sequence(ledger, "t")).steps] == ["retried"]
 
 
 async def test_the_sequence_of_a_chain_nests_tools_in_phases() -> None:

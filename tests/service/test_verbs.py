@@ -8,7 +8,7 @@ import pytest
 from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, Witness, chain_on, known
 from tests.patterns.test_life import Held
-from tests.runtime.actors import Ping, Probe
+from tests.runtime.actors import Ping, Probe, left_by_the_dead
 
 import antiphon.service
 from antiphon import errors
@@ -34,6 +34,7 @@ from antiphon.service import (
     list_approvals,
     list_parked,
     list_threads,
+    list_with_runs,
     open_chain,
     pause_thread,
     rate_message,
@@ -301,3 +302,21 @@ async def test_the_actors_of_a_system_and_its_dead_letters_can_be_seen() -> None
     assert seen["team/1"].supervisor == "system/root"
     assert (letters.total, letters.to_json()["counts"]) == (sum(letters.counts.values()), dict(letters.counts))
     assert {each.code for each in letters.latest} == set(letters.counts)
+
+
+async def test_a_thread_that_no_living_host_can_run_is_listed_with_the_reason() -> None:
+    """A host lives, and does not have the team of the thread; one that has it would take it."""
+    ledger, payload = MemoryLedger(), OptionCallPayload(invocation_id="m", option_name="TASK", arguments={})
+    call = Message(policy="client", payload=payload, to=("controller/1",), lane="control", id="m")
+    await left_by_the_dead(ledger, "t", "controller", [call])
+    wanted = "no living host has the kind 'controller'; continue it with `antiphon resume t`, or start a host that has it"
+    assert [each.waits_for async for each in list_with_runs(ledger)] == [None]  # no host is used at all
+    await ledger.beat(Host("chains", "1", ("thread",)))
+    listed = [each async for each in list_with_runs(ledger)]
+    assert [(each.waits_for or "").partition(": ")[0] for each in listed] == [wanted]
+    assert "`antiphon host --team FILE`" in listed[0].to_json()["waits_for"]
+    report = await thread_status(ledger, "t")
+    assert (report.waits_for or "").startswith(wanted)
+    await ledger.beat(Host("teams", "1", ("controller",)))
+    assert [each.waits_for async for each in list_with_runs(ledger)] == [None]
+    assert (await thread_status(ledger, "t")).waits_for is None

@@ -1,6 +1,6 @@
 """Pydantic AI agents made durable, with toolkits, permissions, approvals and models.
 
-The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
+The names are listed in `__init__.pyi`, and imported when first used, so that unused parts cost nothing.
 """
 
 from antiphon._lazy import lazy_names as _lazy_names

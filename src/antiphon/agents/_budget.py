@@ -20,13 +20,13 @@ Kind: TypeAlias = Literal["request", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class AgentBudget:
-    """What agents may use; None is no limit."""
+    """The limits of agents; None is no limit."""
 
     requests: int | None = None
-    """To models."""
+    """Model requests."""
     tool_calls: int | None = None
     tokens: int | None = None
-    """In and out."""
+    """Input and output tokens."""
     cost: Decimal | None = None
     """In US dollars, as far as prices are known."""
     depth: int | None = None
@@ -37,7 +37,7 @@ class AgentBudget:
 
 @dataclass(slots=True)
 class Amount:
-    """What was used so far."""
+    """The usage so far."""
 
     requests: int = 0
     tool_calls: int = 0

@@ -1,6 +1,6 @@
-"""Changed programs: how a run goes on whose program differs from what is recorded.
+"""Changed programs: how a run continues if the program differs from the recorded steps.
 
-A run that is continued comes by its recorded steps again. If the program was changed since, a step differs: a model request
+A continued run repeats its recorded steps. If the program was changed since, a step differs: a model request
 has another prompt, a tool has another schema. Then `on_change` decides:
 
 | `on_change` | a recorded step that differs |
@@ -142,16 +142,16 @@ def values_difference(name: str, before: Mapping[str, Any], after: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """How a step of the program differs from what is recorded."""
+    """How a step of the program differs from the recorded one."""
 
     what: str
     """In a sentence."""
     lines: Sequence[str] = ()
     """The differences."""
     digest: str = ""
-    """The hash of what the program does now: a choice is for that."""
+    """The hash of the new step: a choice applies to this step only."""
     is_input: bool = False
-    """Whether the program was given something else to do, as another question."""
+    """Whether the input of the program has changed, such as the question."""
 
 
 class ThreadChanges:
@@ -174,7 +174,7 @@ class ThreadChanges:
 
     @classmethod
     async def of(cls, opened: Opened) -> ThreadChanges:
-        """Return the one that a run and all its parts share. The thread is read once.
+        """Return the object that a run and all its parts share. The thread is read once.
 
         Raises:
             LedgerError: it cannot be read.
@@ -223,17 +223,17 @@ class ThreadChanges:
             self._allowed = dict.fromkeys(self.steps, cast("OnChange", choice))
 
     def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
-        """Return how the run goes on from a step that differs."""
+        """Return how the run continues from a step that differs."""
         if (step, change.digest) in self._continued:
             return "continue"
         return self._allowed.get(step, on_change)
 
     def is_restarted(self, step: str) -> bool:
-        """Whether what is recorded of a step was set aside."""
+        """Whether the recorded outcome of a step is ignored, because the step is done again."""
         return step in self._restarted
 
     async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
-        """Record how the run goes on from a step.
+        """Record how the run continues from a step.
 
         Raises:
             LedgerError: it could not be stored.
@@ -264,7 +264,7 @@ def _data_of(message: Message) -> JsonObject | None:
 
 
 def is_of(invocation_id: str, root: str) -> bool:
-    """Whether something is a run, or happens in it."""
+    """Whether an id is that of a run, or of a part of it."""
     return invocation_id == root or is_below(invocation_id, root)
 
 
@@ -354,10 +354,10 @@ class RunStep(Effect):
         return [f"argument {name!r} has changed" for name in {**before, **after} if before.get(name) != after.get(name)]
 
     async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
-        """Refuse to take what is recorded, if it makes no sense in this program.
+        """Refuse the recorded outcome, if this program cannot use it.
 
         Raises:
-            HistoryMismatchError: it makes none.
+            HistoryMismatchError: it cannot.
         """
         payload = cast("OptionCallPayload", intent.payload)
         if outcome is None and not says_the_same_value(payload.arguments.get("arguments"), dict(self.arguments)):
@@ -368,7 +368,7 @@ class RunStep(Effect):
         self._option = payload.option_name  # an outcome names the option of its intent
 
     def restart(self) -> None:
-        """Take another id: what is recorded under this one is set aside."""
+        """Take another id: the rows under this one are ignored from now on."""
         self.skip()
 
     # ------------------------------------------------------------ the same for all steps
@@ -465,14 +465,14 @@ class Patches:
 
 
 async def _is_behind(opened: Opened) -> bool:
-    """Whether the run has recorded steps that the program has not come to yet."""
+    """Whether the run has recorded steps that the program has not reached yet."""
     changes, course = await ThreadChanges.of(opened), opened.course
     reached: Collection[str] = getattr(course, "reached", ())
     return not all(_is_passed(step, reached, course.invocation_id) for step in changes.steps)
 
 
 def _is_passed(step: str, reached: Collection[str], here: str) -> bool:
-    """Whether the program has come by a step, or by one that it was part of: the work of a tool that is not called again."""
+    """Whether the program has reached a step, or a step that contains it: the work of a tool that is not called again."""
     while step:
         if base_of(step) in reached and not is_of(here, step):
             return True

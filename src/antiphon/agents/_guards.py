@@ -44,12 +44,12 @@ _GUARD: Final = "TOOLKIT_GUARD"
 _DECISION: Final = "TOOL_PERMISSION"
 _APPROVE: Final = "APPROVE"
 TAINTED: Final = "this turn has read untrusted content"
-"""How the reason begins if a person is asked only because of taint."""
+"""The prefix of the reason if a person is asked only because of taint."""
 
 
 @dataclass(frozen=True)
 class Cover:
-    """What a toolkit enforces for an agent."""
+    """The rules that a toolkit enforces for an agent."""
 
     toolkit: str
     agent: str
@@ -58,7 +58,7 @@ class Cover:
     asks: tuple[str, ...]
     """The tools that a person must approve, always or by a rule."""
     run: str | None = None
-    """The run of the agent, where it has an id that stays the same."""
+    """The run of the agent, if its id is stable."""
     lenient: frozenset[str] = field(default=frozenset(), compare=False)
     """The tools that may be called after untrusted content was read; not stored."""
 
@@ -103,7 +103,7 @@ class _Asked(BaseModel):
 
 
 class ThreadGuards:
-    """What the rows of a thread say about the toolkits of its agents."""
+    """The toolkits of the agents of a thread, as its rows record them."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, str], str] = {}
@@ -124,7 +124,7 @@ class ThreadGuards:
         if message.lane == "effect":
             self._heard_call(message, root)
         elif message.lane != "control" or message.policy != RUNTIME_POLICY:
-            return  # talk is never evidence, whatever it says
+            return  # a message of the talk lane proves nothing, whatever it contains
         elif isinstance(payload, OptionCallPayload):
             if payload.option_name == _APPROVE:
                 self._heard_question(payload.arguments)

@@ -1,7 +1,7 @@
-"""What observers get of a run: its operations by the GenAI conventions, and deltas while a model answers.
+"""Reports a run to observers: its operations by the GenAI conventions, and deltas while a model answers.
 
 **Each operation is reported once.** Pydantic AI can make such spans itself (`Agent.instrument_all()`, the capability
-`Instrumentation`). It makes them around what the ledger does, so also for a request whose answer comes from the ledger. Those
+`Instrumentation`). It makes them around the ledger, so also for a request whose answer comes from the ledger. Those
 get a mark, by which `antiphon.telemetry.CountOnce` leaves out their tokens. A run that is instrumented that way is reported as
 effects only, below the spans of Pydantic AI: names, tokens and times of models and tools are not reported twice.
 
@@ -71,7 +71,7 @@ def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]
 
 
 def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
-    """Whether operations are reported to observers: there are some, and Pydantic AI does not report the same."""
+    """Whether operations are reported to observers: there are observers, and Pydantic AI does not report the same."""
     return run.journal.hooks is not None and not _is_instrumented(ctx)
 
 
@@ -97,7 +97,7 @@ def _mark_replayed(ctx: RunContext[object]) -> None:
 async def told_as_agent(
     run: LedgerRun, ctx: RunContext[object], name: str, running: Callable[[], Awaitable[ResultT]]
 ) -> ResultT:
-    """Run an agent, and report that to observers. `name` is its name in the journal."""
+    """Run an agent, and report the run to observers. `name` is its name in the journal."""
     hooks = run.journal.hooks
     if hooks is None or not is_told(run, ctx):
         result = await running()
@@ -165,15 +165,25 @@ async def _each(queue: asyncio.Queue[LiveDelta | None]) -> AsyncIterator[LiveDel
         yield delta
 
 
-def publish_live(agent: str | None, event: Any) -> None:
-    """Give an event of an agent's model to the listeners of the current run's thread; outside of a run, do nothing."""
+def live_publisher(agent: str | None) -> Callable[[Any], None] | None:
+    """Return what gives events of an agent to the listeners of the current run's thread; None outside of a run."""
     run, effect = current_run(), current_effect()
     if run is None:
-        return
-    delta = LiveDelta(run.thread_id, agent, None if effect is None else effect.key, event)
-    for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
-        if not queue.full():
-            queue.put_nowait(delta)
+        return None
+    key = None if effect is None else effect.key
+
+    def publish(event: Any) -> None:
+        for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
+            if not queue.full():
+                queue.put_nowait(LiveDelta(run.thread_id, agent, key, event))
+
+    return publish
+
+
+def publish_live(agent: str | None, event: Any) -> None:
+    """Give an event of an agent's model to the listeners of the current run's thread; outside of a run, do nothing."""
+    if (publish := live_publisher(agent)) is not None:
+        publish(event)
 
 
 # ---------------------------------------------------------------- streams that outlive a function

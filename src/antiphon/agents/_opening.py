@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -139,19 +139,14 @@ class EffectKeys:
         count = self._counts[key]
         return counted(key, count)
 
-    def upcoming_key(self, name: str) -> str:
-        """Return what `next_key` returns next, without counting it."""
-        key = as_key(name)
-        return counted(key, self._counts[key] + 1)
-
     def peek_key(self, name: str) -> str:
-        """Return the key that the next effect of a name will have."""
+        """Return the key that the next effect of a name will have, without counting it."""
         key = as_key(name)
         return counted(key, self._counts[key] + 1)
 
 
 class RunCourse(EffectKeys):
-    """A run: what a program does in a thread, outside of actors."""
+    """A run: the effects of a program in a thread, outside of actors."""
 
     def __init__(self, thread_id: str, invocation_id: str, to: str, attempt: int) -> None:
         super().__init__()
@@ -162,7 +157,7 @@ class RunCourse(EffectKeys):
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
         self.reached: set[str] = set()
-        """The effects that the program has come to in this attempt."""
+        """The effects that the program has reached in this attempt."""
 
     @override
     def next_key(self, name: str | None = None) -> str:
@@ -229,7 +224,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do something to its end, also if the caller is cancelled: once, or in every await, as the scopes of AnyIO do."""
+    """Await something to its end, even if the caller is cancelled: once, or at every await, as scopes of AnyIO do."""
     task = asyncio.create_task(work)
     _tasks.add(task)  # a task that nobody refers to may be collected
     task.add_done_callback(_tasks.discard)
@@ -238,10 +233,10 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 SharedT = TypeVar("SharedT")
 OnChange: TypeAlias = Literal["stop", "continue", "restart"]
-"""What a run does where the program differs from what is recorded: stop, take what is recorded, or do it anew."""
+"""What a run does if the program differs from a recorded step: stop, use the recorded outcome, or repeat the step."""
 
 PROGRAM: Final = "program"
-"""What the rows of a run call the program."""
+"""The name of the program in the rows of a run."""
 FAILED: Final = "RUN_FAILED"
 """A call that is open while a run has ended with an error, and has not been continued."""
 FAILED_STATUS: Final = "failed"
@@ -249,6 +244,10 @@ _LONGEST_ERROR = 2000
 """Characters of an error that are recorded."""
 
 _RECOVERIES = Settings().recoveries
+
+
+class UnrecordedStepError(HistoryMismatchError):
+    """The program does something that its finished run did not do."""
 
 
 class _Finished(Journal):
@@ -269,7 +268,7 @@ class _Finished(Journal):
             reason = (
                 f"the run is finished in thread {thread_id!r}, and this program does more, in {where!r}; give it another id"
             )
-            raise HistoryMismatchError(reason)
+            raise UnrecordedStepError(reason)
         return tuple(written[row.id] for row in rows)
 
     @override
@@ -299,11 +298,11 @@ class Opened:
     began: datetime | None = None
     """When the first attempt began."""
     on_change: OnChange | None = None
-    """What to do if the program differs from what is recorded; None: as the agent says."""
+    """What to do if the program differs from a recorded step; None: the setting of the agent."""
     is_program: bool = False
     """Whether it is a run of a program, not the work of a handler."""
     input: Json = None
-    """What the run was begun with, as it is stored."""
+    """The input of the run, as stored."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """Objects that all parts of the run share, by class."""
 
@@ -336,7 +335,7 @@ class Opened:
         return cast("SharedT", self.shared[cls])
 
     async def give_up(self, error: HistoryMismatchError) -> None:
-        """Leave the thread to other code, if it was claimed for this run: this program does not repeat what it did."""
+        """Release the thread for other code, if it was claimed for this run: this program differs from the recorded steps."""
         if self.tenure is not None and not self.is_finished:
             await self.tenure.give_up(error)
 
@@ -363,7 +362,7 @@ class Opened:
         row = begun(FAILED, failed_id(run, self.course.attempt), thread_id=thread_id, parent_id=run, arguments=said)
         with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
             found = await self.journal.ledger.thread(thread_id)
-            has_own_status = found is None or found.pattern is None  # a pattern says itself how its thread is
+            has_own_status = found is None or found.pattern is None  # a pattern sets the status of its thread itself
             status = STOPPED if is_stopped else FAILED_STATUS
             await self.journal.write(thread_id, [row], **({"status": status} if has_own_status else {}))
 
@@ -380,7 +379,33 @@ class Opened:
     async def leave(self) -> None:
         """Give the thread up, if it was claimed for this run and no other run here needs it."""
         if self.tenure is not None:
+            self.journal.end(block_ended(self.course.thread_id or ""))
             await self.tenure.leave(self.course.invocation_id, self.kind)
+
+
+def block_ended(thread_id: str) -> str:
+    """Return what is said to a task or a stream that goes on after its block."""
+    return (
+        f"the block of ledger_run({thread_id!r}) has ended: nothing can be recorded any more; "
+        "read a stream inside of the block, or give it to durable_stream"
+    )
+
+
+class OpenAnswers:
+    """The answers of a run that are being streamed: what records each of them, and the name of its agent."""
+
+    def __init__(self) -> None:
+        self._recordings: dict[asyncio.Future[Any], str] = {}
+
+    def add(self, recording: asyncio.Future[Any], agent: str) -> None:
+        """Add one. It is forgotten when it is recorded."""
+        self._recordings[recording] = agent
+        recording.add_done_callback(self._recordings.pop)
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """The agents whose streams have not been read to their end."""
+        return tuple(self._recordings.values())
 
 
 def _option(call: Message) -> str | None:
@@ -394,7 +419,7 @@ def _failures(rows: Sequence[Record], run: str) -> list[str]:
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:
-    """Return the row that closes an effect the run has left open. One with effects `once` is parked for a person."""
+    """Return the row that closes an effect that the run has left open. A `once` effect is parked for a person."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
@@ -413,7 +438,7 @@ class Tenure:
     def __init__(self, ledger: Ledger, thread_id: str) -> None:
         self._thread_id = thread_id
         self._host = process_host(ledger)
-        self.journal = Journal(ledger, Budget(), host=self._host.host, has_attempts=True)
+        self.journal = Journal(ledger, Budget(), host=self._host.host, permits=self._host.permits, has_attempts=True)
         self.journal.on_lost = self._evict
         self._at_work: dict[str, RunCourse | None] = {}
         """By invocation; None until the run is open."""
@@ -458,8 +483,8 @@ class Tenure:
     async def leave(self, invocation_id: str, kind: str) -> None:
         """Remove a run. After the last one, the thread is free for other hosts.
 
-        Call it with `to_the_end`: if it is cancelled half-way, this process has a thread that it does not work in, and nobody
-        else can, for as long as it lives.
+        Call it with `to_the_end`: if it is cancelled half-way, this process owns a thread that it does not run, and no other
+        host can run it, for as long as this process lives.
         """
         # First: a claim that a cancelled caller has begun would come after the release, or fence a run that is opened next.
         await self.journal.until_claimed(self._thread_id)
@@ -485,7 +510,7 @@ class Tenure:
         await self.journal.release(self._thread_id)
 
     def _evict(self, thread_id: str, error: FencedError) -> None:
-        """Bar all runs of the thread: another host has it, and does what they would do."""
+        """Stop all runs of the thread here: another host owns it, and continues them."""
         self._lost = error
         for course in self._at_work.values():
             if course is not None:
@@ -503,15 +528,27 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
     return threads.setdefault(thread_id, Tenure(ledger, thread_id))
 
 
+def check_choice(name: str, given: str | None, choices: object) -> None:
+    """Refuse a word that is none of the choices.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    words: tuple[str, ...] = get_args(choices)
+    if given is not None and given not in words:
+        *others, last = map(repr, words)
+        raise ValueError(f"{name} is {', '.join(others)} or {last}, not {given!r}")
+
+
 OnBusy: TypeAlias = Literal["join", "raise"]
-"""What a run does that is open already, here or elsewhere, or whose thread another process has: wait for it, or raise."""
+"""What a caller does if the run is open already, or another process owns the thread: wait for it, or raise."""
 
 _BUSY = "wait until it has ended (on_busy='join'), or run in another thread"
 _OWN_SYSTEM = "a system of this program has it: in a handler, use ledger_run(context)"
 _LEASE = Settings().heartbeat * 3
 _FIRST_LOOK = 0.02
 _LONGEST_PAUSE = 0.5
-"""Seconds between two looks at a busy thread. They begin short, because most runs that are sent twice are short."""
+"""The most seconds between two polls of a busy thread. The first are shorter, because most repeated runs are short."""
 
 
 async def open_run(
@@ -570,7 +607,7 @@ async def open_run(
 
 
 async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> None:
-    """Refuse to wait, if the caller does not want to, or if the owner might wait for the caller.
+    """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller.
 
     Raises:
         OwnedError: it must not.
@@ -691,8 +728,8 @@ class _Opening:
             OwnedError: another living host has the thread.
         """
         if await self._journal.own(self._thread_id, self._kind) > 1:
-            await self._check_held()  # as the owner: nobody else can pause it from here on
-        rows = await _run_rows(self._journal.ledger, self._thread_id, self._id)  # as the owner: nobody else begins or ends it
+            await self._check_held()  # as the owner: no other host can pause it now
+        rows = await _run_rows(self._journal.ledger, self._thread_id, self._id)  # no other host can begin or end it
         if not rows:
             return await self._first()
         _check_input(_input_of(rows[0]), self._input, self._id)
@@ -714,7 +751,7 @@ class _Opening:
         return self._opened(1, began=began, input=_input_of(record))  # as it is stored: a later process gets the same
 
     async def _check_held(self) -> None:
-        """Refuse a thread that was paused or terminated: nobody in this process could resume it."""
+        """Refuse a paused or terminated thread: nothing in this process could resume it."""
         held = (await self._journal.ledger.replay(self._thread_id, LIFE.fold())).held
         if held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
@@ -743,6 +780,7 @@ class _Opening:
         row = again_id(self._id, attempt)
         failures = [ended(FAILED, each, thread_id=self._thread_id, parent_id=self._id) for each in _failures(rows, self._id)]
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
+        said |= await self._journal.tenure(self._thread_id)
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
         summary = await self._journal.ledger.thread(self._thread_id)
         own = (STOPPED,) if summary is None or summary.pattern is not None else (STOPPED, FAILED_STATUS)
@@ -775,7 +813,7 @@ class _Opening:
                 if payload.arguments.get("effects") in ("none", "idempotent"):
                     harmless.add(payload.invocation_id)
             elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
-                failed |= harmless & {payload.invocation_id}  # what a person has recorded stays
+                failed |= harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
         return frozenset(failed | reopened), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:

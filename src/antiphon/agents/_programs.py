@@ -4,8 +4,8 @@ A run is continued by calling the same function again in the same run: recorded 
 from there. The function must therefore get everything from the run: its input is recorded with the run, and the rest is code.
 A program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
 
-**Which runs are taken.** Those of the given programs that nobody has and that wait for no person (`RunStatus.is_left`), unless
-this build has given them up. A run that something outside has stopped is taken by `recover_runs`, because somebody asks for
+**Which runs are taken.** Runs of the given programs that have no owner and wait for no person (`RunStatus.is_left`), unless
+this build has given them up. A run that an outside failure has stopped is taken by `recover_runs`, because a person asks for
 it, and not by `host_runs`, which would ask a provider that is down again and again. A run that failed is taken only if the
 caller says so: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives
 the thread to one of them.
@@ -43,10 +43,10 @@ class RunProgram(Generic[ResultT]):
     """A function that begins, joins and continues the runs of one name."""
 
     def __init__(self, name: str, work: Work[ResultT]) -> None:
-        """Make it; threads of its runs have the kind `run/NAME`.
+        """Create a program; threads of its runs have the kind `run/NAME`.
 
         Raises:
-            ValueError: the name is none.
+            ValueError: the name is not valid.
         """
         if not is_name(name):
             raise ValueError(f"the name of a program is a name of 1 to 512 visible characters, not {name!r}")
@@ -141,9 +141,9 @@ def _program_of(given: object) -> RunProgram[Any]:
 
 _AT_ONCE: Final = 10
 _LOOK: Final = 1.0
-"""Seconds between two looks of a host."""
+"""Seconds between two polls of a host."""
 _LOOK_AGAIN: Final = 60.0
-"""Seconds after which an unchanged thread is looked at again: an approval may have expired."""
+"""Seconds after which an unchanged thread is checked again: an approval may have expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,7 @@ async def recover_runs(
 ) -> tuple[RecoveredRun, ...]:
     """Continue the runs that a dead or stopped process has left, and return how each ended, in the order of their ends.
 
+    A run that this build has given up is tried once more, which costs nothing: what differed may have been put right since.
     `with_failed` continues also those that failed. `at_once` is how many threads are worked on at the same time; the runs of
     one thread are continued one after the other. `build` is the version of the programs, by default that of the main file.
 
@@ -246,12 +247,12 @@ class _Recovery:
         self._hear = hear
         self._at_work: set[str] = set()
         self._looked: dict[str, tuple[object, float]] = {}
-        """By thread in which nothing was left: how it was then, and when."""
+        """By thread that had no run to continue: its state and the time of the check."""
         self.done: list[RecoveredRun] = []
 
     @asynccontextmanager
     async def hosting(self, build: str | None) -> AsyncGenerator[str, None]:
-        """Be a host that has the kinds of the programs, while the block lasts; its name is given."""
+        """Register a host with the kinds of the programs, while the block lasts; yield its name."""
         host = process_host(self._ledger)
         if build is not None:
             host.set_build(build)
@@ -303,9 +304,11 @@ class _Recovery:
     async def _may_continue(self, run: RunStatus, thread: ThreadSummary) -> bool:
         if run.name not in self._programs or not (run.is_left or run.status in self._also):
             return False
+        if "stopped" in self._also:
+            return True  # a person has asked: something may be put right that the build does not show
         build = process_host(self._ledger).build
         marks = [each.at for each in thread.unfit if each.build == build]
-        # This build has given the run up. Since then, a person may have let it go on.
+        # This build has given the run up. Since then, a person may have allowed it to continue.
         return not marks or await is_allowed(self._ledger, run.thread_id, f"{run.thread_id}/{run.id}", marks[0])
 
     def start(self, thread_id: str, runs: Sequence[RunStatus]) -> asyncio.Task[None]:
@@ -357,7 +360,7 @@ _PATIENCE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunCheck:
-    """What a program would do with an open run."""
+    """The forecast for an open run."""
 
     thread_id: str
     id: str
@@ -370,10 +373,10 @@ class RunCheck:
 async def check_runs(
     ledger: Ledger, programs: Iterable[Recoverable], thread_id: str | None = None, *, at_once: int = _AT_ONCE
 ) -> tuple[RunCheck, ...]:
-    """Return what programs would do with the open runs of a ledger, or of one thread, oldest first. Nothing is written.
+    """Return the forecast for each open run of a ledger, or of one thread, oldest first. Nothing is written.
 
     Each run is tried in a copy of its thread, up to the first step that is not recorded: no model or tool is called, and
-    `reconcile` is not asked. What a program does between its steps is done.
+    `reconcile` is not asked. Code between the steps is executed.
 
     Raises:
         SetupError: one of the programs is none, or two have the same name.
@@ -407,11 +410,11 @@ async def _check(ledger: Ledger, own: RunProgram[Any], run: RunStatus) -> RunChe
 
 
 class _EndOfRecords(BaseException):
-    """Ends a program that has come to something new. It is not an `Exception`, so that programs do not handle it."""
+    """Ends a program at its first new step. It is not an `Exception`, so that programs do not catch it."""
 
 
 class _NoStep(AbstractAsyncContextManager[None, None]):
-    """What a new step would begin in."""
+    """The journal of a check: a new step ends the program."""
 
     def __init__(self, thread_id: str) -> None:
         pass
@@ -426,7 +429,7 @@ class _NoStep(AbstractAsyncContextManager[None, None]):
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """Return the error that decides, of a group: a mismatch, if there is one."""
+    """Return the decisive error of a group: a mismatch, if there is one."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     found = [_first_of(each) for each in cast("BaseExceptionGroup[BaseException]", error).exceptions]

@@ -1,8 +1,8 @@
-"""Runs: what a program does in a thread, so that it can be killed anywhere, started again, and go on.
+"""Runs: the effects of a program in a thread. The program can be killed anywhere, started again, and continues.
 
-A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. What is
-done in it are effects of that call. The same program, run again, finds the call, and every recorded effect returns its
-outcome instead of being executed. The process that opens a run owns the thread while it lives; nobody takes it away. Another
+A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. The work
+in it is recorded as effects of that call. The same program, run again, finds the call, and every recorded effect returns its
+outcome instead of being executed. The process that opens a run owns the thread while it lives; no other host takes it. Another
 caller of the same run waits, and gets the recorded outcomes (`on_busy`). A process that was thought dead, because it slept
 past its lease, is fenced.
 
@@ -20,7 +20,7 @@ import asyncio
 import functools
 import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -44,7 +44,19 @@ from pydantic_ai.durable_exec import BaseDurabilityCapability
 from typing_extensions import override
 
 from antiphon.agents._changes import Patches, RunStep
-from antiphon.agents._opening import EffectKeys, OnBusy, OnChange, Opened, RunPart, open_run, program_name, to_the_end
+from antiphon.agents._opening import (
+    EffectKeys,
+    OnBusy,
+    OnChange,
+    OpenAnswers,
+    Opened,
+    RunPart,
+    block_ended,
+    check_choice,
+    open_run,
+    program_name,
+    to_the_end,
+)
 from antiphon.agents._state import DepsState, Watch
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
@@ -78,7 +90,7 @@ _watching: list[AgentWatch] = []
 
 
 def watch_agents(watch: AgentWatch) -> None:
-    """Have a function called with each agent that begins to run. Only the first call counts."""
+    """Call a function with each agent that begins to run. Only the first call of this function has an effect."""
     if _watching:
         return
     _watching.append(watch)
@@ -179,7 +191,7 @@ class CurrentEffect:
     key: str
     """The idempotency key: the same for every attempt. Pass it to services that detect a repeated request by it."""
     option: str
-    """What the journal calls it."""
+    """Its name in the journal."""
     effects: Effects
 
 
@@ -203,7 +215,7 @@ class Namesake:
 
 
 class LedgerRun:
-    """What a program does in a thread, or a part of it: the run of one agent, or the work of one tool."""
+    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool."""
 
     def __init__(
         self,
@@ -237,7 +249,7 @@ class LedgerRun:
         self.depth = depth
         """How many agents run around this one."""
         self.watch = watch or Watch()
-        """How it treats what tools change besides their results."""
+        """How it treats changes that tools make besides their results."""
         self.done = 0
         """How many requests and calls an agent made in it."""
         self.replayed = 0
@@ -248,6 +260,8 @@ class LedgerRun:
         self._opening = Lock()
         self._stack = AsyncExitStack()
         self._url: str | None = None
+        self._opened_as: Ledger | str | None = None
+        """The ledger that it was last asked to open, if it is that of this run."""
         self._agents = EffectKeys()
         self._taken_up: set[str] = set()
         self._at_work: dict[str, object] = {}
@@ -264,7 +278,7 @@ class LedgerRun:
 
     @property
     def opened(self) -> Opened:
-        """What it writes to.
+        """The opened run that it writes to.
 
         Raises:
             RuntimeError: it has no ledger yet.
@@ -307,7 +321,7 @@ class LedgerRun:
 
     @property
     def input(self) -> Any:
-        """What the run was begun with, as plain JSON: the same in every process that continues it. None if it had no input."""
+        """The input of the run, as plain JSON: the same in every process that continues it. None if it had no input."""
         return thaw(self.opened.input)
 
     # ------------------------------------------------------------ doing
@@ -450,20 +464,21 @@ class LedgerRun:
             RuntimeError: it has another ledger, or its block has ended.
         """
         if self._has_left:
-            raise RuntimeError(
-                f"the block of ledger_run({self.thread_id!r}) has ended: nothing can be recorded any more; "
-                "read a stream inside of the block, or give it to durable_stream"
-            )
+            raise RuntimeError(block_ended(self.thread_id))
+        if ledger is self._opened_as:
+            return  # at each step of an agent: to resolve the names of files takes as long as to write a row
+        given = ledger
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
         if not self._is_own(ledger) and _trial.get() is None:
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
+        self._opened_as = given
 
     def _is_own(self, ledger: Ledger | str) -> bool:
         """Whether it is the ledger of this run, or its URL, however that is written."""
         if ledger is self.ledger or ledger == self._url:
-            return True  # at each step of an agent: to resolve the names of files takes as long as to write a row
+            return True
         file = _file_of(ledger)
         return file is not None and file == _file_of(self.ledger)
 
@@ -491,7 +506,7 @@ class LedgerRun:
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
-        """Whether a block around this one has the thread: it must not wait, because that block may be what it would wait for.
+        """Whether a block around this one has the thread: it must not wait, because it would wait for that block.
 
         Raises:
             RuntimeError: a block around this one has the same run.
@@ -539,10 +554,10 @@ class LedgerRun:
 
     @contextmanager
     def agent_at_work(self, part: LedgerRun, question: object = None) -> Generator[None, None, None]:
-        """Have a run of an agent at work on a question.
+        """Register a run of an agent and its question while it is at work.
 
         Raises:
-            HistoryMismatchError: the thread says that another agent ran here. Its requests would be paid for again.
+            HistoryMismatchError: another agent ran here, by the thread. Its requests would be paid for again.
         """
         own = part.course.invocation_id
         self._taken_up.add(own)
@@ -585,7 +600,7 @@ class LedgerRun:
 
     @contextmanager
     def observed(self) -> Generator[None, None, None]:
-        """Tell the observer about it, for a `with` block."""
+        """Report it to the observer, for a `with` block."""
         if self._observer is None:
             yield
             return
@@ -599,7 +614,7 @@ class LedgerRun:
                     activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
 
     async def close(self) -> None:
-        """Write that it has ended.
+        """Record its end.
 
         Raises:
             HistoryMismatchError: an agent did not run that ran before.
@@ -610,7 +625,7 @@ class LedgerRun:
             await self._opened.close()
 
     async def give_up(self, error: HistoryMismatchError) -> None:
-        """Leave the thread to other code: this program does not repeat what the thread says.
+        """Release the thread for other code: this program differs from the recorded steps.
 
         The thread is marked: this build cannot continue it. It gets the status `stopped`, unless a living host of another
         build has its kind. A program that continues the run takes both back.
@@ -627,6 +642,11 @@ class LedgerRun:
     def is_of_program(self) -> bool:
         """Whether it is a run of a program, not a handler of an actor."""
         return self._opened is None or self._opened.tenure is not None
+
+    @property
+    def streaming(self) -> Sequence[str]:
+        """The agents in it whose streams are open."""
+        return () if self._opened is None else self._opened.share(OpenAnswers).agents
 
     @property
     def is_used(self) -> bool:
@@ -660,7 +680,7 @@ _at_end: WeakKeyDictionary[Ledger, dict[str, list[Callable[[], None]]]] = WeakKe
 
 @contextmanager
 def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Generator[None, None, None]:
-    """Have a function called whenever the last open run of a thread in this process has ended, for a `with` block."""
+    """Call a function whenever the last open run of a thread in this process has ended, for a `with` block."""
     callbacks = _at_end.setdefault(ledger, {}).setdefault(thread_id, [])
     callbacks.append(callback)
     try:
@@ -696,7 +716,7 @@ def _random_bytes(count: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A ledger that runs are opened in, whatever ledger they name, and what is called before anything new begins."""
+    """A ledger in which runs are opened, whatever ledger they name, and a function that is called before each new step."""
 
     ledger: Ledger
     admit: Admit
@@ -858,6 +878,7 @@ def ledger_run(
 
     Raises:
         UserError: the state cannot be stored and restored.
+        ValueError: `on_busy` or `on_change` is none of the words above.
         ParkedError: a person must settle something first.
         RuntimeError: something that is required to be recorded is not.
         OwnedError: the run is open already, or another living process has the thread, and `on_busy` is "raise". Nothing was
@@ -866,6 +887,8 @@ def ledger_run(
         HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
         LedgerError: the ledger cannot be used.
     """
+    check_choice("on_busy", on_busy, OnBusy)
+    check_choice("on_change", on_change, OnChange)
     watch = Watch(state, debug=debug)
     if isinstance(thread_id, Context):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
@@ -893,7 +916,12 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
             if not run.is_used:
                 reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
                 report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
-            await run.close()
+            if run.streaming:
+                reason = f"while a stream of agent {run.streaming[0]!r} is open, so the answer is not recorded; "
+                advice = "read it in the block, or give it to durable_stream"
+                report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
+            else:
+                await run.close()
         except (Exception, BaseExceptionGroup) as exc:
             await _end_with_error(run, exc)
             raise
@@ -911,7 +939,7 @@ async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
 
 
 def _is_not_the_programs(error: BaseException) -> bool:
-    """Whether another process, or the same one after a person's answer, continues the run."""
+    """Whether the run is continued by another process, or by this one after a person's answer."""
     return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
 
 

@@ -1,6 +1,6 @@
-"""Status of runs: which there are, who has them, how old they are, and what they wait for.
+"""Status of runs: the open runs, their owners, their age, and what they wait for.
 
-Nothing of this is stored by itself: it follows from the open calls of a thread, its owner, and what its last owner said of it.
+No status is stored. It is computed from the open calls of a thread, its owner, and the report of its last owner.
 The first line that holds decides:
 
 | a run is | if |
@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.agents._opening import FAILED, RUN_KIND
 from antiphon.agents.toolkit._approvals import Approval
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import is_below
 from antiphon.runtime.extending import AGAIN, PARK, RUN, STOPPED
@@ -32,7 +32,6 @@ from antiphon.runtime.extending import AGAIN, PARK, RUN, STOPPED
 RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
 
 _PAUSED: Final = "paused"
-_LEFT: Final = "no process runs it: start its program again, or `antiphon recover --app MODULE:NAME`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class RunStatus:
     reason: str | None = None
     """Why it is parked, failed or stopped, or what it waits for."""
     input: Json = None
-    """What it was begun with, if that was recorded."""
+    """Its input, if it was recorded."""
     unfit: tuple[str, ...] = ()
     """The builds that cannot continue it."""
     is_left: bool = False
-    """Whether nobody has it and it waits for no person: a program that can continue it may do so."""
+    """Whether no living host has it and it waits for no person: a program may continue it."""
 
     @property
     def age(self) -> timedelta:
@@ -111,7 +110,7 @@ def is_of_runs(thread: ThreadSummary) -> bool:
 
 
 def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
-    """Return the names of the hosts that live."""
+    """Return the names of the living hosts."""
     return frozenset(each.host.name for each in hosts if each.is_alive)
 
 
@@ -154,7 +153,7 @@ async def runs_of(
             elif _is_end(record.message):
                 ends[record.message.invocation_id or ""] = record
     calls = [row.message for row in rows]
-    return tuple([_status(run, thread, calls, alive, ends.get(run.message.invocation_id or "")) for run in begun])
+    return tuple([_status(ledger, run, thread, calls, alive, end=ends.get(run.message.invocation_id or "")) for run in begun])
 
 
 def _key_of(message: Message) -> str | None:
@@ -172,12 +171,18 @@ def _is_end(message: Message) -> bool:
 
 
 def _status(
-    run: Record, thread: ThreadSummary, calls: Sequence[Message], alive: Collection[str], end: Record | None
+    ledger: Ledger,
+    run: Record,
+    thread: ThreadSummary,
+    calls: Sequence[Message],
+    alive: Collection[str],
+    *,
+    end: Record | None,
 ) -> RunStatus:
     payload, run_id = run.message.payload, run.message.invocation_id or ""
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls begin a run)
     owner = thread.owner if thread.owner in alive else None
-    state, reason, is_left = _state(thread, [call for call in calls if _is_about(call, run_id)], owner, end)
+    state, reason, is_left = _state(ledger, thread, [call for call in calls if _is_about(call, run_id)], owner, end)
     again = sum(_option(call) == AGAIN and call.parent_id == run_id for call in calls)
     return RunStatus(
         thread_id=thread.thread_id,
@@ -209,7 +214,7 @@ def _is_about(call: Message, run_id: str) -> bool:
 
 
 def _state(
-    thread: ThreadSummary, calls: Sequence[Message], owner: str | None, end: Record | None
+    ledger: Ledger, thread: ThreadSummary, calls: Sequence[Message], owner: str | None, end: Record | None
 ) -> tuple[RunState, str | None, bool]:
     """Return the status of a run, the reason, and whether a program may continue it."""
     if end is not None:
@@ -220,14 +225,15 @@ def _state(
         is_stopped = isinstance(failed.payload, OptionCallPayload) and failed.payload.arguments.get(STOPPED) is True
         return "stopped" if is_stopped else "failed", _said(failed, "error"), False
     if (approvals := _approvals(calls)) or thread.status == _PAUSED:
-        resume = f"the thread is paused: `antiphon resume {thread.thread_id}`"
-        asked = [f"a person must approve {each.tool!r}: `antiphon approve {each.id}`" for each in approvals]
+        resume = f"the thread is paused: `{command_line(ledger, 'resume', thread.thread_id)}`"
+        asked = [f"a person must approve {each.tool!r}: `{command_line(ledger, 'approve', each.id)}`" for each in approvals]
         return "waiting", "; ".join(asked) or resume, False
     if owner is not None:
         return "running", None, False
     if thread.status == STOPPED:
         return "stopped", "; ".join(f"build {each.build}: {each.reason}" for each in thread.unfit) or None, True
-    return "waiting", _LEFT, True
+    recover = command_line(ledger, "recover", options="--app MODULE:NAME")
+    return "waiting", f"no process runs it: start its program again, or `{recover}`", True
 
 
 def _ended(end: Record) -> tuple[RunState, str | None, bool]:

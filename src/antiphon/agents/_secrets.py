@@ -80,7 +80,7 @@ class Secrets:
 
     @classmethod
     def of(cls, run: LedgerRun) -> Secrets:
-        """Return the one that a run and all its parts share."""
+        """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
     # ------------------------------------------------------------ out

@@ -1,4 +1,4 @@
-"""What a tool call changes besides its result: the usage of its run, and dependencies that the program shares with tools.
+"""Changes that a tool call makes besides its result: to the usage of its run, and to dependencies.
 
 A recorded call does not run again. So what it added to `ctx.usage` is stored with its outcome, and added again when a run
 continues. What it did to `deps` is stored if the program gives them as `ledger_run(state=DepsState(…))`: the whole state with
@@ -16,7 +16,7 @@ from asyncio import Lock
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from typing import Any, Final, Generic, SupportsIndex, TypeVar, cast
 
@@ -74,7 +74,7 @@ class CountedUsage(RunUsage):
         return added if added.has_values() or added.unmeasured_requests else None
 
     def take_back(self) -> None:
-        """Take back what this call has added: it is made again, and adds that again."""
+        """Subtract what this call has added: the call is repeated, and adds it again."""
         for name, value in vars(self._added).items():
             if isinstance(value, int | float | Decimal):
                 setattr(self._whole, name, getattr(self._whole, name) - value)
@@ -303,7 +303,7 @@ class Watch:
 
 
 class ToolChanges:
-    """What one tool call changes: counted while it runs, and restored when its outcome is recorded."""
+    """The changes of one tool call: counted while it runs, and restored when its outcome is recorded."""
 
     def __init__(self, watch: Watch, tool: str, ctx: RunContext[Any], *, repeats: bool = False) -> None:
         self._watch = watch
@@ -332,7 +332,9 @@ class ToolChanges:
             self._state_before = b"" if state is None else state.now()
             self._before = fingerprint(self._ctx.deps) if self._watch.debug else {}
         self._usage = CountedUsage(self._ctx.usage)
-        return replace(self._ctx, usage=self._usage)
+        own = copy(self._ctx)  # `replace` builds it anew from its fifty fields
+        own.usage = self._usage
+        return own
 
     def stored(self) -> dict[str, Json]:
         """Return the changes in their stored form, beside the result or the details of the error; empty if there are none."""

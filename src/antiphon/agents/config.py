@@ -22,13 +22,13 @@ _MOST_BYTES = 1_000_000
 
 
 class _Section(BaseModel):
-    """Unknown fields are refused: a typing mistake must not turn something on, or leave it off, in silence."""
+    """Unknown fields are refused: a typing mistake must not silently change a setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WebConfig(_Section):
-    """What agents may do on the web; by default nothing."""
+    """The web access of agents; by default none."""
 
     search: Literal["duckduckgo"] | None = None
     """The search engine."""
@@ -144,6 +144,6 @@ def read_config() -> Config:
         if not named:
             return Config()
         raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
-    if not named and not path.is_file():  # nobody named it: reading a named pipe would wait for ever
+    if not named and not path.is_file():  # the default path: reading a named pipe there would block for ever
         raise ConfigError(f"{path}: not a file")
     return read_toml(path, Config, ConfigError)

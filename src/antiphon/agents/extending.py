@@ -11,7 +11,17 @@ from antiphon.agents._observers import publish_live
 from antiphon.agents._opening import is_outside, may_pass
 from antiphon.agents._run import run_scope
 from antiphon.agents._secrets import SENSITIVE
-from antiphon.agents.durability import ModelOutages, ThreadTalk, as_messages, is_outcome, is_recorded, is_tried, price_of
+from antiphon.agents.durability import (
+    ModelOutages,
+    ThreadTalk,
+    as_messages,
+    is_outcome,
+    is_recorded,
+    is_tried,
+    note_price,
+    permitted,
+    price_of,
+)
 from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.messages.keys import as_key
@@ -34,7 +44,9 @@ __all__ = [
     "is_recorded",
     "is_tried",
     "may_pass",
+    "note_price",
     "own_settings",
+    "permitted",
     "price_of",
     "publish_live",
     "run_scope",

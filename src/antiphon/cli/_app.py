@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import textwrap
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
@@ -18,20 +19,20 @@ from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert, dialects, repair
 from antiphon.cli._export import export
-from antiphon.cli._hosts import host, hosts, recover
+from antiphon.cli._hosts import cluster, host, hosts, limits, recover, schedule
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._life import pause, resume, status, terminate
 from antiphon.cli._local import local
 from antiphon.cli._output import EXIT_CODES
-from antiphon.cli._restore import restore
+from antiphon.cli._restore import copy, restore
 from antiphon.cli._run import chat, run
 from antiphon.cli._screen import fail, open_console, print_table
-from antiphon.cli._serve import serve, token
+from antiphon.cli._serve import serve, token, up
 from antiphon.cli._show import show
-from antiphon.cli._threads import delete, reward, search, tail, threads
+from antiphon.cli._threads import delete, forget, reward, search, tail, threads
 from antiphon.cli._trust import trust
-from antiphon.cli._verify import backup, heads, verify
+from antiphon.cli._verify import backup, doctor, heads, key, rotate, verify
 
 OVERVIEW: Final = {
     "Run agents": {
@@ -43,6 +44,10 @@ OVERVIEW: Final = {
         "status": "Show the state of a thread",
         "host": "Run threads until a signal, beside other hosts",
         "hosts": "List the hosts of a ledger",
+        "cluster": "Show what hosts have in hand, and what waits",
+        "up": "Try several hosts here, with a database and a server",
+        "schedule": "Ask questions at a time, or by a cron line",
+        "limits": "List or set limits of model requests for all hosts",
         "serve": "Serve the ledger over HTTP until a signal",
         "token": "Manage the tokens for servers of a ledger",
         "recover": "Continue runs that a dead process has left",
@@ -69,12 +74,17 @@ OVERVIEW: Final = {
     },
     "Maintain the ledger": {
         "verify": "Check the ledger against its hashes",
+        "doctor": "Examine settings, disk, clock and waiting threads",
         "heads": "Print the last hash of each thread, to keep elsewhere",
         "backup": "Copy a ledger while it is in use",
         "export": "Write threads as JSON Lines, in any format",
         "import": "Append the messages of a file to threads, as talk",
         "restore": "Restore threads from a journal and its heads",
+        "copy": "Copy threads to another ledger, which continues them",
         "delete": "Delete threads permanently",
+        "key": "Make a key file, for encryption or signatures",
+        "forget": "Throw away the keys of encrypted threads",
+        "rotate": "Wrap the keys of threads by another master key",
     },
     "Work on files": {
         "convert": "Convert a conversation to another format",
@@ -87,7 +97,15 @@ OVERVIEW: Final = {
 
 
 class Overview(TyperGroup):
-    """Prints the commands in sections, with whole lines."""
+    """Prints the commands in sections, with whole lines, and errors of their options without breaking a word."""
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            exc.message = _filled(exc)
+            raise
 
     @override
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -95,6 +113,16 @@ class Overview(TyperGroup):
         for title, commands in OVERVIEW.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), about) for name, about in commands.items()])
+
+
+def _filled(error: typer.BadParameter) -> str:
+    """Return the message of an error with line breaks between words, if it is shown in a terminal."""
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        return error.message
+    whole = f"Error: {error.format_message()}"  # as it will be printed; a break takes the place of a space
+    lines = textwrap.fill(whole, console.width, break_long_words=False, break_on_hyphens=False)
+    return lines[len(lines) - len(error.message) :]
 
 
 app = typer.Typer(
@@ -159,16 +187,22 @@ for _command in (
     backup,
     chat,
     check,
+    cluster,
     convert,
+    copy,
     delete,
     deny,
     dialects,
     diff,
+    doctor,
     export,
+    forget,
     fork,
     heads,
     host,
     hosts,
+    key,
+    limits,
     parked,
     pause,
     recover,
@@ -177,6 +211,7 @@ for _command in (
     restore,
     resume,
     reward,
+    rotate,
     run,
     search,
     serve,
@@ -187,6 +222,7 @@ for _command in (
     terminate,
     threads,
     trust,
+    up,
     verify,
 ):
     app.command()(_command)
@@ -194,4 +230,5 @@ app.command("import")(import_)
 app.command("help")(help_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
+app.add_typer(schedule, name="schedule")
 app.add_typer(token, name="token")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
+from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
 from antiphon.cli._threads import NameOption
@@ -106,10 +106,8 @@ def _print_parked(found: Sequence[ParkedCall], ledger: str | None) -> None:
         console.print(styled(f"  {each.option}{began}: {each.reason}"), soft_wrap=True)
         if each.arguments:
             console.print(styled(f"  {write(each.arguments).decode()}"), soft_wrap=True)
-    place = "" if ledger is None else f" --ledger {quote(ledger)}"
-    note(
-        f"find out the outcome of each, then: antiphon settle THREAD INVOCATION --result JSON | --error TEXT | --retry{place}"
-    )
+    command = typed(ledger, "settle", "THREAD", "INVOCATION")
+    note(f"find out the outcome of each, then: {command} --result JSON | --error TEXT | --retry")
 
 
 def settle(
@@ -129,9 +127,10 @@ def settle(
     if sum((result is not None, error is not None, retry)) != 1:
         fail("give one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)
-    work = partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry)
+    given: dict[str, Any] = {"thread": thread, "invocation": invocation, "result": value, "error": error, "retry": retry}
+    work = partial(_settle, parked=typed(ledger, "parked"), **given)
     pattern = with_ledger(ledger, work)
-    also = f"; a paused thread continues with `antiphon resume {thread}`" if pattern == "postchain" else ""
+    also = f"; a paused thread continues with `{typed(ledger, 'resume', thread)}`" if pattern == "postchain" else ""
     note(f"{invocation} is settled; the thread continues in its program, now or when that runs again{also}")
 
 
@@ -142,8 +141,8 @@ def _read(result: str) -> Any:
         fail(f"--result is JSON; a text needs quotes: {exc}", code=2)
 
 
-async def _settle(ledger: Ledger, *, thread: str, invocation: str, result: Any, error: str | None, retry: bool) -> str | None:
+async def _settle(ledger: Ledger, *, parked: str, thread: str, invocation: str, **outcome: Any) -> str | None:
     try:
-        return await service.settle_call(ledger, thread, invocation, result=result, error=error, retry=retry)
+        return await service.settle_call(ledger, thread, invocation, **outcome)
     except NotWaitingError as exc:
-        fail(f"{exc}; `antiphon parked` lists what is")
+        fail(f"{exc}; `{parked}` lists what is")

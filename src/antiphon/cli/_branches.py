@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -30,18 +29,21 @@ from antiphon.cli._live import (
     QuietOption,
     check_model,
     interruptible,
-    program_name,
+    print_answer,
     run_chain,
     show_report,
+    typed,
 )
 from antiphon.cli._output import deliver, print_json, print_json_line
-from antiphon.cli._screen import fail, note, open_console, rendered, styled
-from antiphon.cli._view import LineView, open_view, watching
+from antiphon.cli._screen import cut, fail, note, open_console, rendered, styled
+from antiphon.cli._view import LineView, contributed, open_view, watching
 from antiphon.errors import PlaceError
+from antiphon.protocol import PHASES
 
 if TYPE_CHECKING:
     from antiphon.ledger import Diff, Ledger, Record, ThreadSummary
     from antiphon.service import (
+        ChainEvent,
         ChainRunner,
         ForkPlace,
         PhaseAnswer,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         RerunReport,
         RunApp,
         RunCheck,
+        RunningForecast,
         RunReport,
         ThreadDiff,
     )
@@ -123,14 +126,13 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
 
 
 def _tell(branch: ThreadSummary, ledger: str | None) -> None:
-    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
     closed = branch.messages - (branch.forked_at or 0)
     also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
     if branch.pattern == "postchain":
-        note("go on there with:", command=f"{program_name()} resume {branch.thread_id}{place}")
+        note("go on there with:", command=typed(ledger, "resume", branch.thread_id))
     elif branch.pattern is None:
-        note("go on there with:", command=f'{program_name()} run --thread {branch.thread_id} "..."{place}')
+        note("go on there with:", command=typed(ledger, "run", "--thread", branch.thread_id, "And then?"))
 
 
 # ---------------------------------------------------------------- diff
@@ -243,17 +245,31 @@ def replay(
         bool,
         typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
     ] = False,
+    is_running: Annotated[
+        bool,
+        typer.Option("--running", help="With --against: try threads that have not ended, up to their next step."),
+    ] = False,
     apps: AppOption = None,
+    teams: Annotated[
+        list[Path] | None,
+        typer.Option("--team", metavar="FILE", help="With --running: also threads of this team; repeatable."),
+    ] = None,
     config: ConfigOption = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Replay a thread: its phases, tools and answers, in their order.
 
-    With --against --app, say which open runs of your programs would stop, before you deploy them.
+    With --against --running, say which open threads the installed code cannot continue, and with --against --app, which open
+    runs of your programs would stop, before you deploy them.
     """
+    if (is_running or teams) and not (is_against and is_running and not apps):
+        fail("--running and --team belong to --against --running; runs of programs: --against --app", code=2)
     if apps:
         _check_runs(ledger, thread, apps, for_programs=for_programs)
+        return
+    if is_running:
+        _forecast_running(ledger, thread, config, teams or [], for_programs=for_programs)
         return
     if is_against:
         _replay_against(ledger, thread, config, for_programs=for_programs)
@@ -284,9 +300,18 @@ def _put(each: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
     event = each.event
     view.take(event)
     if event.kind == "phase_ended":
-        note(f"  {event.text.partition(chr(10))[0]}", style="aside")
+        _put_words(event)
     elif event.kind == "ended":
-        deliver(f"{event.data.get('response') or event.data.get('error_message') or event.text}\n".encode(), None)
+        answer = str(event.data.get("response") or event.data.get("error_message") or event.text)
+        print_answer(answer, event.data.get("citations") or ())
+
+
+def _put_words(event: ChainEvent) -> None:
+    """Print the first line of what an agent said, unless the view has it already, or the answer follows."""
+    said = event.text.partition("\n")[0]
+    if event.phase != PHASES[-1] and said != contributed(event):
+        console, line = open_console(stderr=True), styled(f"  {said}", "aside")
+        console.print(cut(line, console.width) if console.is_terminal else line, soft_wrap=True)
 
 
 def _replay_against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
@@ -301,6 +326,28 @@ def _replay_against(ledger: str | None, thread: str | None, config: Path | None,
         note(f"threads: {len(found)}; that go otherwise now: {len(parted)}")
     if parted:
         raise typer.Exit(1)
+
+
+def _forecast_running(
+    ledger: str | None, thread: str | None, config: Path | None, teams: list[Path], *, for_programs: bool
+) -> None:
+    """Try open threads on the installed code; exit 1 if one of them cannot be continued."""
+    with complaints():
+        found = with_ledger(ledger, partial(_forecasts, thread=thread, config=config, teams=teams))
+    if for_programs:
+        print_json(found.to_json())
+    else:
+        for each in found.unfit:
+            note(f"{each.thread_id} cannot go on at message {each.parts_at}, {each.what}: {each.reason}")
+        if found.untried:
+            note(f"not tried, because their team was not given (--team FILE): {', '.join(found.untried)}")
+        note(f"open threads: {len(found.tried)}; that this version cannot continue: {len(found.unfit)}")
+    if found.unfit:
+        raise typer.Exit(1)
+
+
+async def _forecasts(ledger: Ledger, *, thread: str | None, config: Path | None, teams: list[Path]) -> RunningForecast:
+    return await service.forecast_threads(ledger, thread, config=config, teams=teams)
 
 
 async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunReport, ...]:

@@ -110,7 +110,7 @@ class Chat:
         elif report.response is not None:
             if not self.is_quiet:
                 note("")
-            print_answer(report)
+            print_answer(report.answer or "", report.citations)
         else:
             deliver(f"{report.error_message or report.status}\n".encode(), None)
 

@@ -1,29 +1,35 @@
-"""Hosts: `antiphon host` runs threads until a signal, `recover` continues runs once, `hosts` lists the hosts of a ledger."""
+"""Hosts: `antiphon host` runs threads until a signal, `recover` continues runs once, `hosts` and `cluster` list them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in_use, with_ledger
-from antiphon.cli._live import ConfigOption, ModelOption, choose_model
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
+from antiphon.cli._live import ConfigOption, ModelOption, choose_model, typed
 from antiphon.cli._output import print_json, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.messages import current_port
 
 if TYPE_CHECKING:
-    from antiphon.ledger import HostStatus, Ledger
-    from antiphon.service import HostedThread, RecoveredRun, RunApp, RunStatus
+    from antiphon.ledger import HostStatus, Ledger, LimitStatus
+    from antiphon.service import ClusterStatus, HostedThread, RecoveredRun, RunApp, RunStatus
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOOK: Final = 1.0
+"""Seconds between two looks whether the parent is there."""
 
 AppOption: TypeAlias = Annotated[
     list[str] | None,
@@ -40,6 +46,18 @@ def host(
     apps: AppOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
+    thread_limit: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, help="How many threads to run at once; default: 1000.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", metavar="KIND,…", help="Take only threads of these kinds; default: all that it can run."),
+    ] = None,
+    words: Annotated[
+        str | None,
+        typer.Option("--words", metavar="HOST:PORT", help="Let other machines hear what agents say, over TLS with a token."),
+    ] = None,
+    signals: SignalsOption = None,
     ledger: LedgerOption = None,
 ) -> None:
     """Run threads that are due, until SIGTERM or Ctrl-C: then other hosts continue them. The second signal ends it at once.
@@ -47,19 +65,22 @@ def host(
     With --app it continues the runs of your own programs that a dead process has left, and nothing else.
     """
     if apps:
-        _host_apps(apps, ledger, has_more=bool(teams or config or model))
+        _host_apps(apps, ledger, signals, has_more=bool(teams or config or model or thread_limit or kinds or words))
         return
     chosen = choose_model(model)
 
     async def work(found: Ledger) -> None:
         with until_signal() as stop:
-            ready = partial(_tell_ready, ledger_in_use(ledger))
+            ready = partial(_tell_ready, shown_ledger(ledger))
             await service.run_host(
                 found,
                 config=config,
                 model=chosen,
                 teams=teams or (),
                 team_model=model,  # without one, the files name the models of their teams
+                thread_limit=thread_limit,
+                kinds=[kind for given in kinds or () for kind in given.split(",")],
+                words=words,
                 ready=ready,
                 hear=_tell_thread,
                 stop=stop,
@@ -67,22 +88,25 @@ def host(
 
     with complaints():
         service.import_model(chosen)
-        with_ledger(ledger, work, create=True)
+        with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
-def _host_apps(apps: list[str], ledger: str | None, *, has_more: bool) -> None:
+def _host_apps(apps: list[str], ledger: str | None, signals: str | None, *, has_more: bool) -> None:
     if has_more:
-        fail("--app is a host of its own; start another one for --team, --config and --model", code=2)
+        fail(
+            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds and --words",
+            code=2,
+        )
 
     async def work(found: Ledger) -> None:
         with until_signal() as stop:
-            ready = partial(_tell_ready, ledger_in_use(ledger))
+            ready = partial(_tell_ready, shown_ledger(ledger))
             await service.host_app(found, app, ready=ready, hear=_tell_run, stop=stop)
 
     with complaints():
         app = service.load_apps(apps)
-        with_ledger(ledger, work, create=True)
+        with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
@@ -105,11 +129,22 @@ def until_signal(word: str = "stopping; the threads go to other hosts") -> Gener
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
+    orphaned = asyncio.ensure_future(_when_orphaned(stop)) if service.END_WITH_PARENT in os.environ else None
     try:
         yield event
     finally:
+        if orphaned is not None:
+            orphaned.cancel()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+async def _when_orphaned(stop: Callable[[], None]) -> None:
+    """Stop as by a signal when the process that has started this one is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 (the system has no event for it)
+        await asyncio.sleep(_LOOK)
+    stop()
 
 
 def _tell_ready(ledger: str, own: HostStatus) -> None:
@@ -149,12 +184,19 @@ def recover(
     if for_programs:
         print_json([asdict(each) for each in done])
     elif done:
-        rows = [(each.thread_id, each.id, each.name, each.status, each.reason or "") for each in done]
+        rows = [(each.thread_id, each.id, each.name, each.status, _first_line(each.reason)) for each in done]
         print_table(open_console(), ("thread", "run", "program", "status", "reason"), rows)
+        for each in done:
+            for line in (each.reason or "").splitlines()[1:]:
+                note(f"{each.thread_id} {each.id}: {line}", style="warning")
     else:
-        note("nothing is left to these programs; `antiphon recover` lists the runs of others")
+        note(f"nothing is left to these programs; `{typed(ledger, 'recover')}` lists the runs of others")
     if any(each.status in ("failed", "stopped") for each in done):
         raise typer.Exit(1)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").partition("\n")[0]
 
 
 async def _recover(ledger: Ledger, *, app: RunApp, with_failed: bool) -> tuple[RecoveredRun, ...]:
@@ -168,7 +210,7 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
     elif found:
         rows = [(each.thread_id, each.id, each.name or "", each.status, shown_age(each.age)) for each in found]
         print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
-        note("continue them with `antiphon recover --app MODULE:NAME`, or start their programs")
+        note(f"continue them with `{typed(ledger, 'recover', '--app', 'MODULE:NAME')}`, or start their programs")
     else:
         note("no run is left; `antiphon threads` lists all")
 
@@ -205,3 +247,181 @@ async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostStatus, ...]:
 def _row(status: HostStatus) -> tuple[str, ...]:
     until = shown_time(status.until) if status.is_alive else f"ended {shown_time(status.until)}"
     return status.host.name, status.host.build, " ".join(status.host.kinds), until, str(status.threads)
+
+
+# ---------------------------------------------------------------- limits for all hosts
+
+
+def limits(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="The model whose limits to set, or '*': all models together.", show_default=False
+        ),
+    ] = None,
+    at_once: Annotated[int | None, typer.Option(metavar="N", min=0, help="Requests at work at the same time.")] = None,
+    per_minute: Annotated[int | None, typer.Option(metavar="N", min=0, help="Requests that begin in any one minute.")] = None,
+    cost_per_day: Annotated[str | None, typer.Option(metavar="USD", help="US dollars in a day of UTC.")] = None,
+    is_removed: Annotated[bool, typer.Option("--remove", help="Remove the limits of the model.")] = False,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file; its limits become the only ones of the ledger.")
+    ] = None,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """List the limits of model requests for all hosts of a ledger, with their use; or set them."""
+    given = {"at_once": at_once, "per_minute": per_minute, "cost_per_day": _dollars(cost_per_day)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if (changes or is_removed) and (model is None or file is not None):
+        fail("name the model whose limits are set, or '*' for all models together; --file sets all limits", code=2)
+    if model is not None and not changes and not is_removed:
+        fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)
+    with complaints():
+        work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file)
+        found = with_ledger(ledger, work, create=bool(changes or file))
+    if for_programs:
+        print_json([service.limit_json(each) for each in found])
+    elif found:
+        headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
+        print_table(open_console(), headers, [_limit_row(each) for each in found])
+    else:
+        note("no model is limited; `antiphon limits MODEL --at-once N` sets a limit for all hosts")
+
+
+def _dollars(text: str | None) -> Decimal | None:
+    try:
+        return None if text is None else Decimal(text)
+    except InvalidOperation:
+        fail(f"--cost-per-day is an amount of US dollars, such as 20 or 0.50, not {text!r}", code=2)
+
+
+async def _change_limits(
+    ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None
+) -> tuple[LimitStatus, ...]:
+    if file is not None:
+        return await service.apply_limits(ledger, service.read_limits(file))
+    if model is not None:
+        return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
+    return await service.list_limits(ledger)
+
+
+def _limit_row(status: LimitStatus) -> tuple[str, ...]:
+    limit = status.limit
+    at_once = ("", "") if limit.at_once is None else (str(limit.at_once), str(status.held))
+    per_minute = ("", "") if limit.per_minute is None else (str(limit.per_minute), str(status.started))
+    money = (
+        ("", "", "") if limit.cost_per_day is None else tuple(map(str, (limit.cost_per_day, status.spent, status.reserved)))
+    )
+    return limit.model, *at_once, str(status.waiting), *per_minute, *money
+
+
+# ---------------------------------------------------------------- all hosts together
+
+
+def cluster(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """Show the hosts of a ledger together: threads in hand, due and stuck, take-overs. Exit 1 if a thread is stuck."""
+    found = with_ledger(ledger, service.cluster_status)
+    if for_programs:
+        print_json(found.to_json())
+    else:
+        _print_cluster(found)
+    if found.stuck:
+        raise typer.Exit(1)
+
+
+def _print_cluster(found: ClusterStatus) -> None:
+    console = open_console()
+    if living := [each for each in found.hosts if each.is_alive]:
+        print_table(console, ("host", "build", "alive until (UTC)", "threads"), [_short_row(each) for each in living])
+    else:
+        note("no host runs threads of this ledger; `antiphon host` starts one")
+    oldest = "" if found.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=found.oldest_age))}"
+    taken = "" if found.last_take_over is None else f", the last at {shown_time(found.last_take_over)}"
+    rows = [
+        ("in hand", str(found.in_hand)),
+        ("due", f"{found.due}{oldest}"),
+        ("stuck", str(found.stuck)),
+        ("taken over", f"{found.take_overs}{taken}"),
+        *((f"permits of {each.limit.model}", f"{each.held} held, {each.waiting} wait") for each in found.limits),
+        ("tail is behind", f"{found.tail_lag:.1f}s"),
+    ]
+    print_table(console, ("threads", ""), rows)
+    for each in found.stuck_threads[:_MOST_STUCK]:
+        note(f"{each.thread_id} is stuck: {each.reason}", style="warning")
+    if found.stuck > _MOST_STUCK:
+        note(f"{found.stuck - _MOST_STUCK} more are stuck; `--json` has the first {len(found.stuck_threads)}", style="warning")
+
+
+def _short_row(status: HostStatus) -> tuple[str, ...]:
+    name, build, _, until, threads = _row(status)
+    return name, build, until, threads
+
+
+_MOST_STUCK: Final = 10
+"""Stuck threads that are printed."""
+
+
+# ---------------------------------------------------------------- schedules
+
+schedule = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask questions at a time, or by a cron line.")
+
+
+@schedule.command()
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; an existing schedule of that name is replaced.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What is asked.")],
+    *,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="LINE", help='When: minute hour day month weekday, such as "0 9 * * mon".')
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="When, once: such as 2026-01-31T09:00, in the time zone.")
+    ] = None,
+    zone: Annotated[str, typer.Option("--zone", metavar="ZONE", help="The time zone, such as Europe/Vienna.")] = "UTC",
+    ledger: LedgerOption = None,
+) -> None:
+    """Have the hosts of a ledger ask a question, once for all hosts. Each time has a thread of its own."""
+    with complaints():
+        moment = None if at is None else service.read_time(at, zone)
+        made = with_ledger(ledger, partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone), create=True)
+    note(f"{name}: next at {shown_time(made)} UTC, if a host runs then")
+
+
+async def _add(ledger: Ledger, *, name: str, question: str, cron: str | None, at: datetime | None, zone: str) -> datetime:
+    made = await service.add_schedule(ledger, name, question, cron=cron, at=at, zone=zone)
+    found = made.next_after(current_port().now())
+    return found.astimezone(UTC) if found is not None else current_port().now()
+
+
+@schedule.command("list")
+def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
+    """List the schedules of a ledger."""
+    found = with_ledger(ledger, service.list_schedules)
+    if for_programs:
+        print_json([each.to_json() for each in found])
+    elif found:
+        rows = [
+            (
+                each.schedule.name,
+                each.schedule.cron or "once",
+                each.schedule.zone,
+                "" if each.next_at is None else shown_time(each.next_at.astimezone(UTC)),
+                each.schedule.question,
+            )
+            for each in found
+        ]
+        print_table(open_console(), ("name", "cron", "zone", "next (UTC)", "question"), rows)
+    else:
+        note("there is no schedule; `antiphon schedule add` adds one")
+
+
+@schedule.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A schedule: see antiphon schedule list.")],
+    *,
+    ledger: LedgerOption = None,
+) -> None:
+    """Remove a schedule. Threads that it has started go on."""
+    with_ledger(ledger, partial(service.remove_schedule, name=name))
+    note(f"{name}: removed")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
@@ -25,12 +26,15 @@ from antiphon.cli._screen import fail
 from antiphon.errors import (
     AntiphonError,
     BudgetNeededError,
+    CopyRefusedError,
     CursorError,
+    EncryptionError,
     FencedError,
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
     OtherPatternError,
+    OtherRedactionError,
     OwnedError,
     OwnProgramError,
     PlaceError,
@@ -38,6 +42,7 @@ from antiphon.errors import (
     SetupError,
     ThreadBusyError,
     ThreadEndedError,
+    ThreadMovedError,
     UnknownThreadError,
 )
 
@@ -101,6 +106,14 @@ def offered_threads(context: typer.Context, incomplete: str) -> list[tuple[str, 
         return []
 
 
+SignalsOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--signals",
+        metavar="URL",
+        help="Send wake-ups and words by NATS: nats://user:password@host:4222, or tls://…; default: $ANTIPHON_SIGNALS.",
+    ),
+]
 LedgerOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -153,19 +166,41 @@ def ledger_in_use(given: str | None) -> str:
     return place if _URL.match(place) else f"{_FILE}{place}"
 
 
+def shown_ledger(given: str | None) -> str:
+    """Return the URL of the ledger in use as it is printed: without a password."""
+    return _PASSWORD.sub(r"\1…@", ledger_in_use(given))
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*@")
+
+
 def missing_ledger(url: str) -> Path | None:
     """Return the file of a ledger that does not exist; None if it exists, or the ledger is no file."""
     path = url.removeprefix(_FILE)
     return None if path in ("", url) or Path(path).exists() else Path(path)
 
 
-def with_ledger(url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *, create: bool = False) -> ResultT:
+def with_ledger(
+    url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *, create: bool = False, signals: str | None = None
+) -> ResultT:
     """Open a ledger, do something with it, and close it. An error is printed in one line."""
     import asyncio  # noqa: PLC0415 (only where a ledger is used)
 
     place = _place(ledger_in_use(url), is_named=url is not None, create=create)
     with complaints():
-        return asyncio.run(_within(place, work, create))
+        return asyncio.run(_within(place, work, create, signals))
+
+
+def with_ledgers(source: str, target: str, work: Callable[[Ledger, Ledger], Awaitable[ResultT]]) -> ResultT:
+    """Open two ledgers, the second of which may be created, do something with them, and close them."""
+
+    async def within(first: Ledger) -> ResultT:
+        async def both(second: Ledger) -> ResultT:
+            return await work(first, second)
+
+        return await _within(_place(ledger_in_use(target), is_named=True, create=True), both, create=True)
+
+    return with_ledger(source, within)
 
 
 @contextmanager
@@ -182,7 +217,9 @@ def complaints() -> Generator[None]:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
         fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
-    except (CursorError, LedgerUnavailableError, LedgerFormatError, OwnProgramError, PlaceError, SetupError) as exc:
+    except CopyRefusedError as exc:
+        fail(f"{exc}; nothing was copied", code=2)
+    except _CANNOT_RUN as exc:
         fail(str(exc), code=2)
     except AntiphonError as exc:
         fail(str(exc))
@@ -190,7 +227,18 @@ def complaints() -> Generator[None]:
         fail(_missing_packages(exc), code=2)
 
 
-_OWN_EXTRAS = ("antiphon[local]", "antiphon[mcp]", "antiphon[web]")
+_CANNOT_RUN = (
+    CursorError,
+    EncryptionError,
+    LedgerFormatError,
+    LedgerUnavailableError,
+    OtherRedactionError,
+    OwnProgramError,
+    PlaceError,
+    SetupError,
+)
+"""The command cannot run so: exit 2."""
+_OWN_EXTRAS = ("antiphon[crypto]", "antiphon[local]", "antiphon[mcp]", "antiphon[nats]", "antiphon[web]")
 """Extras for something that a person has asked for by name; their errors say what needs them."""
 
 
@@ -214,6 +262,7 @@ _ABOUT_THREADS = (
 
 def _about_thread(error: AntiphonError) -> tuple[str, int]:
     """Return why a thread cannot be used so, with what to type instead, and the exit code."""
+    own = shlex.quote(getattr(error, "thread_id", None) or "")
     match error:
         case UnknownThreadError(thread_id=name, reason=reason) if "begin with" in reason:
             return reason, 2
@@ -221,14 +270,14 @@ def _about_thread(error: AntiphonError) -> tuple[str, int]:
             return f"no thread is called {name!r}; `antiphon threads` lists them, with --all those of the system too", 2
         case OtherPatternError():
             return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK`", 2
-        case ThreadEndedError(thread_id=name):
-            return f"{error}; `antiphon run --thread {name} QUESTION` asks something more", 1
-        case ThreadBusyError(thread_id=name, status=status):
+        case ThreadEndedError():
+            return f"{error}; `antiphon run --thread {own} QUESTION` asks something more", 1
+        case ThreadBusyError(status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
-            return f"{error}; `antiphon resume {name}` {word}, then ask again", 1
-        case BudgetNeededError(thread_id=name):
+            return f"{error}; `antiphon resume {own}` {word}, then ask again", 1
+        case BudgetNeededError():
             return (
-                f"{error}; give it a new budget, larger than what it has used: `antiphon resume {name} --budget NAME=NUMBER`",
+                f"{error}; give it a new budget, larger than what it has used: `antiphon resume {own} --budget NAME=NUMBER`",
                 2,
             )
         case OwnedError(thread_id=name, owner=owner, until=until):
@@ -236,6 +285,8 @@ def _about_thread(error: AntiphonError) -> tuple[str, int]:
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
                 "`antiphon hosts` lists the hosts, try again when that one is done"
             ), 1
+        case ThreadMovedError(thread_id=name, to=place):
+            return f"thread {name!r} was moved to {place}, and continues there: add --ledger {shlex.quote(place)}", 1
         case FencedError(thread_id=name):
             return f"thread {name!r} has an owner, and nobody else may append to it; choose another with --thread", 1
         case _:
@@ -263,16 +314,16 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
     return f"{path}{named_by}: there is no such ledger; look at the path, or make one with `antiphon import`"
 
 
-async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create: bool) -> ResultT:
+async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create: bool, signals: str | None = None) -> ResultT:
     from antiphon.ledger import open_ledger  # noqa: PLC0415 (only where a ledger is used)
 
     async with AsyncExitStack() as stack:
         try:
-            opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS)
+            opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS, signals=signals)
             ledger = await stack.enter_async_context(opened)
         except ModuleNotFoundError as exc:
             fail(_missing_packages(exc), code=2)
-        except ValueError as exc:
+        except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
@@ -293,7 +344,8 @@ async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
     found = [each for each in await ledger.hosts() if each.host.name == owner]
     since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
     free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
-    todo = f"`antiphon resume {thread_id}` waits for its answer, `antiphon pause {thread_id}` stops it there"
+    name = shlex.quote(thread_id)
+    todo = f"`antiphon resume {name}` waits for its answer, `antiphon pause {name}` stops it there"
     return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 

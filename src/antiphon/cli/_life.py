@@ -132,7 +132,8 @@ def resume(
         return
 
     async def work(runner: ChainRunner) -> RunReport:
-        view = open_view(is_quiet=is_quiet or for_programs, as_events=as_events)
+        title = await service.latest_question_of(runner.ledger, thread) or ""
+        view = open_view(title, is_quiet=is_quiet or for_programs, as_events=as_events)
         tell = None if is_quiet or for_programs or as_events else _tell_host
         with interruptible() as stop:
             async with watching(view, runner.ledger):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import io
 import logging
 import os
@@ -34,6 +35,8 @@ from antiphon.cli._screen import fail, note, open_console, print_markdown, print
 from antiphon.errors import ConfigError, LedgerFullError, ModelError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from antiphon.ledger import Ledger
     from antiphon.service import ChainRunner, RunReport
 
@@ -84,7 +87,7 @@ def choose_model(name: str | None) -> str | None:
     with _model_errors():
         chosen = service.choose_model(name)
     if chosen.is_stand_in:
-        note("no model is chosen and none is installed: a script answers instead. --model chooses one.")
+        note("no model is chosen and none is installed: the answer is put together from quotes. --model chooses one.")
     return chosen.name
 
 
@@ -182,7 +185,7 @@ def show_report(
     elif report.response is not None and not report.was_interrupted:
         if not is_quiet:
             note("")
-        print_answer(report)
+        print_answer(report.answer or "", report.citations)
     code = exit_code(report)
     if code == FAILED and not report.is_unfounded:
         note(f"the thread {_END[report.status == 'failed']}: {report.error_message or report.status}", style="bad")
@@ -220,95 +223,123 @@ _SOURCES: Final = "\n\nSources:\n"
 """Before the list of sources at the end of an answer."""
 
 
-_LONG_ID: Final = 40
-"""Characters of an id that is not shown beside its source: it is for programs, which have --json."""
+_PASSAGE: Final = "kb-"
+"""How the id of a passage begins, which `antiphon show` takes. Ids of calls are for programs, which have --json."""
 
 
-def print_answer(report: RunReport) -> None:
+def print_answer(text: str, cited: Sequence[Mapping[str, Any]]) -> None:
     """Print the answer once, with its sources numbered: drawn as Markdown in a terminal, else as plain text."""
     console = open_console()
-    text, cited = report.answer or "", report.citations
     if not cited or not (console.is_terminal or _SOURCES not in text):
         deliver(f"{text}\n".encode(), None) if not console.is_terminal else print_markdown(console, text)
         return
     print_markdown(console, text.rpartition(_SOURCES)[0] if _SOURCES in text else text)
+    print_sources(console, cited)
+
+
+def print_sources(console: Console, cited: Sequence[Mapping[str, Any]]) -> None:
+    """Print the sources of an answer, numbered, each with what is quoted from it."""
     console.print()
     print_numbered(console, "Sources", [(_source(each), str(each.get("quote") or "")) for each in cited])
 
 
 def _source(citation: Mapping[str, Any]) -> str:
     name, own = service.place_of(citation) if citation.get("source") else "", str(citation.get("id") or "")
-    return f"{name} ({own})" if name and own and len(own) <= _LONG_ID else name or own
+    return f"{name} ({own})" if name and own.startswith(_PASSAGE) else name or own
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:
     """Print the thread, what it took, how far its words can be trusted, and the commands to continue with."""
-    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
+    own = report.thread_id
     _say_kept(report, ledger)
     if report.error_code == "PARKED":
-        note(f"it waits for a person: {report.error_message}", style="warning")
-        with_ledger(ledger, partial(say_parked, thread_id=report.thread_id, place=place))
+        with_ledger(ledger, partial(say_waiting, thread_id=own, place=ledger, reason=report.error_message or ""))
     if report.error_code == "UNGUARDED_TOOL":
         note(f"it waits for its own program: {report.error_message}", style="warning")
     if report.host is not None:
-        again = f"{program_name()} resume {report.thread_id}{place}"
-        note(f"it goes on in host {report.host}; wait for it with:", command=again)
+        note(f"it goes on in host {report.host}; wait for it with:", command=typed(ledger, "resume", own))
         return
     if report.was_interrupted:
-        note("paused; go on with:", command=f"{program_name()} resume {report.thread_id}{place}")
+        word = "then" if report.error_code == "PARKED" else "paused;"
+        note(f"{word} go on with:", command=typed(ledger, "resume", own))
         return
     if report.status == "stopped":
-        _say_stopped(report, place)
+        _say_stopped(report, ledger)
         return
     note("try next:")
     if report.status == "failed" and report.failed_at is not None:
-        note("", command=f"  {program_name()} fork {report.thread_id} --at {report.failed_at}{place}")
+        note("", command=f"  {typed(ledger, 'fork', own, '--at', report.failed_at)}")
     for command in ("show",) if report.status == "failed" else next_commands:
-        note("", command=f"  {program_name()} {command} {report.thread_id}{place}")
-    note("", command=f"  {program_name()} threads{place}")
+        note("", command=f"  {typed(ledger, *command.split(' '), own)}")
+    note("", command=f"  {typed(ledger, 'threads')}")
     if ledger is not None:
         note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
 
 
 def _say_kept(report: RunReport, ledger: str | None) -> None:
-    """Print where a thread is kept, what it took, what each phase has contributed, and how far its words can be trusted."""
-    used = f"{report.input_tokens + report.output_tokens} tokens, {report.cost} US dollars"
+    """Print where a thread is kept, what it took, and how far its words can be trusted."""
+    tokens = report.input_tokens + report.output_tokens
+    used = f", {tokens:,} tokens" * bool(tokens) + f", {report.cost} US dollars" * bool(float(report.cost))
+    place = ledger_in_use(ledger).removeprefix("sqlite:///")
     note("")
-    note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s, {used}; kept in {ledger_in_use(ledger)}")
-    for phase, said in report.contributions:
-        note(f"  {phase:<14} {said}", style="aside")
+    note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s{used}; kept in {place}")
     if warning := _warning(report):
         note(warning, style="aside")
 
 
-def _say_stopped(report: RunReport, place: str) -> None:
+def _say_stopped(report: RunReport, ledger: str | None) -> None:
     """Print why a thread has stopped, and the command that continues it."""
     note(f"stopped: {report.error_message}", style="warning")
-    budget = ""
+    budget: tuple[str, ...] = ()
     if report.error_code == "BUDGET_EXCEEDED":
         note("give it a new budget, larger than what it has used, or it stops again at once")
-        budget = " --budget NAME=NUMBER"
+        budget = ("--budget", "NAME=NUMBER")
     else:
         note("nothing is lost; when that is put right,")
-    note("go on with:", command=f"{program_name()} resume {report.thread_id}{place}{budget}")
+    note("go on with:", command=typed(ledger, "resume", report.thread_id, *budget))
 
 
-async def say_parked(ledger: Ledger, thread_id: str, place: str) -> None:
-    """Print the commands by which a person settles the parked calls of a thread."""
-    for each in await service.list_parked(ledger):
-        if each.thread_id == thread_id:
-            settle = f"  {program_name()} {shlex.join(['settle', thread_id, each.invocation_id])}"
-            note(f"{each.reason}; find out, then type one of:", style="warning")
-            note("", command=f"{settle} --result JSON{place}  # it was done")
-            note("", command=f"{settle} --error TEXT{place}  # it failed")
-            note("", command=f"{settle} --retry{place}  # it did not run, and may start again")
+async def say_waiting(ledger: Ledger, thread_id: str, place: str | None, reason: str) -> None:
+    """Print what a thread waits for, with the commands by which a person decides it, each on a line of its own."""
+    own = [each for each in await service.list_approvals(ledger) if each.thread_id == thread_id]
+    parked = [each for each in await service.list_parked(ledger) if each.thread_id == thread_id]
+    for each in own:
+        call = service.call_text(each.tool, each.arguments)
+        note(f"it waits for a person: may {each.agent} call {call}? Type one of:", style="warning")
+        for verb in ("approve", "deny"):
+            note("", command=f"  {typed(place, verb, each.id, '--as', (*each.approvers, _own_name())[0])}")
+    for found in parked:
+        note(f"it waits for a person: {found.reason}; find out, then type one of:", style="warning")
+        for outcome, about in _SETTLED:
+            note("", command=f"  {typed(place, 'settle', thread_id, found.invocation_id, *outcome)}  # {about}")
+    if not own and not parked:
+        note(f"it waits for a person: {reason}", style="warning")
+
+
+_SETTLED: Final = (
+    (("--result", "JSON"), "it was done"),
+    (("--error", "TEXT"), "it failed"),
+    (("--retry",), "it did not run, and may start again"),
+)
+
+
+def _own_name() -> str:
+    """Return the name of the person at the terminal, as the system knows it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name
+        return "NAME"
 
 
 def say_thread(thread_id: str, ledger: str | None) -> None:
     """Print the thread that begins, and the command that continues it: whatever happens to this process."""
-    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
-    again = f"{program_name()} resume {thread_id}{place}"
+    again = typed(ledger, "resume", thread_id)
     note(f"thread {thread_id}; if it is interrupted, go on with:", style="aside", command=again)
+
+
+def typed(ledger: str | None, *words: str) -> str:
+    """Return a command of this program as a shell takes it, with the ledger if that was named."""
+    return f"{program_name()} {shlex.join([*words, *(() if ledger is None else ('--ledger', ledger))])}"
 
 
 def program_name() -> str:
@@ -321,10 +352,12 @@ def program_name() -> str:
 
 def _warning(report: RunReport) -> str | None:
     """Return a warning, if no language model wrote the answer, or a very small one has chosen its quotes."""
-    better = "for prose: --model PROVIDER:MODEL, such as openai:gpt-4o with its key in the environment, or ollama:NAME"
+    better = "for prose: --model openai:gpt-4o with its key set, or ollama:NAME"
     models = report.models[-1:]
+    if report.is_quoted and any(model.startswith("scripted") for model in models):
+        return f"quotes and tool results are exact; quotes are found by their words, no language model was asked; {better}"
     if any(model.startswith("scripted") for model in models):
-        return f"sources and tool results are exact; the words are a script's, no language model was asked; {better}"
+        return f"sources and tool results are exact, the words are a script's; {better}"
     if any("smollm" in model.casefold() or model == "local" for model in models):
         chosen = "a model with 135 million parameters chose between equals" if report.input_tokens else "no model was needed"
         return f"quotes and tool results are exact; quotes are found by their words, {chosen}; {better}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -26,15 +25,16 @@ from antiphon.cli._live import (
     choose_model,
     exit_code,
     interruptible,
-    program_name,
     read_budget,
     run_chain,
-    say_parked,
     say_thread,
+    say_waiting,
     show_report,
     sum_up,
+    typed,
 )
 from antiphon.cli._output import COMPLETED, WAITING
+from antiphon.cli._page import OpenOption, page_of, telling
 from antiphon.cli._screen import fail, note
 from antiphon.cli._view import open_view, watching
 from antiphon.errors import ParkedError
@@ -68,6 +68,7 @@ def run(
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     as_events: EventsOption = False,
+    opens: OpenOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Answer a question in six phases. Progress goes to stderr, the answer to stdout. Ctrl-C pauses the thread."""
@@ -82,12 +83,12 @@ def run(
         own = thread or name or service.new_thread_id()
         given: dict[str, Any] = {"files": files, "model": model, "budget": read_budget(budget)}
         task = TeamTask(own, ledger, team=team, task=question, is_new=name is not None, **given)
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, opens=opens)
         return
     if thread is not None and _is_of_team(thread, ledger):
         _check_none_given({"--add": documents, "--config": config}, "not with a thread of a team: its file says what it uses")
         task = TeamTask(thread, ledger, task=question, files=files, model=model, budget=read_budget(budget))
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, opens=opens)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
     texts = {document_name(path): read_document(path) for path in documents or () if not path.is_dir()}
@@ -99,14 +100,17 @@ def run(
         await service.add_files(runner.ledger, found)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": tell}
+                asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": telling(page, tell)}
                 return await runner.ask(question, **asked, hear=view.take, stop=stop)
 
     tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=ledger)
     chosen = _chosen(model, thread)
     more: dict[str, Any] = {"documents": [*texts, *map(str, found)], "budget": budget}
-    report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+    with page_of(ledger, is_wanted=opens) as page:
+        report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
+        if page is not None:
+            page.was_interrupted = report.was_interrupted
+        show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
 
 
 def _check_name(name: str | None, thread: str | None) -> None:
@@ -195,12 +199,7 @@ class TeamTask:
     @property
     def command(self) -> str:
         """The command that continues the task."""
-        return f"{program_name()} {shlex.join(['resume', self.thread_id])}{self.place}"
-
-    @property
-    def place(self) -> str:
-        """The option that names the ledger."""
-        return "" if self.ledger is None else f" --ledger {shlex.quote(self.ledger)}"
+        return typed(self.ledger, "resume", self.thread_id)
 
     async def do(self, ledger: Ledger, **more: Any) -> RunReport:
         """Do the task, or continue it."""
@@ -213,7 +212,7 @@ class TeamTask:
         return await service.run_team(ledger, self.team, self.task, thread_id=self.thread_id, **given)
 
 
-def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool) -> None:
+def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool, opens: bool = False) -> None:
     """Run a task, and print the answer."""
     if task.model is not None:
         check_model(task.model)
@@ -223,20 +222,23 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
     async def work(found: Ledger) -> RunReport:
         if task.is_new:
             await service.check_new(found, task.thread_id)
+        view.title = task.task or await service.latest_question_of(found, task.thread_id) or ""
         try:
             with interruptible() as stop:
                 tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=task.ledger)
                 async with watching(view, found):
-                    return await task.do(found, tell=tell, hear=view.take_step, stop=stop)
+                    return await task.do(found, tell=telling(page, tell), hear=view.take_step, stop=stop)
         except ParkedError as exc:
-            note(str(exc), style="bad")
-            await say_parked(found, task.thread_id, task.place)
+            await say_waiting(found, task.thread_id, task.ledger, str(exc))
             note("then go on with:", command=task.command)
             raise typer.Exit(WAITING) from None
 
-    report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
-    if report.was_interrupted:
-        note("stopped; go on with:", command=task.command)
-        raise typer.Exit(exit_code(report))
-    commands = ("show", "export", "fork")
-    show_report(report, task.ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, next_commands=commands)
+    with page_of(task.ledger, is_wanted=opens) as page:
+        report = with_ledger(task.ledger, work, create=task.team is not None and task.task is not None)
+        if page is not None:
+            page.was_interrupted = report.was_interrupted
+        if report.was_interrupted:
+            note("stopped; go on with:", command=task.command)
+            raise typer.Exit(exit_code(report))
+        how: dict[str, Any] = {"for_programs": for_programs, "is_quiet": is_quiet, "as_events": as_events}
+        show_report(report, task.ledger, **how, next_commands=("show", "export", "fork"))

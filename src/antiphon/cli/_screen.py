@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
@@ -187,7 +188,11 @@ def _print_plain(console: Console, rows: Sequence[Sequence[str]]) -> None:
 def print_markdown(console: Console, text: str) -> None:
     """Print an answer: as Markdown in a terminal, else as it is."""
     if console.is_terminal:
-        console.print(_drawn(text), width=min(console.width, _WIDE))
+        options = console.options.update(width=min(console.width, _WIDE))
+        lines = console.render_lines(_drawn(text), options, pad=False)
+        shown = dropwhile(lambda line: not any(piece.text.strip() for piece in line), lines)  # a list begins with an empty one
+        for line in shown:
+            console.print(Text.assemble(*((piece.text.rstrip("\n"), piece.style or "") for piece in line)), soft_wrap=True)
     else:
         console.print(Text(text), soft_wrap=True)
 

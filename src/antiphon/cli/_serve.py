@@ -1,18 +1,23 @@
-"""`antiphon serve`: the HTTP API of a ledger, until a signal; `antiphon token`: who may use it."""
+"""`antiphon serve`: the HTTP API of a ledger, until a signal; `up`: with a database and hosts; `token`: who may use it."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+import sys
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
-from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in_use, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
 from antiphon.cli._live import ModelOption
 from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import note, open_console, print_table
 
 if TYPE_CHECKING:
@@ -32,24 +37,38 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="A name by which the server is called, as of a proxy; repeatable."),
     ] = None,
+    teams: Annotated[
+        list[Path] | None,
+        typer.Option("--team", metavar="FILE", help="Serve the team of this file too, as a model of /v1; repeatable."),
+    ] = None,
     model: ModelOption = None,
+    opens: OpenOption = False,
+    signals: SignalsOption = None,
     ledger: LedgerOption = None,
 ) -> None:
     """Serve the ledger over HTTP until SIGTERM or Ctrl-C. Every request needs a token; the command prints where it is."""
     with complaints():
         from antiphon.server import ServeSettings  # noqa: PLC0415 (needs the extra `server`)
 
-        settings = ServeSettings(host, port, allow_remote, tuple(allow_hosts or ()), model)
-        with_ledger(ledger, partial(_serve, settings=settings, place=ledger_in_use(ledger)), create=True)
+        for each in teams or ():
+            service.trust_named(each, None)
+        names = tuple(allow_hosts or ())
+        settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model)
+        work = partial(_serve, settings=settings, place=shown_ledger(ledger), opens=opens)
+        with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
-async def _serve(ledger: Ledger, *, settings: ServeSettings, place: str) -> None:
+async def _serve(ledger: Ledger, *, settings: ServeSettings, place: str, opens: bool) -> None:
     from antiphon.server import serving  # noqa: PLC0415 (needs the extra `server`)
 
     with until_signal("stopping; threads that run here can be resumed") as stop:
         async with serving(ledger, settings) as server:
             _tell(server, place)
+            # A link opens a session: it is shown to a person at a terminal, and written to no file.
+            if server.token_file is not None and (opens or sys.stderr.isatty()):
+                page = PageServer(server.url, server.token_file.read_text().strip())
+                await asyncio.to_thread(show_page if opens else link_page, page)
             await stop.wait()
 
 
@@ -60,7 +79,39 @@ def _tell(server: RunningServer, place: str) -> None:
         note("the connection is not encrypted: put a proxy with TLS in front of it")
         return
     print_line(f"token: {server.token_file}")
-    note(f'try: curl -H "Authorization: Bearer $(cat {server.token_file})" {server.url}/api/threads')
+    file = shlex.quote(str(server.token_file))
+    note("try:", command=f'curl -H "Authorization: Bearer $(cat {file})" {server.url}/api/threads')
+
+
+# ---------------------------------------------------------------- a cluster on this machine
+
+
+def up(
+    *,
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to start.")] = 3,
+    folder: Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the database is, and stays.")] = Path(
+        "antiphon-up"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port of the server; 0: a free one.")] = 8000,
+    model: ModelOption = None,
+) -> None:
+    """Try several hosts on this machine: PostgreSQL from a wheel, hosts and a server, until SIGTERM or Ctrl-C.
+
+    The next start in the same folder goes on with the same threads. Needs the extras `up` and `postgres`.
+    """
+    options = () if model is None else ("--model", model)
+
+    async def work() -> None:
+        with until_signal("stopping hosts, server and database") as stop:
+            await service.run_cluster(folder.resolve(), hosts=hosts, options=options, port=port, hear=_tell_line, stop=stop)
+
+    with complaints():
+        asyncio.run(work())
+    print_line("stopped")
+
+
+def _tell_line(name: str, line: str) -> None:
+    print_line(f"{name}: {line}")
 
 
 # ---------------------------------------------------------------- tokens

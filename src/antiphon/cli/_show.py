@@ -16,8 +16,9 @@ from antiphon import service
 from antiphon.cli._input import FromOption, find_conversation, is_file
 from antiphon.cli._knowledge import is_passage, show_source
 from antiphon.cli._ledger import JsonOption, LedgerOption, offered_threads, with_ledger
+from antiphon.cli._live import print_sources
 from antiphon.cli._output import print_json, print_json_line, shown_time
-from antiphon.cli._screen import fail, note, open_console, print_numbered, rendered, styled
+from antiphon.cli._screen import fail, note, open_console, rendered, styled
 from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, Message, dumps
 
@@ -84,8 +85,7 @@ def show(
     for line in service.transcript_by_step(shown) if by_step else service.transcript(shown):
         _print(console, line)
     if cited := () if with_all else service.cited_sources(conversation):
-        console.print()
-        print_numbered(console, "Sources", cited)
+        print_sources(console, cited)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
         note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
@@ -101,12 +101,10 @@ def _steps(conversation: Conversation) -> list[dict[str, Any]]:
 
 
 def _spoken(conversation: Conversation) -> Conversation:
-    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages.
-
-    Each of six phases is told the question, and what is known, again: of these prompts only the question is shown.
-    """
-    talk = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
-    spoken = service.phase_talk(talk) if service.has_phases(conversation) else talk
+    """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
+    own = [message for message in conversation if not is_foreign(message)]
+    talk = [message for message in own if message.lane == "talk"]
+    spoken = service.phase_talk(own) if service.has_phases(conversation) else talk
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 
@@ -145,9 +143,10 @@ async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
             print_json_line(step.to_json())
             continue
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
-        marks = "".join(f"  [{mark}]" for mark in (_state(step), step.mark) if mark)
+        marks = "".join(f"  [{mark}]" for mark in (_state(step), service.mark_words(step)) if mark)
         head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
-        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text), (marks, "warning")))
+        said = styled(step.text), styled(marks, "warning")
+        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", *said))
 
 
 def _state(step: service.SequenceStep) -> str:
@@ -162,10 +161,11 @@ async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
             print_json_line(span.to_json())
             continue
         took = "" if span.outcome == "said" else "open" if span.seconds is None else f"{span.seconds:.3f} s"
-        marks = "".join(f"  [{mark}]" for mark in (took, "failed" if span.outcome == "failed" else "", span.mark) if mark)
+        failed = "failed" if span.outcome == "failed" else ""
+        marks = "".join(f"  [{mark}]" for mark in (took, failed, service.mark_words(span)) if mark)
         began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
         head = f"{span.seq}  {began}  {_STEP * span.depth}"
-        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text), (marks, "warning")))
+        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text), styled(marks, "warning")))
 
 
 def _put(line: Text) -> None:

@@ -1,4 +1,4 @@
-"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward` and `delete`."""
+"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward`, `delete` and `forget`."""
 
 from __future__ import annotations
 
@@ -97,6 +97,10 @@ def _print_threads(found: Sequence[tuple[ListedThread, str | None]]) -> None:
     for each, _ in found:
         for unfit in service.unfit_json(each.thread):
             note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="warning")
+        if (moved := service.moved_reason(each.thread)) is not None:
+            note(f"{each.thread.thread_id}: {moved}", style="warning")
+        if each.waits_for is not None:
+            note(f"{each.thread.thread_id} waits: {each.waits_for}", style="warning")
         for run in each.runs:
             if run.reason is not None and run.status != "stopped":
                 note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
@@ -107,7 +111,7 @@ def _row(listed: ListedThread, has_runs: bool) -> tuple[str, ...]:
     cost = f"{thread.cost:f}" if thread.cost else ""
     run = (runs[0].owner or "", shown_age(runs[0].age)) if runs else ("", "")
     more = run if has_runs else ()
-    return thread.thread_id, listed.status or "", *more, str(thread.messages), shown_time(thread.updated_at), cost
+    return thread.thread_id, listed.status or "not run", *more, str(thread.messages), shown_time(thread.updated_at), cost
 
 
 # ---------------------------------------------------------------- search
@@ -134,7 +138,9 @@ def search(
 ) -> None:
     """Find messages that contain all the words, best match first."""
     with wheel("searching"):
-        hits = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit))
+        hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit))
+    if unsearched and not for_programs:
+        note(f"not searched, because they are encrypted: {unsearched} threads; `antiphon show THREAD` reads one")
     if not hits and not for_programs:
         note("nothing found")
         return
@@ -150,8 +156,10 @@ def _typed(words: list[str]) -> str:
     return " ".join(f'"{word}"' if " " in word and '"' not in word else word for word in words)
 
 
-async def _find(ledger: Ledger, *, text: str, thread: str | None, limit: int) -> tuple[Hit, ...]:
-    return await service.search_threads(ledger, text, thread_id=thread, limit=limit)
+async def _find(ledger: Ledger, *, text: str, thread: str | None, limit: int) -> tuple[tuple[Hit, ...], int]:
+    """Return what was found, and how many threads were not searched."""
+    hits = await service.search_threads(ledger, text, thread_id=thread, limit=limit)
+    return hits, await service.unsearched_threads(ledger) if thread is None else 0
 
 
 def _print_hits(hits: Sequence[Hit]) -> None:
@@ -256,29 +264,30 @@ async def _rate(ledger: Ledger, *, thread: str, message: str, value: float, name
 
 # ---------------------------------------------------------------- delete
 
+_ThreadsArgument: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="THREAD",
+        callback=known_threads,
+        autocompletion=offered_threads,
+        help="The ids of threads; see antiphon threads.",
+    ),
+]
+_YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
 
 def delete(
-    threads: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="THREAD",
-            callback=known_threads,
-            autocompletion=offered_threads,
-            help="The ids of threads; see antiphon threads.",
-        ),
-    ],
+    threads: _ThreadsArgument,
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: _YesOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies."""
     doomed = with_ledger(ledger, partial(_with_branches, names=threads))
-    branches = [each.thread_id for each in doomed if each.thread_id not in threads]
-    if branches and not with_branches:
-        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are deleted too")
+    _check_branches(doomed, threads, "deleted", is_allowed=with_branches)
     if not yes:
-        _ask(doomed)
+        _ask(doomed, "Delete", "deleted", "deletes")
     with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)]))
 
 
@@ -286,19 +295,52 @@ async def _with_branches(ledger: Ledger, *, names: Sequence[str]) -> tuple[Threa
     return await service.with_branches(ledger, names)
 
 
-def _ask(threads: Iterable[ThreadSummary]) -> None:
-    """Continue only after a yes. The question goes to stderr: stdout has only the ids of deleted threads."""
+def _check_branches(doomed: Sequence[ThreadSummary], named: Sequence[str], done: str, *, is_allowed: bool) -> None:
+    branches = [each.thread_id for each in doomed if each.thread_id not in named]
+    if branches and not is_allowed:
+        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are {done} too")
+
+
+def _ask(threads: Iterable[ThreadSummary], verb: str, done: str, does: str) -> None:
+    """Continue only after a yes. The question goes to stderr: stdout has only the ids of the threads."""
     for each in threads:
         note(f"{each.thread_id}  ({each.messages} messages)")
-    typer.echo("Delete this for good? [y/N] ", nl=False, err=True)
+    typer.echo(f"{verb} this for good? [y/N] ", nl=False, err=True)
     answer = sys.stdin.readline()
     if not answer:
         typer.echo(err=True)
-        fail("nothing is deleted: there was no answer; --yes deletes without a question")
+        fail(f"nothing is {done}: there was no answer; --yes {does} without a question")
     if answer.strip().lower() not in ("y", "yes"):
-        fail("nothing is deleted")
+        fail(f"nothing is {done}")
 
 
 async def _delete(ledger: Ledger, *, names: Sequence[str]) -> None:
     async for thread_id in service.delete_threads(ledger, names):
+        deliver(f"{visible(thread_id)}\n".encode(), None)
+
+
+# ---------------------------------------------------------------- forget
+
+
+def forget(
+    threads: _ThreadsArgument,
+    *,
+    with_branches: Annotated[bool, typer.Option("--with-branches", help="Forget their branches too.")] = False,
+    yes: _YesOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Throw away the keys of encrypted threads, after a confirmation: nobody can read them any more. Prints their ids."""
+    doomed = with_ledger(ledger, partial(_forgettable, names=threads))
+    _check_branches(doomed, threads, "forgotten", is_allowed=with_branches)
+    if not yes:
+        _ask(doomed, "Forget", "forgotten", "forgets")
+    with_ledger(ledger, partial(_forget, names=[each.thread_id for each in reversed(doomed)]))
+
+
+async def _forgettable(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
+    return await service.forgettable(ledger, names)
+
+
+async def _forget(ledger: Ledger, *, names: Sequence[str]) -> None:
+    async for thread_id in service.forget_threads(ledger, names):
         deliver(f"{visible(thread_id)}\n".encode(), None)

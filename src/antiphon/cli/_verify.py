@@ -1,7 +1,8 @@
-"""`antiphon verify`, `antiphon heads` and `antiphon backup`: check a ledger, keep proof of it elsewhere, copy it."""
+"""`antiphon verify`, `doctor`, `heads`, `backup`, `key`, `rotate`: check a ledger, prove and copy it, and its keys."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,13 @@ import typer
 
 from antiphon import service
 from antiphon.cli._input import read_file
-from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, MaybeThreadsArgument, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, MaybeThreadsArgument, complaints, with_ledger
 from antiphon.cli._output import ForceOption, OutputOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Head, Ledger, Verification
+    from antiphon.ledger import Head, Ledger, SigningKey, Verification
 
 
 def verify(
@@ -34,12 +35,23 @@ def verify(
             "--save-heads", metavar="FILE", help="If the check passes, write the heads to this file, for a later --heads."
         ),
     ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option("--sign", metavar="KEY", help="With --save-heads: sign them with this key; see antiphon key --signing."),
+    ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option("--signer", metavar="PUB", help="With --heads: they must be signed by the key of this public part."),
+    ] = None,
     force: ForceOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Check every hash, position and index of a ledger. Exit 1 if anything was altered."""
-    known = () if heads is None else read_heads(heads)
+    if (sign is not None and save_heads is None) or (signer is not None and heads is None):
+        fail("--sign goes with --save-heads, and --signer with --heads", code=2)
+    signing = None if sign is None else _signing_key(sign)
+    known = () if heads is None else read_heads(heads, signer)
     found, present = with_ledger(ledger, partial(_examine, thread=thread, known=known))
     if for_programs:
         print_json(_verification_json(found))
@@ -48,7 +60,7 @@ def verify(
     if not found.is_whole:
         raise typer.Exit(1)
     if save_heads is not None:
-        write_heads(present, save_heads, force=force)
+        write_heads(present, save_heads, force=force, signing=signing)
 
 
 async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
@@ -90,6 +102,32 @@ def _verification_json(found: Verification) -> dict[str, Any]:
     }
 
 
+def doctor(
+    *,
+    adopt_redaction: Annotated[
+        bool,
+        typer.Option("--adopt-redaction", help="First make the redaction rules of this command those of the ledger's hosts."),
+    ] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Examine the settings and the surroundings of a ledger. Exit 1 if something should be changed."""
+    if adopt_redaction:
+        with_ledger(ledger, service.adopt_redaction)
+    found = with_ledger(ledger, service.diagnose)
+    if for_programs:
+        print_json([{"what": each.what, "found": each.found, "advice": each.advice} for each in found])
+    else:
+        print_table(
+            open_console(), ("", "what", "found"), [("ok" if each.is_good else "!", each.what, each.found) for each in found]
+        )
+    for each in found if not for_programs else ():
+        if each.advice is not None:
+            note(f"{each.what}: {each.advice}")
+    if not all(each.is_good for each in found):
+        raise typer.Exit(1)
+
+
 def heads(
     threads: MaybeThreadsArgument = None,
     *,
@@ -107,26 +145,123 @@ async def _heads(ledger: Ledger, *, names: list[str]) -> tuple[Head, ...]:
     return tuple(head for head in await ledger.heads() if not names or head.thread_id in names)
 
 
-def write_heads(found: Iterable[Head], output: Path | None, *, force: bool = False) -> None:
-    """Write heads to a file, or to stdout."""
+def write_heads(found: Iterable[Head], output: Path | None, *, force: bool = False, signing: SigningKey | None = None) -> None:
+    """Write heads to a file, or to stdout; `signing` signs them."""
     rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in found]
-    text = write(rows, orjson.OPT_INDENT_2) + b"\n"
-    deliver(text, output, kind=has_keys("thread_id", "seq", "hash"), force=force)
+    signed = {} if signing is None else {"signer": signing.public, "signature": signing.sign(write(rows))}
+    text = write({"heads": rows, **signed} if signed else rows, orjson.OPT_INDENT_2) + b"\n"
+    deliver(text, output, kind=_is_heads, force=force)
 
 
-def read_heads(path: Path) -> tuple[Head, ...]:
-    """Read a file of heads."""
+def _is_heads(value: Any) -> bool:
+    return has_keys("heads", "signature")(value) or has_keys("thread_id", "seq", "hash")(value)
+
+
+def read_heads(path: Path, signer: Path | None = None) -> tuple[Head, ...]:
+    """Read a file of heads, and check its signature, if it has one; with `signer`, it must be of that key."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where a ledger is used)
 
     given = read_file(path)
+    rows = _signed_rows(given.name, given.value, signer)
     found: list[Head] = []
-    for row in cast("list[Any]", given.value if isinstance(given.value, list) else [given.value]):
+    for row in cast("list[Any]", rows if isinstance(rows, list) else [rows]):
         match row:
             case {"thread_id": str(name), "seq": int(seq), "hash": str(link)}:
                 found.append(Head(name, seq, link))
             case _:
                 fail(f"{given.name}: not a file of heads, as `antiphon verify --save-heads` writes it")
     return tuple(found)
+
+
+def _signed_rows(name: str, value: Any, signer: Path | None) -> Any:
+    """Return the rows of a file of heads, after its signature was checked."""
+    from antiphon.ledger import is_signed  # noqa: PLC0415 (only where a ledger is used)
+
+    match value:
+        case {"heads": list(), "signer": str(public), "signature": str(signature)}:
+            rows = cast("list[Any]", value["heads"])
+            with complaints():
+                if not is_signed(write(rows), signature, public):
+                    fail(f"{name}: the signature is not that of these heads; they were altered after they were signed")
+            if signer is None:
+                note(f"signed by {public}; --signer PUB checks whose key that is")
+            elif _public_key(signer) != public:
+                fail(f"{name}: signed by {public}, and not by the key of {signer}")
+            return rows
+        case _ if signer is not None:
+            return fail(f"{name}: not signed; `antiphon verify --save-heads FILE --sign KEY` signs")
+        case _:
+            return value
+
+
+def _public_key(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        return fail(f"{path}: {getattr(exc, 'strerror', None) or 'not text'}", code=2)
+
+
+def _signing_key(path: Path) -> SigningKey:
+    from antiphon.ledger import SigningKey  # noqa: PLC0415 (only where a ledger is used)
+
+    with complaints():
+        try:
+            return SigningKey.from_file(path)
+        except ValueError as exc:
+            return fail(str(exc), code=2)
+
+
+# ---------------------------------------------------------------- keys
+
+
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
+    *,
+    signing: Annotated[
+        bool, typer.Option("--signing", help="A key that signs heads; its public part is written to FILE.pub.")
+    ] = False,
+) -> None:
+    """Make a key in a file that only you may read: a master key, for ANTIPHON_KEY_FILE, or a key for signatures."""
+    from antiphon.ledger import MasterKey, SigningKey  # noqa: PLC0415 (only where a ledger is used)
+
+    with complaints():
+        _write_new(file, SigningKey.generate() if signing else MasterKey.generate(), mode=0o600)
+        if signing:
+            _write_new(file.with_name(f"{file.name}.pub"), SigningKey.from_file(file).public, mode=0o644)
+            note(f"keep {file} secret, and {file}.pub where the heads are checked")
+        else:
+            note(f"master key {MasterKey.from_file(file).id}; keep a copy of {file} elsewhere: without it, nobody can read")
+
+
+def _write_new(path: Path, text: str, *, mode: int) -> None:
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+    except FileExistsError:
+        fail(f"{path} is there already; a key is written to a new file", code=2)
+    except OSError as exc:
+        fail(f"{path}: {exc.strerror or exc}; look at the path", code=2)
+
+
+def rotate(
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The file of the new master key: see antiphon key.")],
+    *,
+    ledger: LedgerOption = None,
+) -> None:
+    """Wrap the keys of all encrypted threads by a new master key. The present one is that of ANTIPHON_KEY_FILE."""
+    count = with_ledger(ledger, partial(_rotate, path=new))
+    note(f"wrapped anew: {count} keys; from now on, set ANTIPHON_KEY_FILE={new}")
+
+
+async def _rotate(ledger: Ledger, *, path: Path) -> int:
+    from antiphon.ledger import MasterKey  # noqa: PLC0415 (only where a ledger is used)
+
+    try:
+        new = MasterKey.from_file(path)
+    except ValueError as exc:
+        fail(str(exc), code=2)
+    return await ledger.rotate(new)
 
 
 def backup(

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -39,6 +39,8 @@ _WORDS: Final = 600
 """Characters of streamed words that are kept."""
 _NAME: Final = 14
 """Columns of a name, so that the times stand below each other."""
+_MARGIN: Final = 2
+"""Columns before the mark of a branch at the top."""
 _TOOLS: Final = 4
 """Tools that a branch shows while it works; when the thread has stopped, all are shown."""
 _LOOK: Final = 0.5
@@ -56,6 +58,8 @@ class RunView(Protocol):
 
     thread_id: str | None
     """Known as soon as something has happened."""
+    title: str
+    """The question or the task."""
 
     def take(self, event: ChainEvent) -> None:
         """Show an event of a thread of six phases."""
@@ -121,6 +125,7 @@ class QuietView:
     """Shows nothing."""
 
     thread_id: str | None = None
+    title: str = ""
 
     def take(self, event: ChainEvent) -> None: ...
 
@@ -164,9 +169,9 @@ class LineView(QuietView):
             case "tool_called":
                 self._line(f"  → {service.call_text(event.text, event.data)}", "tool")
             case "tool_returned":
-                self._line(f"  ← {event.text}: {service.brief(event.data.get('result'))}", "tool")
+                self._line(f"  ← {event.text}: {service.outcome_text(event.data.get('result'))}", "tool")
             case "phase_ended":
-                self._line(f"  ✓ {event.data['processing_time']:.1f} s{_found(event)}", "good")
+                self._line(f"  ✓ {event.data['processing_time']:.1f} s  {contributed(event)}".rstrip(), "good")
             case _:
                 pass
 
@@ -190,11 +195,9 @@ class LineView(QuietView):
         self._console.print(styled(text, style), soft_wrap=True)
 
 
-def _found(event: ChainEvent) -> str:
-    """Return how many sources a phase has found."""
-    output: dict[str, Any] = event.data["output"]
-    count = len(output.get("citations") or ())
-    return "" if event.phase != "experience" else f", {count} source{'' if count == 1 else 's'}"
+def contributed(event: ChainEvent) -> str:
+    """Return what one of the six phases has contributed, in a few words."""
+    return service.contribution(event.phase, event.data["output"]) if event.phase in PHASES else ""
 
 
 # ---------------------------------------------------------------- on the terminal
@@ -230,7 +233,7 @@ class TreeView:
     def __init__(self, console: Console, title: str = "") -> None:
         self.thread_id: str | None = None
         self._console = console
-        self._title = " ".join(title.split())
+        self.title = title
         self._lock = RLock()
         self._began = console.get_time()
         self._top: list[_Branch] = []
@@ -267,7 +270,10 @@ class TreeView:
         with self._lock:
             self.thread_id = event.thread_id
             self._top = self._top or [_Branch(phase) for phase in PHASES]
-            if event.kind == "phase_began" and event.phase is not None:
+            if event.kind == "ended" and event.text == "completed":
+                for each in self._top:
+                    each.state = "earlier" if each.state == "waiting" else each.state
+            elif event.kind == "phase_began" and event.phase is not None:
                 self._begin_phase(event.phase)
             elif (branch := self._latest.get(event.phase or "")) is not None:
                 self._take_in(branch, event)
@@ -290,9 +296,9 @@ class TreeView:
                 branch.words = ""
                 branch.tools[f"{event.text} {len(branch.tools)}"] = _Tool(service.call_text(event.text, event.data))
             case "tool_returned":
-                _close(branch, f"{event.text}(", service.brief(event.data.get("result")), "done")
+                _close(branch, f"{event.text}(", service.outcome_text(event.data.get("result")), "done")
             case "phase_ended":
-                branch.about = _found(event).removeprefix(", ")
+                branch.about = contributed(event)
                 self._end(branch, "done")
             case _:
                 pass
@@ -355,7 +361,8 @@ class TreeView:
     def picture(self) -> Group:
         """Return the tree as it is now."""
         with self._lock:
-            lines = [*([cut(styled(self._title, "heading"), self._console.width)] if self._title else ())]
+            title = styled(" ".join(self.title.split()), "heading")
+            lines = [cut(title, self._console.width)] if title else []
             lines += self._drawn(self._top, "")
             lines.append(Text(f"{self._console.get_time() - self._began:.1f} s{self._used}", "aside"))
             most = self._console.height - 1
@@ -382,7 +389,7 @@ class TreeView:
         seconds = now - branch.began if branch.state == "running" else branch.seconds
         took = "done earlier" if branch.state == "earlier" else "" if seconds is None else f"{seconds:5.1f} s"
         name = styled(branch.name, "name" if branch.state == "running" else "aside" if branch.state == "waiting" else "")
-        name.pad_right(max(0, _NAME - name.cell_len))
+        name.pad_right(max(0, _NAME + _MARGIN - len(margin) - name.cell_len))
         line = Text.assemble((margin, "aside"), (mark, style), " ", name, " ", (took, "aside"), (f"  {branch.about}", "aside"))
         return self._fit(line)
 
@@ -394,7 +401,7 @@ class TreeView:
         for tool in tools:
             mark, style = ("→", "tool") if tool.state == "running" else _MARKS[tool.state]
             room = self._console.width - len(margin) - 4
-            text = cut(styled(tool.text, "tool"), room if not tool.outcome else max(room // 2, room - len(tool.outcome) - 3))
+            text = _cut_call(tool.text, room if not tool.outcome else max(room // 2, room - len(tool.outcome) - 3))
             outcome = Text.assemble((" = ", "aside"), styled(tool.outcome, "bad" if tool.state == "failed" else ""))
             line = Text.assemble((f"{margin}  ", "aside"), (mark, style), " ", text, outcome if tool.outcome else "")
             yield self._fit(line)
@@ -408,6 +415,16 @@ class TreeView:
 
     def _fit(self, line: Text) -> Text:
         return cut(line, self._console.width)
+
+
+def _cut_call(text: str, room: int) -> Text:
+    """Return a call that fits: a longer one ends after a word, with an ellipsis in its parentheses."""
+    call = styled(text, "tool")
+    if call.cell_len <= room or not text.endswith(")"):
+        return cut(call, room)
+    short = cut(call[:-1], room - 1)
+    short.append(")")
+    return short
 
 
 def _close(branch: _Branch, begins: str, outcome: str, state: BranchState) -> None:

@@ -128,10 +128,21 @@ class Places(Protocol):
 class Converts(Dialect, Protocol):
     """A dialect with a faster path for `convert`, where the conversation itself is not kept."""
 
-    def skim(self, data: object) -> Conversation:
-        """Read a conversation that will be written in another format: no residue is kept."""
+    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
+        """Read a conversation that will be written in another format: no residue is kept.
+
+        Data that was read before (`is_checked`) is not checked again.
+        """
         ...
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format, and consume it; return the value and the aliases."""
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str], bool]:
+        """Write a conversation that was skimmed from another format.
+
+        Return the value, the aliases, and whether the value shares JSON with the conversation. The conversation is then
+        consumed: a caller who changes the value changes it too.
+        """
+        ...
+
+    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+        """Return the losses of a conversation, without its value."""
         ...

@@ -131,9 +131,9 @@ def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing:
     return _together(form, messages, read_tools(form, body.tools, aliases), {form.name: _envelope(form, body)})
 
 
-def skim_body(form: BodyFormat, body: Body) -> Conversation:
+def skim_body(form: BodyFormat, body: Body, *, is_checked: bool = False) -> Conversation:
     """Read a body that will be written in another format: without residues, but with the settings of a request."""
-    messages = [message for unit in read_units(form, body, {}) for message in unit.made]
+    messages = [message for unit in read_units(form, body, {}, is_checked=is_checked) for message in unit.made]
     return _together(form, messages, read_tools(form, body.tools, {}), _skimmed(form, body))
 
 
@@ -144,9 +144,10 @@ def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], meta
         _refuse(form, exc, "besides the messages")
 
 
-def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list[Unit]:
+def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str], *, is_checked: bool = False) -> list[Unit]:
     """Read the units of a body, the instructions first; each unit holds its messages."""
-    reading = Reading(form.name, mark={form.name: {}}, aliases=aliases, fields=body.fields, beside=body.beside)
+    mark: dict[str, dict[str, object]] = {form.name: {}}
+    reading = Reading(form.name, mark=mark, aliases=aliases, fields=body.fields, beside=body.beside, is_checked=is_checked)
     reading.once = {"usage": body.usage} if body.usage is not None else {}
     units: list[Unit] = []
     if body.instructions is not None and form.read_instructions is not None:

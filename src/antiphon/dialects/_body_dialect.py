@@ -53,9 +53,9 @@ class BodyDialect(BodyFormat):
     def places(self, data: object) -> tuple[Path, ...]:
         return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.made)
 
-    def skim(self, data: object) -> Conversation:
+    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
         """Read a conversation that will be written in another format: no residue is kept."""
-        return skim_body(self, opened(self, data))
+        return skim_body(self, opened(self, data), is_checked=is_checked)
 
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
@@ -70,10 +70,13 @@ class BodyDialect(BodyFormat):
             raise TypeError(f"{self.name} has no option {min(unknown)!r}")
         return options
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format, and consume it."""
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str], bool]:
+        """Write a conversation that was skimmed from another format; the value shares nothing with it."""
         body, writing = write_body(self, conversation, as_policy, {})
-        return self.close(body), writing.aliases.given
+        return self.close(body), writing.aliases.given, False
+
+    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+        return self._losses(conversation, as_policy, {})
 
     def _losses(self, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]) -> tuple[Loss, ...]:
         written = Written()

@@ -13,6 +13,7 @@ from the dialect's table, by facet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
@@ -36,6 +37,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages.json_values import JsonError, parse
+from antiphon.messages.trusted import EMPTY, plain_of
 
 FACETS = (
     "speaker",
@@ -82,56 +84,84 @@ _NOTHING: tuple[object, ...] = (None, (), [], "")
 
 def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
     """Return the meaning of each message of talk and control, as a dict of facets."""
-    said = Conversation(message for message in conversation if message.lane != "effect")
-    places = {message.id: place for place, message in reversed(list(enumerate(said)))}
+    return tuple({name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(_said(conversation)))
+
+
+def _said(conversation: Conversation) -> Conversation:
+    """Return a conversation without the journal; the same one if it has none."""
+    if all(message.lane != "effect" for message in conversation):
+        return conversation
+    return Conversation(message for message in conversation if message.lane != "effect")
+
+
+def _meaning(said: Conversation) -> list[dict[str, Any]]:
+    """Return the facets of each message. Their JSON values are those of the messages, and must not be changed."""
+    places: dict[str, int] = {}
     turns: dict[str | None, list[int]] = {}
     for place, message in enumerate(said):
+        places.setdefault(message.id, place)
         turns.setdefault(message.turn_id, []).append(place)
     calls = {result: call for call, result in said.pairs()}
-    return tuple(_facets(message, calls.get(place), places, turns) for place, message in enumerate(said))
+    return [_facets(message, calls.get(place), places, turns) for place, message in enumerate(said)]
+
+
+_FIELDS = (
+    ("time", "created_at"),
+    *((name, name) for name in ("thread_id", "step_num", "correlation_id", "parent_id", "usage")),
+)
+"""The facets that are a field of the message, with its name; a field that is None is no facet."""
 
 
 def _facets(
     message: Message, answered: int | None, places: dict[str, int], turns: dict[str | None, list[int]]
 ) -> dict[str, object]:
-    together = turns[message.turn_id] if message.turn_id is not None else []
-    facets = {
-        "speaker": message.policy,
-        "to": message.to,
-        "lane": None if message.lane == "talk" else message.lane,
-        "time": message.created_at,
-        "thread_id": message.thread_id,
-        "step_num": message.step_num,
-        "correlation_id": message.correlation_id,
-        "parent_id": message.parent_id,
-        "usage": message.usage,
-        "reply": None if message.kind == "option_result" or not message.in_reply_to else places.get(message.in_reply_to),
-        "turn": together[0] if len(together) > 1 else None,
-        **_payload_facets(message, answered),
-    }
-    return {name: value for name, value in facets.items() if value not in _NOTHING}
+    fields = message.__dict__
+    facets: dict[str, object] = {"speaker": message.policy}
+    if message.to:
+        facets["to"] = message.to
+    if message.lane != "talk":
+        facets["lane"] = message.lane
+    for name, field_name in _FIELDS:
+        if (value := fields[field_name]) is not None:
+            facets[name] = value
+    if message.in_reply_to in places and message.kind != "option_result":
+        facets["reply"] = places[message.in_reply_to]
+    if message.turn_id is not None and len(together := turns[message.turn_id]) > 1:
+        facets["turn"] = together[0]
+    facets |= {name: value for name, value in _payload_facets(message, answered).items() if value not in _NOTHING}
+    return facets
 
 
 def _payload_facets(message: Message, answered: int | None) -> dict[str, object]:
     match message.payload:
         case OptionCallPayload() as call:
-            spelled = call.arguments_text if call.arguments_text is not None and not call.arguments else None
-            return {"call": call.option_name, "arguments": ("text", spelled) if spelled else ("json", thaw(call.arguments))}
+            arguments, text = plain_of(call, "arguments"), call.arguments_text
+            return {"call": call.option_name, "arguments": ("text", text) if text and not arguments else ("json", arguments)}
         case OptionResultPayload() as outcome:
+            result = plain_of(outcome, "result")
             return {
                 "answers": "nothing" if answered is None else answered,
                 "option": outcome.option_name,
-                "result": None if outcome.result is None else ("json", _spelled_out(outcome.result)),
+                "result": None if result is None else ("json", result),
                 "error": (outcome.error_type, outcome.error_message) if outcome.is_error else None,
                 "retryable": outcome.retryable,
-                **_part_facets(outcome.parts, message),
+                **(_part_facets(outcome.parts, message) if outcome.parts else {}),
             }
-        case _:
-            texts = [part for part in message.parts if isinstance(part, TextPart)]
+        case said:
+            if (only := _only_text(said.parts)) is not None:
+                return {"text": only}
+            texts = [part for part in said.parts if isinstance(part, TextPart)]
             return {
-                **_part_facets(message.parts, message),
+                **_part_facets(said.parts, message),
                 "text": joined([(part, part.text) for part in texts], continued(message)),
             }
+
+
+def _only_text(parts: tuple[Part, ...]) -> str | None:
+    """Return the text of a single part that is text and has no other facet. Most talk is such a part."""
+    if len(parts) != 1 or type(part := parts[0]) is not TextPart or part.citations or part.__dict__["metadata"] is not EMPTY:
+        return None
+    return part.text
 
 
 def continued(message: Message) -> Set[int]:
@@ -181,8 +211,8 @@ def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dic
         "hint": [part.prompt_hint for part in media if part.prompt_hint and not _old_name(part, were_names)],
         "filename": [name for part in media if (name := part.file_name or _old_name(part, were_names))],
         "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
-        "data": [thaw(part.data) for part in parts if isinstance(part, DataPart)],
-        "foreign": [(part.dialect, thaw(part.value)) for part in parts if isinstance(part, ForeignPart)],
+        "data": [plain_of(part, "data") for part in parts if isinstance(part, DataPart)],
+        "foreign": [(part.dialect, plain_of(part, "value")) for part in parts if isinstance(part, ForeignPart)],
     }
 
 
@@ -191,14 +221,27 @@ def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, object]:
     return {name: value for name, value in _part_facets(parts).items() if value not in _NOTHING}
 
 
-def _spelled_out(result: Any) -> object:
-    """Return the JSON value of a text, if it is an object or an array; else the text."""
+def _copied(facet: str, value: Any) -> object:
+    """Return a facet with JSON values that the caller owns; a result that is JSON text is parsed."""
+    match facet:
+        case "arguments":
+            return value[0], thaw(value[1])
+        case "result":
+            return "json", thaw(_spelled_out(value[1]))
+        case "data":
+            return [thaw(each) for each in value]
+        case "foreign":
+            return [(dialect, thaw(each)) for dialect, each in value]
+        case _:
+            return value
+
+
+def _spelled_out(result: Any) -> Any:
+    """Return the JSON value of a text, if it is an object or an array; any other result unchanged."""
     if isinstance(result, str) and result[:1] in ("{", "["):
-        try:
+        with suppress(JsonError):
             return parse(result.encode())
-        except JsonError:
-            return result
-    return thaw(result)
+    return result
 
 
 # ---------------------------------------------------------------- losses
@@ -238,9 +281,12 @@ def measured(
     pairs: list[tuple[Message, Message]] = []
     units = iter(after)
     for place, piece in enumerate(written.pieces):
-        read = [message for _ in range(piece.units) for message in next(units)]
+        read = next(units) if piece.units == 1 else [message for _ in range(piece.units) for message in next(units)]
         if piece.was_added:
             losses.append(Loss(_next_id(written.pieces, place), "added", "something must be said before it here"))
+            continue
+        if len(piece.messages) == len(read) == 1 and piece.messages[0].kind == read[0].kind:
+            pairs.append((piece.messages[0], read[0]))  # fast path: nothing can be unpaired or in another order
             continue
         found = list(_aligned(piece.messages, read))
         pairs += found
@@ -266,7 +312,8 @@ def all_losses(
     `shown` are the messages to write; `after` and `tools` are the messages and tools that were read back; `model` is the
     model that the caller named.
     """
-    of_messages = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise))
+    left_out = () if shown is conversation else kept_out(conversation)
+    of_messages = (*left_out, *measured(shown, written, after, reasons, otherwise))
     losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
@@ -290,8 +337,8 @@ def kept_out(conversation: Conversation) -> Iterator[Loss]:
     for message in conversation:
         if is_left_out(message):
             yield Loss(message.id, "message", reason)
-        else:
-            for facet in facets_of_parts(tuple(filter(is_left_out, message.parts))):
+        elif parts := tuple(filter(is_left_out, message.parts)):
+            for facet in facets_of_parts(parts):
                 yield Loss(message.id, facet, reason)
 
 
@@ -357,29 +404,36 @@ def _differences(
     reasons: Mapping[str, str],
     otherwise: str,
 ) -> Iterator[Loss]:
-    said = [message for message in before if message.lane != "effect"]
+    said = _said(before)
     old_places = {id(message): place for place, message in enumerate(said)}
     new_places = {id(message): place for place, message in enumerate(after)}
-    old, new = meaning(before), meaning(after)
+    old, new = _meaning(said), _meaning(_said(after))
     became_from = {new_places[id(became)]: old_places[id(message)] for message, became in pairs}
     for place, origin in became_from.items():
         ours, theirs = old[origin], _moved(new[place], became_from)
+        if ours == theirs:
+            continue
         for facet in dict.fromkeys((*ours, *theirs)):
-            if _is_other(facet, ours.get(facet), theirs.get(facet)):
+            mine, other = ours.get(facet), theirs.get(facet)
+            if mine != other and _is_other(facet, mine, other):
                 yield Loss(said[origin].id, facet, reasons.get(facet, otherwise))
 
 
 def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
-    """Whether a facet has changed. If a format makes up a name for a file without one, nothing is lost."""
+    """Whether two unequal values are a loss. A name that a format makes up is none; nor is the JSON text of a result."""
     if facet == "filename":
         return any(name not in (theirs or ()) for name in ours or ())
-    return bool(ours != theirs)
+    if facet == "result" and ours and theirs:
+        return bool(_spelled_out(ours[1]) != _spelled_out(theirs[1]))
+    return True
 
 
 def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, object]:
     """Return facets with the original positions of the messages that they refer to."""
-    changed = {name: became_from.get(facets[name], "elsewhere") for name in _PLACES if isinstance(facets.get(name), int)}
-    return {**facets, **changed}
+    for name in _PLACES:
+        if isinstance(place := facets.get(name), int):
+            facets = {**facets, name: became_from.get(place, "elsewhere")}
+    return facets
 
 
 def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:

@@ -258,6 +258,8 @@ class Reading:
     """Data that the dialect keeps between units."""
     names: GoodNames = field(default_factory=GoodNames)
     limits: Limits = field(default_factory=current_limits)
+    is_checked: bool = False
+    """Whether the data passed all checks before: it was read once, or written from messages."""
 
 
 class Unit:
@@ -290,7 +292,7 @@ class Unit:
         """Its id, if it is not in the unit or is already known."""
         self.is_slot = is_slot
         """Whether it is in the format's field for instructions."""
-        self.is_small = _is_small(value, reading.limits)
+        self.is_small = reading.is_checked or _is_small(value, reading.limits)
         """Whether it is certainly within all limits of a message."""
         self.has_aliases = False
         """Whether an alias in it was replaced by our name."""
@@ -421,7 +423,7 @@ class Unit:
         # Skip the checks that were made on the whole unit, unless a value is in doubt.
         if (
             self.is_small
-            and names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to)
+            and (self.reading.is_checked or names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to))
             and (known := trusted_payload(payload, names)) is not None
         ):
             message = trusted.message(policy, known, *facts)

@@ -40,12 +40,17 @@ class Writing:
     """The policy whose messages are the assistant's; None to decide by hints and names."""
     gives_away: bool = False
     """Whether the conversation is consumed, so that its JSON need not be copied."""
+    gave_away: bool = False
+    """Whether the value that is written shares JSON with the conversation."""
     _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
 
     def json(self, payload: Payload | Part, name: str) -> object:
         """Return a JSON field as plain JSON for the value that is written."""
-        return plain_of(payload, name) if self.gives_away else fresh(payload, name)
+        if not self.gives_away:
+            return fresh(payload, name)
+        self.gave_away = True
+        return plain_of(payload, name)
 
     def call_of(self, result: Message) -> Message | None:
         """Return the call that a result answers."""
@@ -107,14 +112,14 @@ class UnitDialect:
     def places(self, data: object) -> tuple[Path, ...]:
         return tuple(unit.path for unit in self._read(parsed_loosely(data, self.name)) for _ in unit.made)
 
-    def skim(self, data: object) -> Conversation:
+    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
         """Read a conversation that will be written in another format: no residue is kept."""
-        units = self._read(parsed_loosely(data, self.name))
+        units = self._read(parsed_loosely(data, self.name), is_checked=is_checked)
         return Conversation([message for unit in units for message in unit.made])
 
-    def _read(self, value: Any) -> list[Unit]:
+    def _read(self, value: Any, *, is_checked: bool = False) -> list[Unit]:
         """Read all units; each holds its messages."""
-        reading = Reading(self.name)
+        reading = Reading(self.name, is_checked=is_checked)
         alone = not isinstance(value, list)
         units: list[Unit] = []
         for position, each in enumerate([value] if alone else cast("list[Any]", value)):
@@ -137,15 +142,15 @@ class UnitDialect:
         said = _said(conversation)
         units = self._units(said, as_policy)
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
-        encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
+        encoded = Encoded(units[0] if alone else units, lambda: self.losses_of(conversation, as_policy))
         return reported(self.name, encoded, losses)
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
-        """Write a conversation that was skimmed from another format, and consume it: its JSON is not copied."""
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str], bool]:
+        """Write a conversation that was skimmed from another format, without a copy of its JSON."""
         groups = self._groups(conversation)
         writing = self._writing(conversation, groups, as_policy)
         writing.gives_away = True
-        return [self.write(group, writing) for group in groups], _NO_ALIASES
+        return [self.write(group, writing) for group in groups], _NO_ALIASES, writing.gave_away
 
     def _writing(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> Writing:
         return Writing(said, frozenset(group[0].id for group in groups), as_policy)
@@ -154,16 +159,25 @@ class UnitDialect:
         """Write the messages, with the residue restored."""
         groups = self._groups(said)
         writing = self._writing(said, groups, as_policy)
-        return [self._restored(group, self.write(group, writing)) for group in groups]
+        return [self._restored(group, writing) for group in groups]
 
-    def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
         """Measure the losses: write again, read the output, and compare."""
         said = _said(conversation)
-        written = Written([Piece(group, 1) for group in self._groups(said)])
-        again = self._read(parsed_loosely(self._units(said, as_policy), self.name))
-        read = [unit.made for unit in again]
+        groups = self._groups(said)
+        read = [unit.made for unit in self._read(self._units_to_compare(said, groups, as_policy), is_checked=True)]
+        written = Written([Piece(group, 1) for group in groups])
         reasons, otherwise = self.reasons, self.otherwise
         return all_losses(conversation, said, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
+
+    def _units_to_compare(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> list[object]:
+        """Write the messages for a reader that only compares: their JSON is copied only if a residue changes it."""
+        writing = self._writing(said, groups, as_policy)
+        units: list[object] = []
+        for group in groups:
+            writing.gives_away = self._residue(group) is None
+            units.append(self._restored(group, writing))
+        return units
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []
@@ -174,11 +188,18 @@ class UnitDialect:
                 groups.append([message])
         return groups
 
-    def _restored(self, group: Sequence[Message], unit: dict[str, Any]) -> Any:
-        patch = notes_of(group[0], self.name).get("residue")
+    def _restored(self, group: Sequence[Message], writing: Writing) -> Any:
+        """Write a unit, and restore its residue."""
+        unit, patch = self.write(group, writing), self._residue(group)
         return unit if patch is None else restore(unit, thaw(patch))
+
+    def _residue(self, group: Sequence[Message]) -> Any:
+        return notes_of(group[0], self.name).get("residue")
 
 
 def _said(conversation: Conversation) -> Conversation:
     """Return the messages to write: all except the effect lane and those that a repair left out."""
-    return Conversation(message for message in projected(conversation) if message.lane != "effect")
+    said = projected(conversation)
+    if all(message.lane != "effect" for message in said):
+        return said
+    return Conversation(message for message in said if message.lane != "effect")

@@ -62,8 +62,11 @@ def convert(
         return encode(reader.decode(data), target, as_policy, losses, **options)
     if not isinstance(data, bytes | str):
         return writer.encode(reader.skim(data), as_policy=as_policy)
-    value, aliases = writer.write_away(reader.skim(data), as_policy)
-    return Encoded(value, lambda: writer.encode(reader.skim(data), as_policy=as_policy).losses, aliases)
+    conversation = reader.skim(data)
+    value, aliases, is_consumed = writer.write_away(conversation, as_policy)
+    if is_consumed:
+        return Encoded(value, lambda: writer.losses_of(reader.skim(data, is_checked=True), as_policy), aliases)
+    return Encoded(value, lambda: writer.losses_of(conversation, as_policy), aliases)
 
 
 def places(data: Any, dialect: str) -> tuple[Path, ...]:

@@ -2,39 +2,62 @@
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
-from antiphon.ledger._listing import SYSTEM_PATTERN
+from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken, instance_at
+from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
 from antiphon.ledger._open import check_opened, command_line, open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
-from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
+from antiphon.ledger._permits import (
+    ALL_MODELS,
+    START_WITHIN,
+    Limit,
+    LimitStatus,
+    PermitGrant,
+    PermitHolder,
+    PermitWants,
+)
+from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction, RedactionRules
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
+from antiphon.ledger._signals import SIGNALS_VARIABLE, NoSignals, Signalling, Signals, signal_subject
 from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
+    Diagnosed,
+    Diagnosis,
     Diff,
     Fold,
     Head,
     Hit,
     Snapshot,
     Tailed,
+    ThreadCount,
     ThreadFilter,
     ThreadJournal,
     ThreadOrder,
     ThreadPage,
+    ThreadStanding,
     ThreadSummary,
     Verification,
 )
+from antiphon.ledger._vault import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
 
 __all__ = [
+    "ALL_MODELS",
     "MOST_TERMS",
+    "SIGNALS_VARIABLE",
     "STANDARD_REDACTION",
+    "START_WITHIN",
     "SYSTEM_PATTERN",
+    "WITHHELD",
     "CallOrder",
     "CallPage",
     "Damage",
+    "Diagnosed",
+    "Diagnosis",
     "Diff",
+    "EncryptionStatus",
+    "Epoch",
     "Fold",
     "Head",
     "Hit",
@@ -42,10 +65,22 @@ __all__ = [
     "HostStatus",
     "LeaseClock",
     "Ledger",
+    "Limit",
+    "LimitStatus",
+    "MasterKey",
+    "Mastering",
+    "NoSignals",
+    "PermitGrant",
+    "PermitHolder",
+    "PermitWants",
     "Record",
     "Redacting",
     "Redaction",
+    "RedactionRules",
     "Reward",
+    "Signalling",
+    "Signals",
+    "SigningKey",
     "Snapshot",
     "Tailed",
     "TakenThread",
@@ -53,10 +88,12 @@ __all__ = [
     "TermIndex",
     "TermMatch",
     "TermMatches",
+    "ThreadCount",
     "ThreadFilter",
     "ThreadJournal",
     "ThreadOrder",
     "ThreadPage",
+    "ThreadStanding",
     "ThreadSummary",
     "Unfit",
     "VectorSpace",
@@ -64,12 +101,17 @@ __all__ = [
     "Verification",
     "Why",
     "Woken",
+    "WrappedKey",
     "check_opened",
     "command_line",
+    "cursor_order",
     "from_outside",
+    "instance_at",
     "is_foreign",
     "is_not_executed",
+    "is_signed",
     "open_ledger",
     "record_reward",
     "rewards_of",
+    "signal_subject",
 ]

@@ -3,6 +3,7 @@
 A store looks up the state of the thread and its open calls, calls `admit`, and writes the rows that it returns, all in one
 transaction. `admit` checks in this order and raises at the first failure, before anything is written:
 
+0. Place: the thread was not moved to another ledger.
 1. Owner: an append must pass the epoch of the thread; a `post` need not.
 2. Repetition: a message with a known id and the same bytes is not written again; its stored record is returned. So a caller
    that does not know whether an append succeeded can repeat it. If all messages are repeated, the later checks are skipped.
@@ -21,13 +22,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal
 from functools import reduce
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError
+import orjson
+
+from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerCorruptError, ThreadMovedError
 from antiphon.ledger._chain import Record, genesis, link
 from antiphon.ledger._outside import not_executed
 from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
 from antiphon.ledger._request import AppendEntry, AppendRequest
+from antiphon.ledger._vault import ThreadKey
 from antiphon.messages import Message, dumps
 from antiphon.messages.keys import kind_of
 
@@ -84,7 +88,8 @@ class State(NamedTuple):
     posted: int = 0
     """The place of the last posted message that no owner has reported as seen."""
     unfit: str | None = None
-    """The builds that cannot continue it, as JSON: each with the reason and the time."""
+    """The builds that cannot continue it, as JSON: each with the reason and the time. The empty build stands for all builds:
+    the thread was moved, and the reason says where to (see `move_of`)."""
 
 
 class AdmittedRow(NamedTuple):
@@ -127,20 +132,61 @@ def new_state(thread_id: str, now: int, *, is_redacted: bool | None = None) -> S
     return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None, is_redacted)
 
 
-def admit(state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup) -> Admission:
-    """Decide on an append.
+MOVED: Final = ""
+"""Stands for all builds in `State.unfit`. No host has an empty build."""
+
+
+class Move(NamedTuple):
+    """Where a thread was moved to, and what waited for a host then."""
+
+    to: str
+    due_at: int | None
+    posted: int
+
+
+def move_of(state: State) -> Move | None:
+    """Return where a thread was moved to; None if it was not.
+
+    Raises:
+        LedgerCorruptError: the stored value was altered.
+    """
+    if state.unfit is None:
+        return None
+    try:
+        found = orjson.loads(state.unfit).get(MOVED)
+        return None if found is None else Move(**orjson.loads(found[0]))
+    except (ValueError, TypeError, AttributeError, LookupError) as exc:
+        raise LedgerCorruptError("the place that it was moved to is not what was written", state.thread_id) from exc
+
+
+def check_here(state: State) -> None:
+    """Refuse a thread that was moved to another ledger.
+
+    Raises:
+        ThreadMovedError: it was.
+    """
+    if state.unfit is not None and (move := move_of(state)) is not None:
+        raise ThreadMovedError(state.thread_id, move.to)
+
+
+def admit(
+    state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup, key: ThreadKey | None = None
+) -> Admission:
+    """Decide on an append; `key` is that of the thread, if it is encrypted.
 
     Raises:
         FencedError: the epoch is not the thread's.
         AppendConflictError: the thread has another length than expected.
         AppendRefusedError: a message breaks a rule, and the history is not admitted as foreign.
+        ThreadMovedError: the thread was moved to another ledger.
     """
+    check_here(state)
     # The epoch first, even for an append that is empty or repeated: a success would tell a fenced owner that it still owns the
     # thread.
     epoch = request.epoch or 0
     if not request.is_post and (epoch != state.epoch or epoch < 0):
         raise FencedError(state.thread_id, request.epoch, abs(state.epoch))
-    admitting = _Admitting(state, open_calls, request, lookup)
+    admitting = _Admitting(state, open_calls, request, lookup, key)
     records = tuple([admitting.admit(entry) for entry in request.entries])
     if request.is_outside:
         records += (*admitting.close_calls(records), *(admitting.admit(entry) for entry in request.foreign))
@@ -157,6 +203,7 @@ class _Admitting:
     __slots__ = (
         "_hash",
         "_is_lenient",
+        "_key",
         "_lookup",
         "_open_before",
         "_request",
@@ -167,8 +214,11 @@ class _Admitting:
         "rows",
     )
 
-    def __init__(self, state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup) -> None:
+    def __init__(
+        self, state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup, key: ThreadKey | None
+    ) -> None:
         self._state = state
+        self._key = key
         self._request = request
         self._lookup = lookup
         self._open_before = open_calls
@@ -195,8 +245,9 @@ class _Admitting:
         if code := self.pairing.add(seq, message):
             self._refuse_result(message, code)
         request = self._request
-        digest = self._hash = link(self._hash, request.micros, body)
-        record = Record(seq, body, digest.hex(), request.now, None if is_stamped else message)
+        stored = body if self._key is None else self._key.seal(seq, message.id, body)
+        digest = self._hash = link(self._hash, request.micros, stored)
+        record = Record(seq, body, digest.hex(), request.now, None if is_stamped else message, stored=stored)
         self.rows.append(AdmittedRow(record, message, digest, self.pairing.open_from))
         self._written.setdefault(message.id, []).append(record)
         return record

@@ -1,8 +1,8 @@
 """Records and their hash chain: a message as the ledger holds it, with its place, its link and its time.
 
-Each link is the SHA-256 of the previous link, the time of recording and the message's bytes. The link before the first is the
-hash of the thread's id. So a changed bit, a missing row and swapped rows all break the chain at a known place. A head that is
-kept elsewhere also reveals that the end of a thread was removed. A branch continues the chain of its origin.
+Each link is the SHA-256 of the previous link, the time of recording and the message's stored bytes. The link before the first
+is the hash of the thread's id. So a changed bit, a missing row and swapped rows all break the chain at a known place. A head
+that is kept elsewhere also reveals that the end of a thread was removed. A branch continues the chain of its origin.
 """
 
 from __future__ import annotations
@@ -30,31 +30,47 @@ def link(previous: bytes, recorded_at: int, body: bytes) -> bytes:
     return digest.digest()
 
 
+def snapshot_hash(link: bytes, fold: str, state: bytes) -> bytes:
+    """Return the hash that proves a snapshot: of the link of its last message, the name of its fold, and its state."""
+    return sha256(link + fold.encode() + b"\n" + state).digest()
+
+
 def to_micros(time: datetime) -> int:
     """Return a time as whole microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """Return what `to_micros` was given."""
+    """Return the time of whole microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 class Record:
     """A message as stored. Two records are equal if their place, bytes, link and time are equal."""
 
-    __slots__ = ("_message", "body", "hash", "recorded_at", "seq")
+    __slots__ = ("_message", "body", "hash", "recorded_at", "seq", "stored")
 
-    def __init__(self, seq: int, body: bytes, hash: str, recorded_at: datetime, message: Message | None = None) -> None:
+    def __init__(
+        self,
+        seq: int,
+        body: bytes,
+        hash: str,
+        recorded_at: datetime,
+        message: Message | None = None,
+        *,
+        stored: bytes | None = None,
+    ) -> None:
         self.seq = seq
         """The place in the thread: 1, 2, 3, … without a gap."""
         self.body = body
         """The message in the house format, byte for byte as it was appended."""
         self.hash = hash
-        """SHA-256, in hex, of the link before, the time and the body."""
+        """SHA-256, in hex, of the link before, the time and the stored bytes."""
         self.recorded_at = recorded_at
         """When the ledger stored it."""
         self._message = message
+        self.stored = body if stored is None else stored
+        """The bytes that the ledger stores: the body, or in an encrypted thread its sealed form."""
 
     @property
     def message(self) -> Message:
@@ -71,7 +87,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):
             return NotImplemented
-        return (self.seq, self.hash, self.recorded_at, self.body) == (other.seq, other.hash, other.recorded_at, other.body)
+        return (self.seq, self.hash, self.recorded_at, self.stored) == (other.seq, other.hash, other.recorded_at, other.stored)
 
     @override
     def __hash__(self) -> int:

@@ -22,12 +22,19 @@ ends no lease.
 **Due.** `post` marks its thread as due in the same transaction. The mark stays until an owner reports the message as seen. So
 `take` finds a posted message that no owner has handled, after any crash. `ledger/_ownership.py` has the exact rules.
 
+**Limits.** A limit of model requests is for all hosts of the ledger. Permits are leased with the lease of the host: those of a
+dead host are free, and what it had reserved of the day's money counts as spent. `ledger/_permits.py` has the exact rules.
+
 **Without secrets.** The ledger removes secrets before it stores a message, unless it was opened with `redaction="off"`.
 Callers get the stored form back. A thread stays redacted or unredacted from its first message on. A name that looks like a
-secret is refused, not rewritten.
+secret is refused, not rewritten. All hosts of a ledger redact by the same rules: a host with others is refused.
 
 **Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
 an altered message and never returns it.
+
+**Encrypted.** A ledger that is opened with a master key encrypts every new thread, under a key of its own. The chain covers
+what is stored, so it can be verified without any key. The words of an encrypted thread are in no index. `forget` throws the
+key of a thread away: its messages cannot be read any more, and its chain stays whole.
 
 **Derived indexes.** The indexes of words and of terms can be computed from the messages. `verify` checks them, and a store may
 drop and rebuild them. A search sees every message that was committed before it began.
@@ -44,8 +51,10 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._chain import Record
-from antiphon.ledger._hosts import Host, HostStatus, TakenThread, Woken
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
+from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants
+from antiphon.ledger._redaction import Redaction, RedactionRules
+from antiphon.ledger._signals import Signals
 from antiphon.ledger._terms import TermIndex, TermMatches
 from antiphon.ledger._values import (
     CallOrder,
@@ -56,13 +65,16 @@ from antiphon.ledger._values import (
     Hit,
     Snapshot,
     Tailed,
+    ThreadCount,
     ThreadFilter,
     ThreadJournal,
     ThreadOrder,
     ThreadPage,
+    ThreadStanding,
     ThreadSummary,
     Verification,
 )
+from antiphon.ledger._vault import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.messages import Conversation, Message, RewardFunction, Transition
 
 StateT = TypeVar("StateT")
@@ -71,6 +83,11 @@ StateT = TypeVar("StateT")
 class Ledger(Protocol):
     """A durable store of messages, in threads."""
 
+    @property
+    def signals(self) -> Signals | None:
+        """The carrier of signals to other processes, such as words that are being said; None: there is none for words."""
+        ...
+
     # ------------------------------------------------------------ writing
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
@@ -78,6 +95,22 @@ class Ledger(Protocol):
 
         The rules of a thread do not change while the ledger is open. So a caller that does not wait for an append knows the
         message that will be stored: `redaction.message(message)`.
+        """
+        ...
+
+    async def redaction_rules(self) -> RedactionRules:
+        """Return the digests of the rules of this handle, and of those that the hosts of the ledger redact by."""
+        ...
+
+    async def adopt_redaction(self) -> RedactionRules:
+        """Make the rules of this handle those of the ledger.
+
+        The first host that registers does that by itself. Later hosts with other rules are refused. Stored messages stay as
+        they are: a message that is repeated may then have other bytes, and is refused.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
+            OtherRedactionError: a host is alive; stop it first.
         """
         ...
 
@@ -107,6 +140,7 @@ class Ledger(Protocol):
         Raises:
             AppendConflictError: the thread has another length than expected.
             AppendRefusedError: a message breaks a rule.
+            EncryptionError: the thread is encrypted, and its key is missing, forgotten or of another master key.
             FencedError: the thread was claimed, and `epoch` is not its owner's; or its owner has released it.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: a name, a status or a pattern looks like a secret, and the thread is redacted.
@@ -141,6 +175,7 @@ class Ledger(Protocol):
         Raises:
             HostNameTakenError: another living process has that name.
             LedgerUnavailableError: the store is locked, full or failing.
+            OtherRedactionError: the ledger was opened with other redaction rules than its hosts have.
             SecretNameError: a name in it looks like a secret.
         """
         ...
@@ -159,8 +194,11 @@ class Ledger(Protocol):
         """Return all hosts, sorted by name: those that are alive, and those that are dead and still own threads."""
         ...
 
-    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         """Become the owner of a thread, and return its new epoch, which every later append must pass.
+
+        The epoch also says how many messages the thread had at the claim (`Epoch.seq`), and which other host owned it until
+        then (`Epoch.taken_from`).
 
         The epoch is new even if the host owns the thread already: appends under the old epoch are then fenced. `kind` is the
         kind of host that can run the thread: a kind of actor, or `run/<name>`. A claim removes the mark that the host's build
@@ -229,6 +267,43 @@ class Ledger(Protocol):
         """
         ...
 
+    async def set_limit(self, limit: Limit) -> None:
+        """Set the limits of a model for all hosts, or of all models together (`*`). A limit of nothing removes them.
+
+        Hosts learn it within seconds. What is at work goes on, and counts.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: the name of the model looks like a secret.
+        """
+        ...
+
+    async def limits(self) -> tuple[LimitStatus, ...]:
+        """Return all limits by model, with their use by the living hosts."""
+        ...
+
+    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        """Lease permits for model requests in bulk. `wants` has what the host has at work and wants, by model of a limit.
+
+        The host gives the permits out to its own requests. They are worth as long as its lease. Each call replaces what the
+        call before it gave, so it also gives permits back; to repeat it is harmless. `ledger/_permits.py` has the exact rules.
+        A model without a limit gets a grant without limits.
+
+        Raises:
+            UnknownHostError: the host has never beaten, or has left.
+            HostExpiredError: its lease is over.
+            LedgerUnavailableError: the store is locked, full or failing.
+        """
+        ...
+
+    async def hinted(self, after: int, within: float) -> int:
+        """Wait until another process may have given a host work, at most so many seconds; return the number of hints so far.
+
+        Give that number as `after` the next time. Hints may be lost, doubled or late, so a host looks for work without them,
+        too. A store without hints just waits, and returns `after`.
+        """
+        ...
+
     async def fork(
         self, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
     ) -> ThreadSummary:
@@ -260,6 +335,22 @@ class Ledger(Protocol):
         """
         ...
 
+    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
+        """Mark a thread as moved to another ledger, whose URL is `to`; return what is stored of it beside its rows.
+
+        From then on it cannot be claimed, taken, appended to or posted to here, and earlier owners are fenced: so no effect
+        starts in both ledgers. It can still be read, forked and deleted. To repeat the call is harmless. This only marks the
+        thread: `service.copy_threads` copies it.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
+            OwnedError: a living host owns it.
+            ThreadMovedError: it was moved to another place before.
+            UnknownThreadError: there is no such thread.
+            ValueError: `to` is not a valid name.
+        """
+        ...
+
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         """Delete a thread for good, and return the ids of the deleted threads. Copies in backups stay.
 
@@ -269,16 +360,63 @@ class Ledger(Protocol):
         """
         ...
 
+    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        """Throw away the key of an encrypted thread, and return the ids of the threads that were forgotten.
+
+        Nobody can read its messages, media, open calls and snapshots any more, in no copy that has not the key too. Its
+        chain stays, and `verify` checks it. Its owner is fenced, and no host takes it. Branches share its messages, so they
+        are forgotten with it, or not at all. No master key is needed.
+
+        Raises:
+            ForgottenError: it was forgotten before.
+            NotEncryptedError: it is not encrypted.
+            UnknownThreadError: there is no such thread.
+            ValueError: branches share its messages, and `with_branches` is False.
+        """
+        ...
+
+    async def rotate(self, new: MasterKey) -> int:
+        """Wrap the keys of all threads by another master key, and return how many. Messages are not written again.
+
+        Processes that use the old master key get `WrongMasterKeyError` from then on.
+
+        Raises:
+            NoMasterKeyError: the ledger was opened without its master key.
+        """
+        ...
+
     async def expire(self, before: datetime) -> tuple[str, ...]:
         """Delete the threads whose last change is before a time, except those that a younger branch needs."""
         ...
 
     # ------------------------------------------------------------ reading
 
+    async def encryption(self) -> EncryptionStatus | None:
+        """Return how much of the ledger is encrypted; None if no thread ever was, and no master key is given."""
+        ...
+
+    async def is_encrypted(self, thread_id: str) -> bool:
+        """Whether a thread is encrypted. A thread without messages is not, even if its first message will be."""
+        ...
+
+    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
+        """Return the key of an encrypted thread as it is stored; None for any other thread."""
+        ...
+
+    async def journal(self, thread_id: str) -> ThreadJournal:
+        """Return the rows of a thread for `restore`, and its wrapped key; of a branch, its own rows only.
+
+        Raises:
+            EncryptionError: its key is not there.
+            UnknownThreadError: there is no such thread.
+        """
+        ...
+
     def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
         """Read a thread from `after` to `before`, neither included; `reverse` begins at the end.
 
         Raises:
+            ForgottenError: its key, or that of its origin, was thrown away.
             LedgerCorruptError: a stored message was altered; the messages before it have been returned.
             UnknownThreadError: the thread was deleted during the read.
         """
@@ -306,16 +444,31 @@ class Ledger(Protocol):
         """Return a page of threads, newest first by default; `page` is the `next` of the page before."""
         ...
 
+    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
+        """Return how many threads there are of each status and pattern, sorted by both.
+
+        `system` is that of a `ThreadFilter`: True counts only the threads of pattern `system`, False only the others.
+        """
+        ...
+
     def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         """Follow all threads, or one, in the order of commits: first the stored records, then new ones, until you stop.
 
         Each record comes with a cursor. A tail that starts at the last cursor misses no record and repeats none. Without a
-        cursor it starts at the first record; `horizon()` returns the cursor of the last commit.
+        cursor it starts at the first record; `horizon()` returns the cursor of the last commit. Records of forgotten threads
+        are left out.
         """
         ...
 
     async def horizon(self) -> str:
         """Return the cursor of the last commit: a `tail` from there returns only later records."""
+        ...
+
+    async def tail_lag(self) -> float:
+        """Return how many seconds `tail` is behind: the age of the oldest committed record that it does not return yet.
+
+        A store whose transactions run side by side holds a record back until no earlier transaction runs. Others return 0.
+        """
         ...
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
@@ -346,7 +499,11 @@ class Ledger(Protocol):
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         """Find messages that contain all the words, the best match first.
 
-        "Words in quotes" must follow each other; `begin*` matches every word with that beginning.
+        "Words in quotes" must follow each other; `begin*` matches every word with that beginning. Encrypted threads are in
+        no index, so a search of all threads does not find their messages; `encryption` tells how many there are.
+
+        Raises:
+            NotSearchableError: `thread_id` is an encrypted thread.
         """
         ...
 
@@ -360,6 +517,7 @@ class Ledger(Protocol):
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
+            NotSearchableError: the index covers an encrypted thread.
             ValueError: there are too many terms, or one has white space; or the limit is negative.
         """
         ...

@@ -1,4 +1,5 @@
-"""The parts of lists and search that all stores share: summaries, pages, cursors, and the words of a message.
+"""The parts of lists and search that all stores share: summaries, pages, cursors, the words of a message, and
+how well they match a search.
 
 To remove a message from the index of words, the store passes its words again. So a change of what `words_of` returns needs a
 migration that drops the index.
@@ -8,16 +9,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
 
 import orjson
 
-from antiphon.ledger._admission import State
+from antiphon.ledger._admission import State, move_of
 from antiphon.ledger._chain import from_micros
 from antiphon.ledger._ownership import unfit_of
-from antiphon.ledger._values import CallOrder, Head, ThreadOrder, ThreadSummary
+from antiphon.ledger._values import CallOrder, Head, ThreadCount, ThreadOrder, ThreadSummary
 
 # ---------------------------------------------------------------- summaries, pages, cursors
 
@@ -53,7 +54,13 @@ def summary_of(state: State, open_calls: int, owner: str | None = None) -> Threa
         kind=state.kind,
         due_at=None if state.due_at is None else from_micros(state.due_at),
         unfit=unfit_of(state),
+        moved_to=None if (move := move_of(state)) is None else move.to,
     )
+
+
+def sorted_counts(counts: Iterable[ThreadCount]) -> tuple[ThreadCount, ...]:
+    """Return counts by status, then by pattern; threads without one come first."""
+    return tuple(sorted(counts, key=lambda each: (each.status or "", each.pattern or "")))
 
 
 def head_of(state: State) -> Head:
@@ -110,6 +117,11 @@ def cursor_position(cursor: str | None) -> int:
     if not _CURSOR.fullmatch(cursor):
         raise ValueError(f"expected a cursor of tail or horizon, got {cursor!r}")
     return int(cursor)
+
+
+def cursor_order(cursor: str) -> tuple[int, ...]:
+    """Return a value by which the cursors of one ledger sort: a cursor is one number, or several with dots between them."""
+    return tuple(map(int, cursor.split(".")))
 
 
 # ---------------------------------------------------------------- words
@@ -176,3 +188,31 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, dict):
         for each in cast("dict[str, Any]", value).values():
             yield from _texts(each)
+
+
+def score(terms: Sequence[Term], text: str) -> float:
+    """Return how well a text matches: the number of matches in proportion to its length; 0 if a term has no match."""
+    words = fold_words(text)
+    counts = [len(_places(term, words)) for term in terms]
+    return sum(counts) / (len(words) + 10) if all(counts) else 0
+
+
+def _places(term: Term, words: Sequence[str]) -> list[int]:
+    *first, last = term.words
+    size = len(term.words)
+    return [
+        place
+        for place in range(len(words) - size + 1)
+        if list(words[place : place + size - 1]) == first
+        and (words[place + size - 1].startswith(last) if term.is_beginning else words[place + size - 1] == last)
+    ]
+
+
+def snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:
+    """Return the words around the first match, with the match marked."""
+    pieces = [piece for piece in text.split() if fold_words(piece)]
+    sought = {word for term in terms for word in term.words}
+    hits = [any(word in sought or word.startswith(tuple(sought)) for word in fold_words(piece)) for piece in pieces]
+    first = max(0, hits.index(True) - around // 2) if True in hits else 0
+    chosen = zip(pieces[first : first + around], hits[first : first + around], strict=True)
+    return " ".join(f"«{piece}»" if is_hit else piece for piece, is_hit in chosen)

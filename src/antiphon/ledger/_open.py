@@ -7,15 +7,21 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from shlex import quote
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._redaction import Redacting
+from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
+from antiphon.ledger._vault import Mastering
 from antiphon.ledger.memory import MemoryLedger
 
+if TYPE_CHECKING:
+    from antiphon.ledger.postgres import PostgresLedger
+
 _SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
 _VARIABLE = "ANTIPHON_LEDGER"
 
 
@@ -65,40 +71,95 @@ def command_line(ledger: Ledger, *words: str, options: str = "") -> str:
 
 
 def open_ledger(
-    url: str, *, create: bool = True, redaction: Redacting = None, busy_timeout: float = 10.0
+    url: str,
+    *,
+    create: bool = True,
+    redaction: Redacting = None,
+    busy_timeout: float = 10.0,
+    tenant: str | None = None,
+    master_key: Mastering = None,
+    signals: Signalling = None,
 ) -> AbstractAsyncContextManager[Ledger, None]:
     """Open a ledger for an `async with` block.
 
     `memory:` is a new ledger that ends with the block. `sqlite:///ledger.db` is a file in the current folder,
     `sqlite:////var/ledger.db` a file at an absolute path. A file that does not exist is created, unless `create` is False.
+    `postgresql://user@host/database` is a database that many machines share; `tenant`, or `?tenant=NAME`
+    in the URL, chooses whose threads are seen there.
     Well-known shapes of secrets are removed before a message is stored; `redaction` sets other rules, or is "off".
-    `busy_timeout` is the number of seconds to wait for another process that writes.
+    New threads are encrypted if there is a master key: `master_key`, or by default the one that the environment variable
+    `ANTIPHON_KEY` holds or `ANTIPHON_KEY_FILE` names. With "off" there is none.
+    `signals` carries hints between the processes of a ledger in PostgreSQL: by default LISTEN/NOTIFY, or the URL that the
+    environment variable `ANTIPHON_SIGNALS` names. `nats://host:4222` is a NATS server; with "off" there are none.
+    `busy_timeout` is the number of seconds to wait for another process that writes, or for a server that cannot be reached.
 
     Raises:
         LedgerCorruptError: the schema of the file was altered.
         LedgerFormatError: the file is not a ledger, or a later version wrote it.
         LedgerUnavailableError: it cannot be opened.
-        ModuleNotFoundError: a package that the store needs is not installed.
-        TypeError: `redaction` has the wrong type.
-        ValueError: the URL is not one of the forms above.
+        ModuleNotFoundError: a package that the store or the signals need is not installed.
+        SetupError: the URL of the signals is wrong, or their server refuses the user or the password.
+        TypeError: `redaction` or `master_key` has the wrong type.
+        WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
+        ValueError: the URL is not one of the forms above, or it has no tenants and one is given; or the master key is not
+            valid.
     """
-    return _Unopened(url, _opened(url, create, redaction, busy_timeout))
+    opening = _opened(url, create, redaction, busy_timeout, tenant, master_key=master_key, signals=signals)
+    return _Unopened(url, opening)
 
 
 @asynccontextmanager
-async def _opened(url: str, create: bool, redaction: Redacting, busy_timeout: float) -> AsyncGenerator[Ledger, None]:
+async def _opened(
+    url: str,
+    create: bool,
+    redaction: Redacting,
+    busy_timeout: float,
+    tenant: str | None,
+    *,
+    master_key: Mastering,
+    signals: Signalling,
+) -> AsyncGenerator[Ledger, None]:
+    if url.startswith(_POSTGRES):
+        signals = os.environ.get(SIGNALS_VARIABLE) or None if signals is None else signals
+        store = _postgres()
+        async with store.open(
+            url,
+            tenant=tenant,
+            create=create,
+            redaction=redaction,
+            patience=busy_timeout,
+            master_key=master_key,
+            signals=signals,
+        ) as shared:
+            yield shared
+        return
+    if signals is not None:
+        raise ValueError(f"{url!r} needs no signals: only a ledger in PostgreSQL is shared by machines; leave --signals out")
+    if tenant is not None:
+        raise ValueError(f"{url!r} has no tenants: a tenant has a file of its own, or a database in PostgreSQL")
     if url == "memory:":
-        async with MemoryLedger.open(redaction=redaction) as memory:
+        async with MemoryLedger.open(redaction=redaction, master_key=master_key) as memory:
             yield memory
         return
     path = url.removeprefix(_SQLITE)
     if path in ("", url):
         name = url.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
-        raise ValueError(f"a ledger's URL is memory: or {_SQLITE}path, not {url!r}{hint}")
+        raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {url!r}{hint}")
     try:
         from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError('a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"', name=exc.name) from exc
-    async with SqliteLedger.open(path, create=create, redaction=redaction, busy_timeout=busy_timeout) as ledger:
+    async with SqliteLedger.open(
+        path, create=create, redaction=redaction, busy_timeout=busy_timeout, master_key=master_key
+    ) as ledger:
         yield ledger
+
+
+def _postgres() -> type[PostgresLedger]:
+    try:
+        from antiphon.ledger.postgres import PostgresLedger  # noqa: PLC0415 (an extra)
+    except ModuleNotFoundError as exc:
+        text = 'a ledger in PostgreSQL needs asyncpg: pip install "antiphon[postgres]"'
+        raise ModuleNotFoundError(text, name=exc.name) from exc
+    return PostgresLedger

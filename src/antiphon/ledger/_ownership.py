@@ -17,6 +17,9 @@ owner has reported as seen (0: none).
   `due_at` to `wake_at`, or clears it. A release with an unfit build makes the thread due at once.
 - A claim changes neither. While the owner is alive, no other host takes the thread, due or not.
 
+**Moved.** A thread that was moved to another ledger has no owner and is never due. It refuses claims, appends and posts. The
+mark holds where it went and what waited for a host, so that a copy that was interrupted can be repeated.
+
 A host may take a thread without an owner when `due_at` has passed. It may take a thread of a dead host when there are open
 calls, or `due_at` has passed.
 """
@@ -30,13 +33,17 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from antiphon.errors import FencedError, LedgerCorruptError
-from antiphon.ledger._admission import State
+from antiphon.ledger._admission import MOVED, State, check_here, move_of
 from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._hosts import Host, Unfit, Why
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
+from antiphon.ledger._values import ThreadStanding
+from antiphon.ledger._vault import WITHHELD
 from antiphon.messages import current_port
 
+OWNED = "stop it there, or wait, then move it"
+"""What to do about a thread that cannot be moved."""
 _LONGEST_REASON = 2000
 """Characters of a reason that are stored: enough for a message, too few for a traceback of megabytes."""
 
@@ -64,7 +71,12 @@ def check_owner(state: State, epoch: int) -> None:
 
 
 def claimed(state: State, owner: int | None, kind: str | None = None, *, build: str | None = None) -> State:
-    """Return the state of a thread with a new owner, without the mark that `build` is unfit for it."""
+    """Return the state of a thread with a new owner, without the mark that `build` is unfit for it.
+
+    Raises:
+        ThreadMovedError: the thread was moved to another ledger.
+    """
+    check_here(state)
     unfit = state.unfit
     if unfit is not None and build is not None:
         unfit = _written({name: rest for name, rest in _read(state).items() if name != build})
@@ -86,6 +98,35 @@ def released(state: State, release: Release) -> State:
         due_at = _earliest(due_at, release.now)
         state = state._replace(unfit=_written({**_read(state), release.unfit: (release.reason, release.now)}))
     return state._replace(epoch=-state.epoch, owner=None, due_at=due_at)
+
+
+def moved(state: State, to: str, now: int) -> State:
+    """Return the state of a thread that was moved: no host has it or may take it, and earlier owners are fenced.
+
+    Raises:
+        ThreadMovedError: it was moved to another ledger before.
+    """
+    if (move := move_of(state)) is not None and move.to == to:
+        return state
+    check_here(state)
+    kept = orjson.dumps({"to": to, "due_at": state.due_at, "posted": state.posted}).decode()
+    unfit = _written({**_read(state), MOVED: (kept, now)})
+    return state._replace(epoch=-(abs(state.epoch) + 1), owner=None, due_at=None, posted=0, unfit=unfit)
+
+
+def standing_of(state: State) -> ThreadStanding:
+    """Return what a ledger stores of a thread beside its rows; of a thread that was moved, as it was then."""
+    move = move_of(state)
+    due_at, posted = (state.due_at, state.posted) if move is None else (move.due_at, move.posted)
+    return ThreadStanding(
+        from_micros(state.created_at),
+        from_micros(state.updated_at),
+        state.status,
+        state.pattern,
+        state.kind,
+        None if due_at is None else from_micros(due_at),
+        posted,
+    )
 
 
 _Unfit: TypeAlias = dict[str, tuple[str, int]]
@@ -114,12 +155,24 @@ def unfit_of(state: State) -> tuple[Unfit, ...]:
     Raises:
         LedgerCorruptError: the stored value was altered.
     """
-    return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in sorted(_read(state).items()))
+    builds = sorted((build, rest) for build, rest in _read(state).items() if build != MOVED)
+    return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in builds)
 
 
 def seen(state: State, upto: int) -> State:
     """Return the state of a thread whose owner has handled all posted messages up to a place."""
     return state if upto < state.posted else state._replace(posted=0, due_at=None)
+
+
+def forgotten(state: State) -> State:
+    """Return the state of a thread whose key was thrown away: no host has it or may take it, and earlier owners are fenced."""
+    epoch = -(abs(state.epoch) + 1)
+    return state._replace(epoch=epoch, owner=None, due_at=None, posted=0, unfit=None, open_from=None)
+
+
+def withheld(release: Release) -> Release:
+    """Return a release of an encrypted thread: the reason may quote its messages, so it is not stored."""
+    return release if release.unfit is None else release._replace(reason=WITHHELD)
 
 
 def _earliest(*times: int | None) -> int | None:

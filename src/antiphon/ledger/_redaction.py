@@ -11,6 +11,10 @@ registered values only: in so many random letters every pattern would match some
 All rules mark spans of the original text first, and overlapping spans become one mark. If each rule changed the text at once,
 a later rule could miss a secret of which an earlier rule has replaced a part.
 
+**Digest.** The same message must always become the same bytes: a repeated message is recognised by them, and a continued run
+compares them. So a ledger keeps a digest of the rules of its hosts, and a host with other rules is refused. Registered values
+are not in the digest: each program knows its own.
+
 Names of threads, folds, statuses and patterns identify a thread, so they are not rewritten: a name that looks like a secret is
 refused.
 """
@@ -22,11 +26,15 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
+from json.encoder import encode_basestring_ascii as ascii_json
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
+from zlib import crc32
 
-from antiphon.errors import SecretNameError
+from antiphon.errors import OtherRedactionError, SecretNameError
+from antiphon.ledger._hosts import HostStatus
 from antiphon.ledger._secrets import (
     KEYS,
     PATTERNS,
@@ -47,6 +55,7 @@ _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)
 _IDS: Final = ("id", "turn_id", "thread_id", "correlation_id", "in_reply_to", "parent_id")
 _CARD: Final = "card-number"
+_ESCAPE: Final = re.compile(r"\\u([0-9a-f]{4})")
 _CHANGE: Final = frozenset(("at", "is", "was", "add", "drop", "in"))
 """The fields of a change in the residue of a dialect: `at` is the path of keys to the changed value."""
 _TAG: Final = "__atlas__"
@@ -55,6 +64,13 @@ _ROUNDS: Final = 4
 """The most passes over a text: after a secret is removed, the text around it may match as another."""
 _FEWEST: Final = 6
 """The least characters of a registered value: a shorter one would be found everywhere."""
+
+
+_PROCEDURE: Final = 1
+"""Part of each digest. Raise it when a change of this module makes other bytes of the same message by the same rules."""
+_CHECK_BITS: Final = 15
+_MOST_NAMES, _LONGEST_NAME = 4096, 64
+"""Keys that are remembered as ordinary, and the length of the longest."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,11 @@ class Redaction:
         for name, value in self.secrets.items():
             if len(value) < _FEWEST:
                 raise ValueError(f"the secret {name!r} has fewer than {_FEWEST} characters; it would be found everywhere")
+
+    @cached_property
+    def digest(self) -> int:
+        """A number that stands for the keys and the patterns, without the registered values (see `is_digest`)."""
+        return _digest([sorted(self._plain_keys), sorted(self.patterns.items())])
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Redaction:
         """Return the same rules with more registered values."""
@@ -125,10 +146,22 @@ class Redaction:
             items = cast("dict[str, Any]", value)
             if items.keys() <= _CHANGE and isinstance(items.get("at"), list):
                 return self._change(items)
-            return {self.text(key): self._under(key, each) for key, each in items.items()}
+            plain = self._ordinary_keys
+            return dict(
+                (key, self.value(each)) if key in plain else (self._name(key), self._under(key, each))
+                for key, each in items.items()
+            )
         if isinstance(value, list):
             return [self.value(each) for each in cast("list[Any]", value)]
         return value
+
+    def _name(self, key: str) -> str:
+        """Return the redacted name of a key, and remember an ordinary one: most messages have the same few names."""
+        clean = self.text(key)
+        is_short = len(key) <= _LONGEST_NAME and len(self._ordinary_keys) < _MOST_NAMES
+        if is_short and clean == key and plain_key(key) not in self._plain_keys:
+            self._ordinary_keys.add(key)
+        return clean
 
     def _change(self, change: dict[str, Any]) -> dict[str, Any]:
         """Return a redacted change of a dialect's residue: neither a value under a secret key nor its hash is stored."""
@@ -195,6 +228,11 @@ class Redaction:
         if self.secrets:
             for match in self._registered.finditer(text):
                 yield Span(*match.span(), self._names[match[0]])
+
+    @cached_property
+    def _ordinary_keys(self) -> set[str]:
+        """Keys that have no secret in their name, and whose value is no secret for its name."""
+        return set()
 
     @cached_property
     def _plain_keys(self) -> frozenset[str]:
@@ -268,12 +306,23 @@ def _spellings(value: str) -> Iterator[str]:
     data = value.encode()
     yield value
     yield quote(value, safe="")
-    yield write(value)[1:-1].decode()  # escaped, in JSON inside a text
+    yield from _escaped(value)
     yield data.hex()
     yield data.hex().upper()
     for once in _base64(data):
         yield once
         yield from _base64(once.encode())
+
+
+def _escaped(value: str) -> Iterator[str]:
+    """Yield a value as it is in JSON inside a text: escaped once or twice, letters beyond ASCII as they are or in escapes."""
+    for once in (write(value)[1:-1].decode(), ascii_json(value)[1:-1]):
+        yield once
+        yield write(once)[1:-1].decode()
+        if "\\u" in once:
+            upper = _ESCAPE.sub(lambda match: "\\u" + match[1].upper(), once)
+            yield upper
+            yield write(upper)[1:-1].decode()
 
 
 def _base64(data: bytes) -> Iterator[str]:
@@ -290,6 +339,36 @@ STANDARD_REDACTION = Redaction(frozenset(KEYS), MappingProxyType(dict(PATTERNS))
 
 Redacting: TypeAlias = Redaction | Literal["off"] | None
 """The setting of a ledger: rules, "off", or None for `STANDARD_REDACTION`."""
+
+
+def _digest(rules: object) -> int:
+    said = blake2b(write([_PROCEDURE, rules]), digest_size=6).digest()
+    return int.from_bytes(said, "big") << _CHECK_BITS | crc32(said) >> (32 - _CHECK_BITS)
+
+
+def is_digest(number: int) -> bool:
+    """Whether a stored number is a digest of rules: 48 bits, and 15 to check them by; or 0, if there is none yet."""
+    said = (number >> _CHECK_BITS).to_bytes(8, "big", signed=True)[2:]
+    return number == 0 or (0 < number < 2**63 and number & (2**_CHECK_BITS - 1) == crc32(said) >> (32 - _CHECK_BITS))
+
+
+def _shown(number: int) -> str:
+    """Return a digest as a person sees it."""
+    return f"{number >> _CHECK_BITS:012x}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionRules:
+    """The digests of the rules of a handle, and of the hosts of its ledger."""
+
+    own: str
+    ledger: str | None
+    """None if no host has ever registered: the first one sets them."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the ledger accepts a host with the rules of the handle."""
+        return self.ledger in (None, self.own)
 
 
 class LedgerRedaction(NamedTuple):
@@ -324,6 +403,39 @@ class LedgerRedaction(NamedTuple):
     def is_on(self) -> bool:
         """Whether a new thread is redacted."""
         return self.rules is not None
+
+    @property
+    def digest(self) -> int:
+        """The digest of the rules."""
+        return _digest("off") if self.rules is None else self.rules.digest
+
+    def beside(self, stored: int) -> RedactionRules:
+        """Return the digests of these rules and of those of the ledger."""
+        return RedactionRules(_shown(self.digest), _shown(stored) if stored else None)
+
+    def check_digest(self, stored: int) -> None:
+        """Refuse a host whose rules are not those of the ledger; a ledger without a digest has no rules yet.
+
+        Raises:
+            OtherRedactionError: they are not.
+        """
+        if stored not in (0, self.digest):
+            raise OtherRedactionError(
+                f"the ledger has redaction rules {_shown(stored)}, and this program {_shown(self.digest)}: the same "
+                "message would become other bytes; use the same rules, or adopt these with `antiphon doctor --adopt-redaction`"
+            )
+
+    def check_unused(self, hosts: Iterable[HostStatus]) -> None:
+        """Refuse to change the rules of a ledger while a host lives.
+
+        Raises:
+            OtherRedactionError: one does.
+        """
+        for each in hosts:
+            if each.is_alive:
+                raise OtherRedactionError(
+                    f"host {each.host.name!r} is alive, and uses the present rules; stop it, then try again"
+                )
 
     def for_thread(self, is_redacted: bool | None) -> Redaction | None:
         """Return the rules for a thread that is redacted (True), is not (False), or has no record of it (None)."""

@@ -91,8 +91,10 @@ _HINTS: Final[Mapping[str, str]] = {
     "pypi-token": "pypi-",
     "authorization": r"(?i:bearer|basic|token)[\s\\\x00-\x1f]",
     "assignment": rf"(?i:{_ASSIGNED})(?:[\"'\\\s]|\\[nrtfb])*[:=]",
-    "card-number": "[2-6][0-9]{3}(?:[0-9]{9}|[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]|[ -][0-9]{6}[ -][0-9]{4})",
+    "card-number": r"(?:^|[^0-9A-Za-z_.-]|\\[nrtfb]|\\u[0-9A-Fa-f]{4})"
+    "[2-6][0-9]{3}(?:[0-9]{9}|[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]|[ -][0-9]{6}[ -][0-9]{4})",
 }
+"""A match of a hint may begin before the secret: the fraction of a number looks like a card but for the dot before it."""
 
 
 class Hint:
@@ -166,7 +168,7 @@ def _secret_in(match: re.Match[str]) -> tuple[int, int]:
 
 
 def _end_of(match: re.Match[str], start: int, end: int) -> int:
-    """Return where a secret ends of which a pattern has seen the beginning: it looks only so far, to be linear."""
+    """Return the end of a secret. A pattern matches only its beginning, because its length is bounded to stay linear."""
     if end - start < _FAR or "key" not in match.re.groupindex:
         return end
     rest = _REST.match(match.string, end)
@@ -221,12 +223,12 @@ _SCHEMA: Final = frozenset(
     )
 )
 SCHEMA_VALUES: Final = frozenset(("default", "const", "enum", "examples"))
-"""What of a schema is a value, and not about values."""
+"""Keys of a JSON schema that hold example or fixed values."""
 _TYPES: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
 def is_schema(value: object) -> bool:
-    """Whether the value of a secret key only says what kind of value belongs there, as JSON Schema does."""
+    """Whether the value of a secret key is a JSON schema of the value, not the value itself."""
     if not isinstance(value, dict):
         return False
     schema = cast("dict[str, Any]", value)
@@ -254,7 +256,7 @@ _TEMPLATE: Final = re.compile(r"\$?\{+[^{}]*\}+|<[^<>]*>|%\(\w+\)s|\*+|\.\.\.|\$
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[{]|[({\[<]|\$[\w{(]|[A-Za-z_]+(?:\.[A-Za-z_]+)+$")
 _WORD: Final = re.compile("[A-Za-z_]+")
 _NAME: Final = re.compile("_|[a-z][A-Z]")
-"""What words of a program have in them, and those of a language have not."""
+"""An underscore or a capital inside a word: a name in a program, not a word of prose."""
 _FEWEST_LETTERS: Final = 3
 _FEWEST_DIGITS: Final = 8
 """Digits of the shortest number that is taken for a token; fewer are a count of tokens."""
@@ -263,7 +265,7 @@ _FEWEST_OF_TOKEN: Final = 16
 
 
 def _is_assigned(match: re.Match[str]) -> bool:
-    """Whether what follows the name of a key is a value of it, and not a word of prose or of a program."""
+    """Whether the text after the name of a key is its value, and not a word of prose or of a program."""
     secret, key = match["secret"], match["key"]
     if match.string[match.start("secret") - 1] in "\"'":
         return secret[0] not in "),]};" and _TEMPLATE.fullmatch(secret) is None
@@ -282,7 +284,7 @@ def _is_word_assigned(match: re.Match[str], word: str) -> bool:
     if len(word) < _FEWEST_LETTERS or word in _NO_VALUES or word in _SCHEMES or plain_key(word) in _PLAIN:
         return False
     if match.end("key") < match.start("sign"):
-        return False  # a key between quotes, and a word that is not: the name of a variable
+        return False  # a quoted key and an unquoted word: the word is the name of a variable
     if ":" in sign:
         return not after.lstrip(" ")[:1].isalpha() and after[:1] not in "=("
     return not sign.strip("=") and (not before or before in "_ \t\n;?&") and after[:1] in ("", " ", "\n", "\t", ";", "&")
@@ -292,7 +294,7 @@ _PLAIN: Final = frozenset(map(plain_key, KEYS))
 
 
 def _is_authorization(match: re.Match[str]) -> bool:
-    """Whether what follows a scheme is what it would be in a header; after `basic`, a name and a password in base64."""
+    """Whether the text after a scheme looks like the credentials of a header; for `basic`, base64 of name and password."""
     scheme, secret = match["scheme"].lower(), match["secret"]
     if scheme == "bearer":
         return any(letter.isdigit() or letter == "=" for letter in secret)
@@ -307,11 +309,11 @@ def _is_authorization(match: re.Match[str]) -> bool:
 _CARDS: Final = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]|2[2-7]|35|6[0245])\d{14}|3[47]\d{13}|3[068]\d{12}|6[2-9]\d{15,17}"
 )
-"""How the numbers of cards begin, and how long they are then."""
+"""The prefixes of card numbers, with the lengths that each allows."""
 
 
 def _is_card(match: re.Match[str]) -> bool:
-    """Whether a number may be that of a card: it begins as one, and its last digit is the one that Luhn's rule gives."""
+    """Whether a number may be a card number: it has a known prefix and length, and a correct Luhn check digit."""
     number = match[0].replace(" ", "").replace("-", "")
     if _CARDS.fullmatch(number) is None:
         return False
@@ -337,13 +339,13 @@ _ACCEPTS: Final[Mapping[str, Callable[[re.Match[str]], bool]]] = {
 _PERCENT_HINT: Final = "%[0-9A-Fa-f]{2}"
 _PERCENT: Final = re.compile(f"(?:{_PERCENT_HINT})+")
 _ROUNDS: Final = 3
-"""How often a text may have been encoded."""
+"""How many layers of percent-encoding are decoded."""
 
 
 def decoded(text: str) -> tuple[str, array[int]] | None:
-    """Return a percent-encoded text as it was, and where each of its characters stands in the encoded one.
+    """Return a percent-encoded text decoded, and the position of each of its characters in the encoded text.
 
-    None if nothing in it is encoded. There is one place more, for the end.
+    Return None if nothing in it is encoded. The last position is that of the end.
     """
     if "%" not in text or _PERCENT.search(text) is None:
         return None
@@ -372,7 +374,7 @@ def _decoded_once(text: str, places: array[int]) -> tuple[str, array[int]]:
 
 
 def _letters(data: bytes) -> Iterator[tuple[str, int]]:
-    """Yield what bytes say, each character with its length in bytes; if they are no UTF-8, one for each byte."""
+    """Yield the characters of bytes, each with its length in bytes; if they are not UTF-8, one character per byte."""
     try:
         yield from ((letter, len(letter.encode())) for letter in data.decode())
     except UnicodeDecodeError:

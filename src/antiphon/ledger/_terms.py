@@ -1,14 +1,14 @@
-"""Indexes of terms: what a store keeps beside the messages so that a retriever finds them by their words.
+"""Indexes of terms: a store keeps them beside the messages, so that a retriever finds messages by their words.
 
 An index is derived. It covers a *collection* of threads: the thread of its name, and the threads whose names begin with that
 name and a slash. A pure function says which terms a message has. It belongs to the caller: a store knows no stems and no
-headings. The store calls it for the messages that are not in the index yet, whenever somebody looks for terms. The index
+headings. The store calls it for the messages that are not in the index yet, at each search. The index
 records the version of the function. Another version drops the index and builds it again.
 
 Entries belong to a source. An entry of a later version of its source removes those of earlier versions, and an entry without
-terms removes them and adds nothing. So what was replaced or removed is not found by the next search.
+terms removes them and adds nothing. So the next search does not find replaced or removed entries.
 
-A store returns candidates, the terms that they have, and how frequent each term is. Ranking is the caller's.
+A store returns candidates, the terms that they have, and how frequent each term is. The caller ranks them.
 
 A `VectorStore` keeps a vector for each entry, too, and finds the nearest. Vectors are of one embedder at a time, because those
 of two cannot be compared. They go with their entry: a vector of a removed passage is not found and not kept.
@@ -30,15 +30,15 @@ from antiphon.messages import NO_LIMITS, Message, loads
 MOST_TERMS = 400
 """Terms of one search: the statement of a store has a limit. A caller chooses the best of a longer question."""
 HEADING_WEIGHT = 3.0
-"""What a term of a heading counts beside one of the text, where a store chooses the candidates."""
+"""The weight of a term of a heading, relative to a term of the text, when a store chooses candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """What a message adds to an index. Terms have no white space, and are separated by one space."""
+    """The entry of a message in an index. Terms contain no white space, and are separated by one space."""
 
     source: str
-    """What the message is a part of; its parts are replaced and removed together."""
+    """The source that the message belongs to; the entries of a source are replaced and removed together."""
     version: int
     """Of the source."""
     heading: str
@@ -75,7 +75,7 @@ class TermIndex:
         return thread_id == self.name or thread_id.startswith(f"{self.name}/")
 
     def entry_in(self, body: bytes) -> TermEntry | None:
-        """Return what a stored message adds; None if it cannot be read, which `verify` reports."""
+        """Return the entry of a stored message; None if it cannot be decoded, which `verify` reports."""
         try:
             return self.entry_of(loads(body, Message, limits=NO_LIMITS))
         except DecodeError:
@@ -239,13 +239,14 @@ class TermTable:
     def nearest(self, vector: Sequence[float], source: str | None, limit: int) -> list[int]:
         """Return the positions of the entries whose vectors are nearest."""
         fitting = {
-            position: _cosine(vector, each)
+            position: cosine(vector, each)
             for position, each in self.vectors.items()
             if source is None or fnmatchcase(self.entries[position].source, source)
         }
         return sorted(fitting, key=lambda position: (-fitting[position], position))[:limit]
 
 
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the cosine of the angle between two vectors; 0 if one of them is zero."""
     length = hypot(*one) * hypot(*other)
     return sum(left * right for left, right in zip(one, other, strict=True)) / length if length else 0.0

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._hosts import Unfit
+from antiphon.ledger._vault import WrappedKey
 from antiphon.messages import Json, Message
 
 StateT = TypeVar("StateT")
@@ -57,6 +58,8 @@ class ThreadSummary:
     """When a host may take it; while a living host owns it, none may."""
     unfit: tuple[Unfit, ...] = ()
     """The builds that cannot continue it, and why."""
+    moved_to: str | None = None
+    """The URL of the ledger that it was moved to, and continues in."""
 
 
 ThreadOrder: TypeAlias = Literal["-updated_at", "updated_at", "-created_at", "created_at"]
@@ -83,6 +86,8 @@ class ThreadFilter:
     kind: str | None = None
     unfit: bool | None = None
     """True: only threads that a build cannot continue. False: only the others."""
+    due_before: datetime | None = None
+    """Only threads that no host owns, and that were due before this time. Those of dead hosts are listed by `owner`."""
     min_tokens: int | None = None
     """The least sum of input and output tokens."""
     min_cost: Decimal | None = None
@@ -99,12 +104,37 @@ class ThreadPage:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadCount:
+    """The number of threads that have the same status and the same pattern."""
+
+    status: str | None
+    pattern: str | None
+    threads: int
+    open: int
+    """How many of them have open calls."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tailed:
     """A record as it comes out of `tail`."""
 
     record: Record
     cursor: str
     """Pass it to `tail` to continue after this record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStanding:
+    """What a ledger stores of a thread beside its rows, which prove nothing of it."""
+
+    created_at: datetime
+    updated_at: datetime
+    status: str | None = None
+    pattern: str | None = None
+    kind: str | None = None
+    due_at: datetime | None = None
+    posted: int = 0
+    """The place of the last posted message that no owner has reported as seen; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +145,10 @@ class ThreadJournal:
     records: tuple[Record, ...]
     forked_from: str | None = None
     forked_at: int | None = None
+    key: WrappedKey | None = None
+    """The key of an encrypted thread, wrapped by the master key of the ledger that it was read from."""
+    standing: ThreadStanding | None = None
+    """Its status, times and what waits for a host; None: they are not known, or not trusted."""
 
 
 CallOrder: TypeAlias = Literal["recorded_at", "-recorded_at"]
@@ -185,6 +219,36 @@ class Damage:
     seq: int | None
     """The place of the first wrong message; None if the damage is not in one message."""
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that a store says about its own condition."""
+
+    what: str
+    """What was looked at, such as `synchronous`."""
+    found: str
+    """Its value, in words for a person."""
+    advice: str | None = None
+    """What to change; None if it is as it should be."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing needs to be changed."""
+        return self.advice is None
+
+
+@runtime_checkable
+class Diagnosed(Protocol):
+    """A store that can examine its settings and surroundings."""
+
+    async def diagnose(self) -> tuple[Diagnosis, ...]:
+        """Return what was looked at, with advice where something should be changed. Nothing is written.
+
+        Raises:
+            LedgerUnavailableError: the store cannot be reached.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Protocol, TypeVar, overload
 
-from antiphon.errors import UnknownThreadError
+from antiphon.errors import ForgottenError, UnknownThreadError
 from antiphon.ledger._chain import Record
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest, check_name, make_request
 from antiphon.ledger._rewards import reward_in
-from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary
+from antiphon.ledger._signals import Signals
+from antiphon.ledger._values import Diff, Fold, Head, ThreadJournal, ThreadSummary
+from antiphon.ledger._vault import WrappedKey
 from antiphon.messages import (
     RUNTIME_POLICY,
     Conversation,
@@ -42,10 +44,18 @@ class _Store(Protocol):
     async def open_from(self, thread_id: str, seq: int) -> int | None: ...
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None: ...
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary: ...
+    async def wrapped_key(self, thread_id: str) -> WrappedKey | None: ...
 
 
 class Verbs:
     """The base class of stores; it needs the methods of `_Store`."""
+
+    signals: Signals | None = None
+    """The carrier of signals to other processes, if the store was given one."""
+
+    async def hinted(self, after: int, within: float) -> int:
+        await asyncio.sleep(within)
+        return after
 
     @overload
     async def replay(self: _Store, thread_id: str, *, upto: int | None = None) -> Conversation: ...
@@ -71,6 +81,19 @@ class Verbs:
         found = said.transitions(reward=recorded)
         return found if reward is None else tuple(replace(each, reward=reward(each)) for each in found)
 
+    async def is_encrypted(self: _Store, thread_id: str) -> bool:
+        return await self.wrapped_key(thread_id) is not None
+
+    async def journal(self: _Store, thread_id: str) -> ThreadJournal:
+        thread = await self.thread(thread_id)
+        if thread is None:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        lock = await self.wrapped_key(thread_id)
+        if lock is not None and lock.wrapped is None:
+            raise ForgottenError(thread_id)
+        own = tuple([record async for record in self.read(thread_id, after=thread.forked_at or 0)])
+        return ThreadJournal(thread_id, own, thread.forked_from, thread.forked_at, lock)
+
     async def diff(self: _Store, left: str, right: str) -> Diff:
         ours, theirs = [[record async for record in self.read(thread_id)] for thread_id in (left, right)]
         common = 0
@@ -86,6 +109,9 @@ class Verbs:
         head = await self.head(thread_id)
         if await self.thread(thread_id) is None:
             raise UnknownThreadError("there is no such thread", thread_id)
+        lock = await self.wrapped_key(thread_id)
+        if lock is not None and lock.wrapped is None:
+            raise ForgottenError(thread_id)
         place = await _place(self, head, at, at_step)
         branch_id = current_port().new_id() if into is None else into
         check_name(branch_id, "a thread's id")
@@ -122,17 +148,22 @@ async def _end_of_step(store: _Store, thread_id: str, step: int) -> int:
 
 
 async def _ends_of_answers(store: _Store, thread_id: str) -> list[int]:
-    """Return the place of the last message of each answer, including the results of its calls and effects."""
+    """Return the place of the last message of each answer.
+
+    The results of its calls and effects belong to it, and the control rows about it, as those that save a conversation.
+    """
     ends: list[int] = []
-    exchange, is_open = None, False
+    exchange, is_open, is_next = None, False, False
     async for record in store.read(thread_id):
         message = record.message
         is_answer = message.lane == "talk" and message.role_hint_for_llm == "assistant"
         if is_answer and (not is_open or message.correlation_id is None or message.correlation_id != exchange):
-            exchange, is_open = message.correlation_id, True
+            exchange, is_open, is_next = message.correlation_id, True, False
             ends.append(record.seq)
-        elif is_open and (is_answer or message.kind == "option_result"):
-            ends[-1] = record.seq
+        elif is_open and (is_answer or message.kind == "option_result" or (message.lane == "control" and not is_next)):
+            ends[-1], is_next = record.seq, False
+        elif is_open and message.kind == "option_call":
+            is_next = True  # a control row after it may be about the next answer
         elif message.lane == "talk":
             is_open = False  # the next question
     return ends

@@ -7,26 +7,64 @@ elsewhere proves the rows, because it is the hash of everything before it. So ro
 exactly at a given head, and only into a thread that does not exist. All rows are checked before any is written. Rows after the
 head are not proven. Rows that are missing before it may be effects, which would run again. Both are refused.
 
-Status, pattern and owner are not part of the chain, so they are not restored. The thread is redacted from then on if the
-ledger redacts and the rows contain nothing that redaction would remove.
+Status, pattern and owner are not part of the chain, so they are not restored, unless the journal has them (`ThreadStanding`).
+The thread is redacted from then on if the ledger redacts and the rows contain nothing that redaction would remove.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
-from antiphon.errors import DecodeError, RestoreRefusedError
+from antiphon.errors import DecodeError, LedgerCorruptError, RestoreRefusedError
 from antiphon.ledger._admission import NOTHING_SPENT, AdmittedRow, Spent, State, new_state, spent
-from antiphon.ledger._chain import link, to_micros
+from antiphon.ledger._chain import Record, link, to_micros
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
-from antiphon.ledger._values import Damage, Head, ThreadJournal
+from antiphon.ledger._values import Damage, Head, ThreadJournal, ThreadStanding
+from antiphon.ledger._vault import ThreadKey, Vault, WrappedKey, is_sealed
 from antiphon.messages import NO_LIMITS, Message, loads
 from antiphon.messages.keys import kind_of
 
 # ---------------------------------------------------------------- verification
+
+RowOpener: TypeAlias = Callable[[int, bytes], bytes | None]
+"""Returns the house bytes of a row, given its place and its stored bytes; None if there is no key to open it with."""
+
+
+def row_opener(vault: Vault, thread_id: str, wrapped: WrappedKey | None) -> RowOpener | None:
+    """Return what opens the rows of a thread; None for a thread that is not encrypted.
+
+    Raises:
+        LedgerCorruptError: its key was altered.
+        WrongMasterKeyError: another master key wraps it.
+    """
+    if wrapped is None:
+        return None
+    if wrapped.wrapped is None or vault.master is None:
+        return _unopened
+    return vault.key(thread_id, wrapped).open
+
+
+def add_row(pairing: Pairing, seq: int, stored: bytes, opener: RowOpener | None) -> bool:
+    """Add a row that a branch shares to a pairing; return False if there is no key to read it with.
+
+    What cannot be decoded is left out: the check of the origin reports it.
+    """
+    with suppress(DecodeError, LedgerCorruptError):
+        body = stored if opener is None else opener(seq, stored)
+        if body is None:
+            return False
+        pairing.add(seq, loads(body, Message, limits=NO_LIMITS))
+    return True
+
+
+def _unopened(seq: int, stored: bytes) -> bytes | None:
+    if not is_sealed(stored):
+        raise LedgerCorruptError("it is not encrypted, and its thread is", seq=seq)
+    return None
 
 
 class StoredRow(NamedTuple):
@@ -37,14 +75,25 @@ class StoredRow(NamedTuple):
     hash: bytes
     open_from: int | None
     body: bytes
-    complaint: Callable[[Message], str | None] = lambda message: None
-    """Returns a fault that only the store can see, given the decoded message."""
+    """Its stored bytes."""
+    complaint: Callable[[Message | None], str | None] = lambda message: None
+    """Returns a fault that only the store can see, given the decoded message, or None if there is no key to open it with."""
 
 
 class Examination:
     """Checks the rows of a thread, in order, beginning after those that it shares with its origin."""
 
-    def __init__(self, thread_id: str, shared: int, previous: bytes, pairing: Pairing) -> None:
+    def __init__(
+        self, thread_id: str, shared: int, previous: bytes, pairing: Pairing | None, opener: RowOpener | None = None
+    ) -> None:
+        """Begin; `pairing` has the calls that are open after the shared rows, and is None if these cannot be read.
+
+        `opener` opens the rows of an encrypted thread.
+        """
+        self._opener = opener
+        self._is_blind = pairing is None
+        """Whether messages cannot be read, for want of a key: only the chain is checked then."""
+        pairing = pairing or Pairing()
         self._thread_id = thread_id
         self._seq = shared
         self._hash = previous
@@ -70,20 +119,25 @@ class Examination:
         if link(self._hash, row.recorded_at, row.body) != row.hash:
             yield "the hash is not that of the message, its time and the rows before it"
         try:
-            message = loads(row.body, Message, limits=NO_LIMITS)
+            body = row.body if self._opener is None else self._opener(row.seq, row.body)
+            message = None if body is None else loads(body, Message, limits=NO_LIMITS)
         except DecodeError as exc:
             yield f"it cannot be read: {exc}"
+        except LedgerCorruptError as exc:
+            yield exc.reason
         else:
-            yield from self._complaints_about(row, message)
+            if complaint := row.complaint(message):
+                yield complaint
+            self._is_blind = self._is_blind or message is None
+            if message is not None:
+                yield from self._complaints_about(row, message)
 
     def _complaints_about(self, row: StoredRow, message: Message) -> Iterator[str]:
-        if complaint := row.complaint(message):
-            yield complaint
         if message.thread_id != self._thread_id:
             yield f"it is of thread {message.thread_id!r}"
         self._spent = spent(self._spent, (message,))
         self._pairing.add(row.seq, message)
-        if self._pairing.open_from != row.open_from:
+        if self._pairing.open_from != row.open_from and not self._is_blind:
             yield "its place of the first open call is wrong"
 
     def end(self, state: State, open_calls: Iterable[OpenCall], heads: Mapping[str, Head]) -> Damage | None:
@@ -97,16 +151,20 @@ class Examination:
             yield f"the thread has {state.seq} messages, and {self._seq} are there"
         if state.hash != self._hash:
             yield "the hash of the thread is not that of its last message"
+        if not self._is_blind:
+            yield from self._complaints_about_sums(state, open_calls)
+        if head is not None and head.seq > self._seq:
+            yield f"it had {head.seq} messages once, and has {self._seq}"
+        if head is not None and self._links.get(head.seq, head.hash) != head.hash:
+            yield f"message {head.seq} is not what it was"
+
+    def _complaints_about_sums(self, state: State, open_calls: list[OpenCall]) -> Iterator[str]:
         if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
             yield "the list of open calls is wrong"
         if state.run != self._pairing.run:
             yield "the place of the last message that is not a call is wrong"
         if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
             yield "the tokens or the cost are not the sum over its messages"
-        if head is not None and head.seq > self._seq:
-            yield f"it had {head.seq} messages once, and has {self._seq}"
-        if head is not None and self._links.get(head.seq, head.hash) != head.hash:
-            yield f"message {head.seq} is not what it was"
 
 
 def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[Damage]:
@@ -182,25 +240,31 @@ def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
     return RestoreRefusedError(reason, journal.thread_id)
 
 
-def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction) -> Restored:
+def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction, vault: Vault) -> Restored:
     """Check the rows of a journal against a head, and return them ready to be written.
 
     Raises:
+        EncryptionError: the key of an encrypted thread is missing, forgotten or wrapped by another master key.
         RestoreRefusedError: a row does not continue the chain, or the chain does not end at the head.
     """
     name = journal.thread_id
+    try:
+        key = None if journal.key is None else vault.key(name, journal.key)
+    except LedgerCorruptError as exc:
+        raise RestoreRefusedError("the key in the journal is not that of the thread", name) from exc
     pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)
     seq, previous, rows = base.seq, base.hash, list[AdmittedRow]()
     for record in journal.records:
         if record.seq != seq + 1:
             raise RestoreRefusedError(f"row {seq + 1} is missing; the next is {record.seq}", name, seq + 1)
-        previous = link(previous, to_micros(record.recorded_at), record.body)
+        previous = link(previous, to_micros(record.recorded_at), record.stored)
         if previous.hex() != record.hash:
             reason = "the hash is not that of the row, its time and the rows before it"
             raise RestoreRefusedError(reason, name, record.seq)
-        message = _message(record.body, name, record.seq)
+        opened = _opened(record, key, name)
+        message = _message(opened.body, name, record.seq)
         pairing.add(record.seq, message)
-        rows.append(AdmittedRow(record, message, previous, pairing.open_from))
+        rows.append(AdmittedRow(opened, message, previous, pairing.open_from))
         seq = record.seq
     if (seq, previous.hex()) != (head.seq, head.hash):
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
@@ -213,7 +277,34 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
     ]
     if asked:  # the thread has no owner: mark it as due, so that a host finds the open requests
         state = state._replace(kind=kind_of(asked[0]), due_at=state.updated_at)
-    return Restored(state, rows, pairing)
+    return Restored(state if journal.standing is None else _as_it_stood(state, journal.standing), rows, pairing)
+
+
+def _as_it_stood(state: State, standing: ThreadStanding) -> State:
+    """Return the state of a thread with what another ledger has stored beside its rows."""
+    due_at = state.due_at if standing.due_at is None else to_micros(standing.due_at)
+    return state._replace(
+        created_at=to_micros(standing.created_at),
+        updated_at=to_micros(standing.updated_at),
+        status=standing.status,
+        pattern=standing.pattern,
+        kind=standing.kind or state.kind,
+        due_at=due_at,
+        posted=min(standing.posted, state.seq),
+    )
+
+
+def _opened(record: Record, key: ThreadKey | None, thread_id: str) -> Record:
+    """Return a record with the body that its stored bytes have: the journal of an encrypted thread need not have it."""
+    if key is None and is_sealed(record.stored):
+        raise RestoreRefusedError("its rows are encrypted, and the journal has no key for them", thread_id, record.seq)
+    if key is None:
+        return record if record.body == record.stored else Record(record.seq, record.stored, record.hash, record.recorded_at)
+    try:
+        body = key.open(record.seq, record.stored)
+    except LedgerCorruptError as exc:
+        raise RestoreRefusedError(exc.reason, thread_id, record.seq) from exc
+    return Record(record.seq, body, record.hash, record.recorded_at, stored=record.stored)
 
 
 def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:

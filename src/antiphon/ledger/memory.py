@@ -11,42 +11,59 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from operator import itemgetter
+from decimal import Decimal
+from itertools import dropwhile, islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
+from antiphon.errors import (
+    ForgottenError,
+    HostExpiredError,
+    HostNameTakenError,
+    OwnedError,
+    UnknownHostError,
+    UnknownThreadError,
+)
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, TakenThread, Woken, lasts
+from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, LoopClock, TakenThread, Woken, lasts
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
-    Term,
     cursor_position,
-    fold_words,
     head_of,
     is_newest_first,
     order_of,
     page_of,
     page_start,
+    score,
+    snippet,
+    sorted_counts,
     summary_of,
     terms_of,
     words_of,
 )
 from antiphon.ledger._ownership import (
+    OWNED,
     check_host,
     check_kind,
     claimed,
     due_since,
+    forgotten,
     kinds_wanted,
     make_release,
+    moved,
     released,
+    standing_of,
     unfit_of,
     why_due,
+    withheld,
 )
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._pairing import OpenCalls, Pairing
-from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
+from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants, check_limited
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, TermTable, VectorSpace, check_terms, check_vector
 from antiphon.ledger._values import (
@@ -57,12 +74,27 @@ from antiphon.ledger._values import (
     Hit,
     Snapshot,
     Tailed,
+    ThreadCount,
     ThreadFilter,
     ThreadJournal,
     ThreadOrder,
     ThreadPage,
+    ThreadStanding,
     ThreadSummary,
     Verification,
+)
+from antiphon.ledger._vault import (
+    LEDGER_KEY,
+    EncryptionStatus,
+    Mastering,
+    MasterKey,
+    ThreadKey,
+    Vault,
+    WrappedKey,
+    is_sealed,
+    not_indexable,
+    not_searchable,
+    to_forget,
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import (
@@ -74,6 +106,7 @@ from antiphon.ledger._verification import (
     missing_threads,
     proven,
     restored,
+    row_opener,
 )
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages.json_values import parse
@@ -95,6 +128,12 @@ class _Thread:
     ids: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
     open_calls: OpenCalls = field(default_factory=OpenCalls)
     snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+    lock: WrappedKey | None = None
+    """Its wrapped key, if it is encrypted."""
+
+    @property
+    def is_forgotten(self) -> bool:
+        return self.lock is not None and self.lock.wrapped is None
 
     def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
         """Yield the place of each message up to `seq`: the thread that holds it, and its index there."""
@@ -135,6 +174,41 @@ class _Thread:
         )
 
 
+class _Order:
+    """All threads, sorted by one of their times. It is updated with each write: sorting for each list would take too long."""
+
+    def __init__(self, name: str) -> None:
+        """Create an empty order; `name` is the field of the thread's state that holds the time."""
+        self._time: Callable[[State], int] = attrgetter(name)
+        self._threads: dict[int, _Thread] = {}
+        self._last = (0, 0)
+        self._is_sorted = True
+
+    def place(self, thread: _Thread) -> tuple[int, int]:
+        """Return the position of a thread."""
+        return self._time(thread.state), thread.key
+
+    def put(self, thread: _Thread) -> None:
+        """Insert a thread, or move it to its new position: usually the last."""
+        self._threads.pop(thread.key, None)
+        self._threads[thread.key] = thread
+        place = self.place(thread)
+        if place < self._last:  # the clock went back, or the thread is an older one that was restored
+            self._is_sorted = False
+        else:
+            self._last = place
+
+    def remove(self, thread: _Thread) -> None:
+        self._threads.pop(thread.key, None)
+
+    def threads(self, is_reversed: bool) -> Iterator[_Thread]:
+        """Yield the threads in order."""
+        if not self._is_sorted:
+            self._threads = {each.key: each for each in sorted(self._threads.values(), key=self.place)}
+            self._is_sorted = True
+        return iter(reversed(self._threads.values()) if is_reversed else self._threads.values())
+
+
 @dataclass(frozen=True, slots=True)
 class _Lease:
     """A host and its lease."""
@@ -166,12 +240,22 @@ class _Lease:
 class MemoryLedger(Verbs):
     """A ledger that lives as long as its process."""
 
-    def __init__(self, *, redaction: Redacting = None, clock: LeaseClock | None = None) -> None:
+    def __init__(self, *, redaction: Redacting = None, clock: LeaseClock | None = None, master_key: Mastering = None) -> None:
         self.redaction = LedgerRedaction.of(redaction)
+        self._vault = Vault.of(master_key)
+        self._ledger_key: WrappedKey | None = None
         self._clock = LoopClock() if clock is None else clock
         self._hosts: dict[int, _Lease] = {}
         self._host_keys = 0
+        self._limits: dict[str, LimitState] = {}
+        """By model."""
+        self._rules = 0
+        """The digest of the rules that hosts redact by; 0: none yet."""
         self._threads: dict[str, _Thread] = {}
+        self._orders = {name: _Order(name) for name in ("created_at", "updated_at")}
+        self._by_update = self._orders["updated_at"]
+        self._open: dict[int, _Thread] = {}
+        """By key, the threads with open calls."""
         self._log: list[tuple[int, _Thread, int]] = []
         self._keys = 0
         self._position = 0
@@ -180,9 +264,9 @@ class MemoryLedger(Verbs):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, *, redaction: Redacting = None) -> AsyncGenerator[MemoryLedger, None]:
+    async def open(cls, *, redaction: Redacting = None, master_key: Mastering = None) -> AsyncGenerator[MemoryLedger, None]:
         """Open an empty ledger; `redaction` is by default `STANDARD_REDACTION`."""
-        yield cls(redaction=redaction)
+        yield cls(redaction=redaction, master_key=master_key)
 
     # ------------------------------------------------------------ writing
 
@@ -218,13 +302,25 @@ class MemoryLedger(Verbs):
         return self._append(make_post(thread_id, message, redaction=self.redaction, by=by))[0]
 
     def _append(self, request: AppendRequest) -> tuple[Record, ...]:
-        thread = self._threads.get(request.thread_id) or self._begun(request.thread_id, request.micros)
+        known = self._threads.get(request.thread_id)
+        thread = known or self._begun(request.thread_id, request.micros)
         request = request.for_thread(thread.state.is_redacted)
-        admission = admit(thread.state, thread.open_calls, request, thread)
+        wrapped, key = self._key_to_write(thread, is_new=not thread.state.seq and thread.base is None)
+        admission = admit(thread.state, thread.open_calls, request, thread, key)
         if admission.is_new and not request.is_empty:
-            self._threads[request.thread_id] = thread  # only now: a refused append creates no thread
-            self._write(thread, admission, request)
+            self._keep_key(thread, wrapped)
+            if known is None:
+                self._enter(thread)  # only now: a refused append creates no thread
+            self._write(thread, admission, request, key)
         return admission.records
+
+    def _key_to_write(self, thread: _Thread, *, is_new: bool) -> tuple[WrappedKey | None, ThreadKey | None]:
+        return self._vault.key_to_write(thread.state.thread_id, thread.lock, self._ledger_key, is_new=is_new)
+
+    def _keep_key(self, thread: _Thread, wrapped: WrappedKey | None) -> None:
+        if wrapped is not None and self._ledger_key is None:
+            self._ledger_key = self._vault.new_key(LEDGER_KEY)
+        thread.lock = wrapped
 
     def _begun(self, thread_id: str, now: int) -> _Thread:
         return self._new_thread(new_state(thread_id, now, is_redacted=self.redaction.is_on))
@@ -233,13 +329,28 @@ class MemoryLedger(Verbs):
         self._keys += 1
         return _Thread(self._keys, state, base, base_seq)
 
-    def _write(self, thread: _Thread, admission: Admission, request: AppendRequest) -> None:
+    def _enter(self, thread: _Thread) -> None:
+        self._threads[thread.state.thread_id] = thread
+        for order in self._orders.values():
+            order.put(thread)
+        self._note_open(thread)
+
+    def _note_open(self, thread: _Thread) -> None:
+        if thread.open_calls:
+            self._open[thread.key] = thread
+        else:
+            self._open.pop(thread.key, None)
+
+    def _write(self, thread: _Thread, admission: Admission, request: AppendRequest, key: ThreadKey | None) -> None:
         self._put(thread, admission.rows)
         thread.state = admission.state
+        self._by_update.put(thread)
         thread.open_calls.change(admission.pairing.changed)
+        self._note_open(thread)
         if request.snapshot is not None:
             fold, state = request.snapshot
-            thread.snapshots[fold] = (admission.state.seq, state)
+            seq = admission.state.seq
+            thread.snapshots[fold] = (seq, state if key is None else key.seal_snapshot(fold, seq, state))
         self._commits.notify()  # last: a reader that wakes must see the whole append
 
     def _put(self, thread: _Thread, rows: Iterable[AdmittedRow]) -> None:
@@ -255,10 +366,42 @@ class MemoryLedger(Verbs):
         thread = self._threads.get(thread_id)
         return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
 
+    async def redaction_rules(self) -> RedactionRules:
+        return self.redaction.beside(self._rules)
+
+    async def adopt_redaction(self) -> RedactionRules:
+        self.redaction.check_unused(await self.hosts())
+        self._rules = self.redaction.digest
+        return self.redaction.beside(self.redaction.digest)
+
+    # ------------------------------------------------------------ limits for all hosts
+
+    async def set_limit(self, limit: Limit) -> None:
+        check_limited(limit, self.redaction)
+        before = self._limits.pop(limit.model, None) or LimitState(limit)
+        if not limit.is_none:
+            self._limits[limit.model] = before.set(limit)
+
+    async def limits(self) -> tuple[LimitStatus, ...]:
+        names = {key: lease.host.name for key, lease in self._hosts.items() if lease.is_alive(self._clock)}
+        now = current_port().now()
+        return tuple(self._limits[model].now(names, self._clock, now).status(names) for model in sorted(self._limits))
+
+    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        now = current_port().now()
+        own = self._living(by, now)
+        living = [key for key, lease in self._hosts.items() if lease.is_alive(self._clock) or key == own]
+        grants = dict.fromkeys(wants, PermitGrant())
+        for model in wants.keys() & self._limits.keys():
+            state = self._limits[model].now(living, self._clock, now)
+            self._limits[model], grants[model] = state.give(own, wants[model], self._clock.now())
+        return grants
+
     # ------------------------------------------------------------ hosts and owners
 
     async def beat(self, host: Host) -> datetime:
         check_host(host, self.redaction)
+        self.redaction.check_digest(self._rules)
         now, clock = current_port().now(), self._clock.now()
         for lease in self._hosts.values():
             if lease.host.name == host.name and lease.host.instance != host.instance and lease.is_alive(self._clock):
@@ -267,6 +410,7 @@ class MemoryLedger(Verbs):
         since = now if key is None else self._hosts[key].since
         self._host_keys += key is None
         self._hosts[key or self._host_keys] = _Lease(host, since, now, clock + host.lease)
+        self._rules = self.redaction.digest
         self._forget_hosts()  # after the lease is renewed: otherwise it could forget this host
         return now + timedelta(seconds=host.lease)
 
@@ -312,7 +456,7 @@ class MemoryLedger(Verbs):
     def _owner_of(self, state: State) -> _Lease | None:
         return None if state.owner is None else self._hosts[state.owner]
 
-    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
         now = current_port().now()
@@ -320,12 +464,23 @@ class MemoryLedger(Verbs):
         thread = self._threads.get(thread_id)
         if thread is None:
             self.redaction.check_name(thread_id, "the name of a thread")
-            thread = self._threads[thread_id] = self._begun(thread_id, to_micros(now))
+            thread = self._begun(thread_id, to_micros(now))
+            self._enter(thread)
         lease = self._owner_of(thread.state)
         if lease is not None and owner not in (None, thread.state.owner) and lease.is_alive(self._clock):
             raise OwnedError(thread_id, lease.host.name, lease.until(now, self._clock))
+        taken_from = None if lease is None or owner == thread.state.owner else lease.host.name
         thread.state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
-        return thread.state.epoch
+        return Epoch(thread.state.epoch, thread.state.seq, taken_from)
+
+    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
+        check_name(to, "the place of a ledger")
+        now, thread = current_port().now(), self._known(thread_id)
+        lease = self._owner_of(thread.state)
+        if lease is not None and lease.is_alive(self._clock):
+            raise OwnedError(thread_id, lease.host.name, lease.until(now, self._clock), OWNED)
+        thread.state = moved(thread.state, to, to_micros(now))
+        return standing_of(thread.state)
 
     async def release(
         self,
@@ -341,7 +496,7 @@ class MemoryLedger(Verbs):
             thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
         )
         thread = self._known(thread_id)
-        thread.state = released(thread.state, release)
+        thread.state = released(thread.state, release if thread.lock is None else withheld(release))
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
@@ -349,14 +504,20 @@ class MemoryLedger(Verbs):
         owner, micros = self._living(by, now), to_micros(now)
         due: list[tuple[int, int, _Thread]] = []
         for thread in self._threads.values():
-            if thread.state.kind in wanted and all(each.build != by.build for each in unfit_of(thread.state)):
+            state = thread.state
+            if (state.owner is None and state.due_at is None) or state.kind not in wanted:
+                continue
+            if state.unfit is None or all(each.build != by.build for each in unfit_of(state)):
                 since = self._due_since(thread, now)
                 due += [] if since is None else [(since, thread.key, thread)]
         taken: list[TakenThread] = []
         for since, _, thread in sorted(due, key=itemgetter(0, 1))[:limit]:
-            why = why_due(thread.state, micros)
+            why, lease = why_due(thread.state, micros), self._owner_of(thread.state)
             state = thread.state = claimed(thread.state, owner)
-            taken.append(TakenThread(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+            before = None if lease is None else lease.host.name
+            taken.append(
+                TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
+            )
         return tuple(taken)
 
     def _due_since(self, thread: _Thread, now: datetime) -> int | None:
@@ -375,7 +536,7 @@ class MemoryLedger(Verbs):
         return tuple(Woken(thread.state.thread_id, thread.state.posted) for thread in mine if thread.state.posted)
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
-        """Make a branch of a thread, as `fork` has found it should be: just now, because nothing here waits."""
+        """Create the branch that `fork` has prepared. Nothing awaits in between, so its data is still current."""
         if closing.thread_id in self._threads:
             raise ValueError(f"there is a thread called {closing.thread_id!r} already")
         base = self._known(head.thread_id)
@@ -384,13 +545,15 @@ class MemoryLedger(Verbs):
         state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted, kind=base.state.kind)
         closing = closing.for_thread(state.is_redacted)
         branch = self._new_thread(state, base, at)
+        wrapped, key = self._key_to_write(branch, is_new=True)
+        self._keep_key(branch, wrapped)
         branch.open_calls = OpenCalls(pairing.open)
-        self._threads[closing.thread_id] = branch
-        self._write(branch, admit(state, branch.open_calls, closing, branch), closing)
+        self._enter(branch)
+        self._write(branch, admit(state, branch.open_calls, closing, branch, key), closing, key)
         return self._summary(branch)
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
-        # All threads or none: they become visible only at the end, and a refusal takes their rows out of the log again.
+        # All threads or none: they become visible only at the end, and a refusal removes their rows from the log.
         before, made = (len(self._log), self._position), dict[str, _Thread]()
         try:
             for journal, head in proven(journals, heads):
@@ -399,9 +562,20 @@ class MemoryLedger(Verbs):
             del self._log[before[0] :]
             self._position = before[1]
             raise
-        self._threads.update(made)
+        for thread in made.values():
+            self._enter(thread)
         self._commits.notify()
         return tuple(map(self._summary, made.values()))
+
+    def _tests(self, filter: ThreadFilter) -> Iterator[Callable[[_Thread], bool]]:
+        """Yield a test for each condition that the filter sets; others are skipped, because a list may look at all threads."""
+        for name, make in _TESTS.items():
+            if (wanted := getattr(filter, name)) is not None:
+                yield make(self._keys_of(wanted) if name == "owner" else _plain(wanted))
+
+    def _keys_of(self, name: str) -> frozenset[int]:
+        """Return the keys of the hosts of a name: of one that lives, and of dead ones."""
+        return frozenset(key for key, lease in self._hosts.items() if lease.host.name == name)
 
     def _summary(self, thread: _Thread) -> ThreadSummary:
         lease = self._owner_of(thread.state)
@@ -409,8 +583,9 @@ class MemoryLedger(Verbs):
 
     def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
         base, at = self._base_of(journal, made), journal.forked_at or 0
-        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction)
+        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction, self._vault)
         thread = self._new_thread(found.state, base, at if base is not None else 0)
+        self._keep_key(thread, journal.key)
         self._put(thread, found.rows)
         thread.open_calls = OpenCalls(found.pairing.open)
         return thread
@@ -431,12 +606,64 @@ class MemoryLedger(Verbs):
         if len(names) > 1 and not with_branches:
             raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
         removed = [self._threads.pop(name) for name in names]
+        for thread in removed:
+            self._open.pop(thread.key, None)
+            for order in self._orders.values():
+                order.remove(thread)
         gone = {thread.key for thread in removed}
         self._log = [place for place in self._log if place[1].key not in gone]
         for table in self._terms.values():
             for position in [each for thread in removed for each in thread.positions if each in table.entries]:
                 table.remove(position)
         return tuple(names)
+
+    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        family = self._family(self._known(thread_id))
+        chosen = to_forget([(each.state.thread_id, each.lock) for each in family], with_branches=with_branches)
+        for thread in family:
+            if thread.lock is not None and thread.state.thread_id in chosen:
+                thread.lock = WrappedKey(thread.lock.master, None)
+                thread.state = forgotten(thread.state)
+                rows = thread.records
+                thread.records = [Record(row.seq, b"", row.hash, row.recorded_at, stored=row.stored) for row in rows]
+                thread.ids, thread.open_calls = {}, OpenCalls()
+                thread.snapshots.clear()
+                self._note_open(thread)
+        self._vault.drop()
+        return chosen
+
+    async def rotate(self, new: MasterKey) -> int:
+        self._vault.begin_rotation(new)
+        keyed = [thread for thread in self._threads.values() if thread.lock is not None]
+        wrapped = [self._vault.rewrapped(each.state.thread_id, each.lock, new) for each in keyed if each.lock is not None]
+        if self._ledger_key is not None:
+            self._ledger_key = self._vault.rewrapped(LEDGER_KEY, self._ledger_key, new)
+        for thread, key in zip(keyed, wrapped, strict=True):
+            thread.lock = key
+        self._vault.end_rotation(new)
+        return sum(key.wrapped is not None for key in wrapped)
+
+    async def encryption(self) -> EncryptionStatus | None:
+        keyed = [thread for thread in self._threads.values() if thread.lock is not None]
+        if self._ledger_key is None:
+            return self._vault.unused
+        return EncryptionStatus(self._ledger_key.master, len(keyed), sum(each.is_forgotten for each in keyed))
+
+    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
+        """Return the wrapped key of a thread, if it is encrypted."""
+        thread = self._threads.get(thread_id)
+        return None if thread is None else thread.lock
+
+    def _readable(self, thread_id: str) -> _Thread | None:
+        """Return a thread whose messages can be read, if there is one.
+
+        Raises:
+            ForgottenError: its key, or that of an origin, was thrown away.
+        """
+        thread = self._threads.get(thread_id)
+        if thread is not None and any(holder.is_forgotten for holder, _ in thread.line(thread.state.seq)):
+            raise ForgottenError(thread_id)
+        return thread
 
     def _family(self, thread: _Thread) -> list[_Thread]:
         """Return a thread, its branches, and their branches."""
@@ -460,7 +687,7 @@ class MemoryLedger(Verbs):
     async def read(
         self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Record]:
-        thread = self._threads.get(thread_id)
+        thread = self._readable(thread_id)
         if thread is None:
             return
         records = list(thread.all())[max(after, 0) : None if before is None else max(before - 1, 0)]
@@ -492,15 +719,20 @@ class MemoryLedger(Verbs):
     ) -> ThreadPage:
         check_limit(limit)
         name, is_reversed = order_of(order)
-        fitting = [each for each in self._threads.values() if _fits(self._summary(each), filter)]
-        keyed = [((getattr(each.state, name), each.key), each) for each in fitting]
-        keyed.sort(reverse=is_reversed, key=lambda pair: pair[0])
+        by, found = self._orders[name], self._orders[name].threads(is_reversed)
         if page is not None:
             start = page_start(page)
-            keyed = [(key, each) for key, each in keyed if (key < start if is_reversed else key > start)]
-        chosen = keyed[:limit]
-        after = page_of(*chosen[-1][0]) if chosen and len(keyed) > limit else None
-        return ThreadPage(tuple(self._summary(each) for _, each in chosen), after)
+            found = dropwhile(lambda each: by.place(each) >= start if is_reversed else by.place(each) <= start, found)
+        chosen = list(islice(_fitting(found, self._tests(filter)), limit + 1))
+        after = page_of(*by.place(chosen[limit - 1])) if len(chosen) > limit > 0 else None
+        return ThreadPage(tuple(map(self._summary, chosen[:limit])), after)
+
+    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
+        fitting = _fitting(iter(self._threads.values()), self._tests(ThreadFilter(system=system)))
+        found: dict[tuple[str | None, str | None], list[bool]] = {}
+        for each in fitting:
+            found.setdefault((each.state.status, each.state.pattern), []).append(bool(each.open_calls))
+        return sorted_counts(ThreadCount(*both, len(opens), sum(opens)) for both, opens in found.items())
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
@@ -514,14 +746,18 @@ class MemoryLedger(Verbs):
     def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
         if thread_id is None:
             start = bisect_right(self._log, position, key=itemgetter(0))
-            return [(each, thread.records[index]) for each, thread, index in self._log[start:]]
-        thread = self._threads.get(thread_id)
+            log = self._log[start:]
+            return [(each, thread.records[index]) for each, thread, index in log if not thread.is_forgotten]
+        thread = self._readable(thread_id)
         places = () if thread is None else thread.upto(thread.state.seq)
         found = ((holder.positions[index], holder.records[index]) for holder, index in places)
         return [(each, record) for each, record in found if each > position]
 
     async def horizon(self) -> str:
         return str(self._position)
+
+    async def tail_lag(self) -> float:
+        return 0.0
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
         return self._where(lambda message: message.invocation_id == invocation_id, thread_id)
@@ -533,7 +769,7 @@ class MemoryLedger(Verbs):
         return tuple(record for _, record in self._since(0, thread_id) if fits(record.message))
 
     async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
-        thread = self._threads.get(thread_id)
+        thread = self._readable(thread_id)
         places = [] if thread is None else [thread.at(call.seq) for call in thread.open_calls]
         return tuple(thread.records[index] for thread, index in places)
 
@@ -543,7 +779,7 @@ class MemoryLedger(Verbs):
         check_limit(limit)
         is_reversed, start = is_newest_first(order), None if page is None else cursor_position(page)
         found: list[tuple[int, Record]] = []
-        for thread in self._threads.values():
+        for thread in self._open.values():
             places = [thread.at(call.seq) for call in thread.open_calls if call.option_name == option_name]
             found += [(holder.positions[index], holder.records[index]) for holder, index in places]
         found.sort(key=itemgetter(0), reverse=is_reversed)
@@ -554,9 +790,11 @@ class MemoryLedger(Verbs):
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         check_limit(limit)
         terms = terms_of(text)
-        scored = [(_score(terms, words_of(record.body)), record) for _, record in self._since(0, thread_id)]
+        if thread_id is not None and await self.is_encrypted(thread_id):
+            raise not_searchable(thread_id)
+        scored = [(score(terms, words_of(record.stored)), record) for _, record in self._since(0, thread_id)]
         best = sorted((pair for pair in scored if terms and pair[0]), key=lambda pair: -pair[0])
-        return tuple(Hit(record, _snippet(terms, words_of(record.body))) for _, record in best[:limit])
+        return tuple(Hit(record, snippet(terms, words_of(record.stored))) for _, record in best[:limit])
 
     async def find_terms(
         self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
@@ -602,7 +840,13 @@ class MemoryLedger(Verbs):
         return thread.records[place]
 
     def _table_of(self, index: TermIndex) -> TermTable:
-        """Return an index that has all messages."""
+        """Return an index that has all messages.
+
+        Raises:
+            NotSearchableError: it covers an encrypted thread.
+        """
+        if any(each.lock is not None and index.covers(each.state.thread_id) for each in self._threads.values()):
+            raise not_indexable(index.name)
         table = self._terms.get(index.name)
         if table is None or table.version != index.version:
             table = self._terms[index.name] = TermTable(index.version)
@@ -623,9 +867,11 @@ class MemoryLedger(Verbs):
 
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
         """Return the place and the state of a fold's latest snapshot up to a message."""
-        thread, last = self._threads.get(thread_id), upto
+        thread, last = self._readable(thread_id), upto
         while thread is not None:
             seq, state = thread.snapshots.get(fold, (last + 1, b""))
+            if seq <= last and thread.lock is not None and is_sealed(state):
+                state = self._vault.key(thread.state.thread_id, thread.lock).open_snapshot(fold, seq, state)
             if seq <= last:
                 return seq, parse(state)
             last = min(last, thread.base_seq)
@@ -646,7 +892,7 @@ class MemoryLedger(Verbs):
         total = sum(len(thread.records) for thread in threads)
         damages, messages = missing_threads(known, self._threads), 0
         for thread in threads:
-            damage, looked_at = _examine(thread, known)
+            damage, looked_at = _examine(thread, known, self._vault)
             messages += looked_at
             damages += [] if damage is None else [damage]
             if progress is not None:
@@ -673,62 +919,48 @@ def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
     return Base(0, genesis(thread_id), pairing) if base is None else Base(seq, _link_at(base, seq), pairing)
 
 
-def _examine(thread: _Thread, heads: dict[str, Head]) -> tuple[Damage | None, int]:
+def _examine(thread: _Thread, heads: dict[str, Head], vault: Vault) -> tuple[Damage | None, int]:
     name, state = thread.state.thread_id, thread.state
-    shared = Pairing()
+    shared: Pairing | None = Pairing()
     for holder, index in () if thread.base is None else thread.base.upto(thread.base_seq):
-        shared.add(holder.records[index].seq, holder.records[index].message)
-    examination = Examination(name, thread.base_seq, _link_at(thread, thread.base_seq), shared)
+        shared = None if shared is None or holder.is_forgotten else shared
+        if shared is not None:
+            shared.add(holder.records[index].seq, holder.records[index].message)
+    opener = row_opener(vault, name, thread.lock)
+    examination = Examination(name, thread.base_seq, _link_at(thread, thread.base_seq), shared, opener)
     rows = (
-        StoredRow(record.seq, to_micros(record.recorded_at), bytes.fromhex(record.hash), open_from, record.body)
+        StoredRow(record.seq, to_micros(record.recorded_at), bytes.fromhex(record.hash), open_from, record.stored)
         for record, open_from in zip(thread.records, thread.open_from, strict=True)
     )
     wanted = frozenset({heads[name].seq} if name in heads else ())
     return examination.rows(rows, wanted) or examination.end(state, thread.open_calls, heads), examination.looked_at
 
 
-def _fits(thread: ThreadSummary, filter: ThreadFilter) -> bool:
-    return (
-        filter.status in (None, thread.status)
-        and filter.pattern in (None, thread.pattern)
-        and filter.system in (None, thread.pattern == SYSTEM_PATTERN)
-        and filter.forked_from in (None, thread.forked_from)
-        and filter.open_calls in (None, thread.open_calls > 0)
-        and filter.owner in (None, thread.owner)
-        and filter.kind in (None, thread.kind)
-        and filter.unfit in (None, bool(thread.unfit))
-        and (filter.updated_after is None or thread.updated_at > filter.updated_after)
-        and (filter.updated_before is None or thread.updated_at < filter.updated_before)
-        and (filter.created_after is None or thread.created_at > filter.created_after)
-        and (filter.created_before is None or thread.created_at < filter.created_before)
-        and (filter.min_tokens is None or thread.input_tokens + thread.output_tokens >= filter.min_tokens)
-        and (filter.min_cost is None or thread.cost >= filter.min_cost)
-    )
+_TESTS: dict[str, Callable[[Any], Callable[[_Thread], bool]]] = {
+    "status": lambda wanted: lambda each: each.state.status == wanted,
+    "pattern": lambda wanted: lambda each: each.state.pattern == wanted,
+    "system": lambda wanted: lambda each: (each.state.pattern == SYSTEM_PATTERN) == wanted,
+    "forked_from": lambda wanted: lambda each: each.state.forked_from == wanted,
+    "open_calls": lambda wanted: lambda each: (each.state.open_from is not None) == wanted,
+    "owner": lambda wanted: lambda each: each.state.owner in wanted,
+    "kind": lambda wanted: lambda each: each.state.kind == wanted,
+    "due_before": lambda wanted: lambda each: each.state.owner is None and (each.state.due_at or wanted) < wanted,
+    "unfit": lambda wanted: lambda each: (each.state.unfit is not None) == wanted,
+    "updated_after": lambda wanted: lambda each: each.state.updated_at > wanted,
+    "updated_before": lambda wanted: lambda each: each.state.updated_at < wanted,
+    "created_after": lambda wanted: lambda each: each.state.created_at > wanted,
+    "created_before": lambda wanted: lambda each: each.state.created_at < wanted,
+    "min_tokens": lambda wanted: lambda each: each.state.input_tokens + each.state.output_tokens >= wanted,
+    "min_cost": lambda wanted: lambda each: (wanted <= 0 or each.state.cost != "0") and Decimal(each.state.cost) >= wanted,
+}
+"""By field of a filter, a function that takes its value and returns a test of threads."""
 
 
-def _score(terms: Sequence[Term], text: str) -> float:
-    """Return how well a text matches: the number of matches in proportion to its length; 0 if a term has no match."""
-    words = fold_words(text)
-    counts = [len(_places(term, words)) for term in terms]
-    return sum(counts) / (len(words) + 10) if all(counts) else 0
+def _plain(value: Any) -> Any:
+    return to_micros(value) if isinstance(value, datetime) else value
 
 
-def _places(term: Term, words: Sequence[str]) -> list[int]:
-    *first, last = term.words
-    size = len(term.words)
-    return [
-        place
-        for place in range(len(words) - size + 1)
-        if list(words[place : place + size - 1]) == first
-        and (words[place + size - 1].startswith(last) if term.is_beginning else words[place + size - 1] == last)
-    ]
-
-
-def _snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:
-    """Return the words around the first match, with the match marked."""
-    pieces = [piece for piece in text.split() if fold_words(piece)]
-    sought = {word for term in terms for word in term.words}
-    hits = [any(word in sought or word.startswith(tuple(sought)) for word in fold_words(piece)) for piece in pieces]
-    first = max(0, hits.index(True) - around // 2) if True in hits else 0
-    chosen = zip(pieces[first : first + around], hits[first : first + around], strict=True)
-    return " ".join(f"«{piece}»" if is_hit else piece for piece, is_hit in chosen)
+def _fitting(threads: Iterator[_Thread], tests: Iterable[Callable[[_Thread], bool]]) -> Iterator[_Thread]:
+    for test in tests:
+        threads = filter(test, threads)  # a loop in C: it may look at all threads
+    return threads

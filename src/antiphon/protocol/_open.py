@@ -9,6 +9,7 @@ must have its key. A field with any other default is optional, and left out unle
 """
 
 # No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
+from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -73,6 +74,23 @@ class Open(BaseModel, frozen=True, extra="allow"):
         """The keys that the model does not know."""
         return {name: freeze(value) for name, value in self.__pydantic_extra__.items()}
 
+    def unknown(self, name: str) -> Any:
+        """Return the value of a key that the model does not know; None if it has none. The other keys are not read."""
+        return freeze(self.__pydantic_extra__.get(name))
+
+    def with_unknown(self, **values: Any) -> Self:
+        """Return a copy with more keys that the model does not know. Only these are checked: all others have been.
+
+        Raises:
+            ValueError: the model knows one of them, or a value is not JSON.
+        """
+        if known := values.keys() & type(self).model_fields.keys():
+            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(known))}: use `model_copy`")
+        copied = copy(self)
+        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **_taken(values)})
+        object.__setattr__(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *values})
+        return copied
+
     if not TYPE_CHECKING:  # pragma: no branch (a type checker would believe in every attribute)
 
         def __getattr__(self, name: str) -> Any:
@@ -109,6 +127,11 @@ class Open(BaseModel, frozen=True, extra="allow"):
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
         """Construct with every check, unlike Pydantic's method of this name."""
         return cls.model_validate(values)
+
+
+def _taken(values: dict[str, Any]) -> dict[str, Any]:
+    taker = _Unknown("any")
+    return {name: taker.take(value) for name, value in values.items()}
 
 
 def _content(model: Open) -> bytes:

@@ -1,48 +1,86 @@
 """Answers: which words of which passage answer a question, and how much of it; by words alone, without a model.
 
-The words of a question are its content: question words and words without one ("happens") do not count. Each word counts
-more if few of the passages that were found have it, so that the language and the subject of the documents do not matter. A
-word may be in the quote itself, in a heading above it, in the head of its table, beside it, or elsewhere in the passage: each
-counts less than the one before. A word within a longer one counts too: *Lokomotive* is in *Diesellokomotive*.
+The words of a question are its content: question words do not count, and common words ("need") count little. Each word counts
+more if few of the passages that were found have it, so that the language and the subject of the documents do not matter. The
+word after "which" names what is asked for, and counts most. A word may be in the quote itself, in a heading above it, in the
+head of its table, beside it, or elsewhere in the passage: each counts less than the one before. Another form of a word
+counts too, another word for the same thing, and a part of a longer word: *Lokomotive* is in *Diesellokomotive*.
 
-Some questions say what kind of thing answers them: a price, a mass, a speed, a number. The word that says so ("heavy") is
-seldom in the answer. So it does not count as a word; instead, a quote without such a thing ("3.2 kg") counts half.
+Some questions say what kind of thing answers them: a price, a mass, a person, a reason. The word that says so ("heavy") is
+seldom in the answer. So it does not count as a word; instead, a quote without such a thing ("3.2 kg") counts less.
 
-A quote that has less than `LIKELY` of the question is no answer: then the sources do not say it.
+Words that are far from each other in a long quote count less, and so do the quotes of a passage that the search ranks far
+behind the best one. If no passage knows the thing or the name that is asked for, all quotes count less.
+
+`words.toml` has the words of three languages. A quote that has less than `LIKELY` of the question is no answer: then the
+sources do not say it.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import log, sqrt
-from pathlib import PurePath
-from typing import Final, NamedTuple, TypeAlias
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from antiphon.retrieval._language import concepts_in, detect_language, terms_in
+from antiphon.retrieval._language import (
+    LANGUAGES,
+    NO_LANGUAGE,
+    detect_language,
+    parts_of,
+    stem_of,
+    telling_words,
+    terms_in,
+    words_in,
+)
 from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
 from antiphon.retrieval._retriever import Passage, Retriever
 
-LIKELY: Final = 0.57
-"""The share of a question from which on a quote is taken for its answer. Fitted to the questions of `benchmarks/answers`."""
+LIKELY: Final = 0.55
+"""The share of a question from which on a quote is taken for its answer. Chosen by the questions of `benchmarks/answers`."""
 
 _LOOKED_AT: Final = 30
 """Passages by which it is judged how rare a word is."""
-_RATED: Final = 8
+_LONGEST_QUESTION, _MOST_WORDS = 5_000, 64
+"""Characters and words of a question that count."""
+_RATED: Final = 16
 """Passages that are searched for an answer."""
 _MOST_UNITS: Final = 3
 """In a quote of sentences; a row is one."""
+_MOST_ANNOUNCED: Final = 4
+"""Sentences that are quoted after a colon."""
 _PRICE: Final = 0.12
 """What a quote loses for each further sentence."""
 _HEADING, _COLUMN, _BESIDE, _ELSEWHERE, _WITHIN = 0.9, 0.9, 0.5, 0.2, 0.7
 """What a word counts that is in a heading, in the head of a table, beside the quote, elsewhere, or within a longer word."""
 _SHORTEST_PART: Final = 5
 """Letters of a word that is looked for within longer ones."""
-_CODE: Final = 0.9
+_CODE: Final = 0.85
 """What a line of code counts: it has names, and no statement."""
-_OTHER_KIND: Final = 0.5
-"""What a quote counts that has not the kind of thing that was asked for."""
+_LEAST: Final = 0.5
+"""What a word counts at least, however many passages have it: they were found because they have it."""
+_LIGHT, _NO_NOUN, _FOCUS = 0.35, 0.7, 1.5
+"""What a common word counts, a German word that is no noun, and the word for what is asked for."""
+_SAME, _FORM, _REFERRED = 0.7, 0.85, 0.8
+"""What another word for the same thing counts, another form of a word, and a word that a pronoun may stand for."""
+_SHORTEST_FORM, _ALIKE, _ENDING = 4, 5, 3
+"""Letters of a stem, those that two forms of a word share, and those of an ending."""
+_PARTICIPLE: Final = re.compile(r"(ab|an|auf|aus|ein|her|hin|los|mit|nach|um|vor|weg|wieder|zu|)ge(\w{3,})")
+_LONG, _LONGEST = 0.06, 400
+"""What a quote of so many characters loses: of two that say the same, the shorter one is taken."""
+_NEAR, _FAR, _SCATTERED = 24, 48, 0.3
+"""Words within which those of a question are close to each other, how many more are too many, and what that costs."""
+_UNKNOWN: Final = 0.85
+"""What a quote counts if no passage has the word for what is asked for, or a name."""
+_BEHIND: Final = 0.25
+"""What an answer loses whose passage the search has not found fitting at all."""
+_OWN, _BARE = 0.5, 0.2
+"""The share of what a quote has that should be in its own words, and what it loses if nothing of it is."""
 _SHORTEST: Final = 12
 """Characters of a quote that says something."""
 _TARGET: Final = re.compile(r"\]\([^)\s]*\)")
@@ -78,89 +116,158 @@ async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> t
 def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswer, ...]:
     """Return what some passages, the best first, say about a question: one quote of each, the best first."""
     asked = _asked(question, passages)
-    found = (_best(asked, passage) for passage in passages[:_RATED])
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: -each.score))  # stable
+    most = max((each.score for each in passages), default=0.0)
+    found = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
+    return tuple(sorted((each for each in found if each is not None), key=_order))  # stable
+
+
+def _order(answer: FoundAnswer) -> float:
+    return _length(answer.quote.text) - answer.score
+
+
+def _length(text: str) -> float:
+    """Return what the length of a quote counts against it."""
+    return _LONG * min(len(text), _LONGEST) / _LONGEST
+
+
+# ---------------------------------------------------------------- what is known about words
+
+
+class _Kind(NamedTuple):
+    """A kind of thing that a question may ask for."""
+
+    asks: re.Pattern[str]
+    named: re.Pattern[str]
+    without: float
+    """What a quote counts without such a thing."""
+
+
+class _Words(NamedTuple):
+    """What `words.toml` says."""
+
+    light: Mapping[str, frozenset[str]]
+    """By language, stems of words that say little."""
+    same: Mapping[str, frozenset[str]]
+    """By stem, the stems of words for the same thing."""
+    pronouns: Mapping[str, frozenset[str]]
+    focus: Mapping[str, re.Pattern[str]]
+    """By language, where a question names what it asks for."""
+    kinds: tuple[_Kind, ...]
+
+
+_NUMBER: Final = (
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|hundred"
+    r"|thousand|million|once|twice|half|dozen|\w+teen|\w+ty|einmal|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn"
+    r"|elf|zwölf|\w+zehn|\w+zig|dreißig|hundert|tausend|halbe?|deux|trois|quatre|cinq|sept|huit"
+    r"|neuf|dix|onze|douze|quinze|vingt|trente|quarante|cinquante|soixante|cent|mille|tiers|moitié)\b"
+)
+
+
+@cache
+def _words() -> _Words:
+    with Path(__file__).with_name("words.toml").open("rb") as file:
+        said: dict[str, Any] = tomllib.load(file)
+    same: dict[str, set[str]] = {}
+    for language, text in said["same"].items():
+        for line in text.split("\n"):
+            stems = {stem_of(word, language) for word in line.split()}
+            for stem in stems:
+                same.setdefault(stem, set()).update(stems)
+    return _Words(
+        {code: frozenset(stem_of(word, code) for word in text.split()) for code, text in said["light"].items()},
+        {stem: frozenset(others) for stem, others in same.items()},
+        {language: frozenset(text.split()) for language, text in said["pronouns"].items()},
+        {code: re.compile(text, re.IGNORECASE) for code, text in said["focus"].items()},
+        tuple(_kind(**each) for each in said["kinds"]),
+    )
+
+
+def _kind(name: str, asks: str, named: str, without: float, is_case_sensitive: bool = False) -> _Kind:
+    flags = re.NOFLAG if is_case_sensitive else re.IGNORECASE
+    return _Kind(re.compile(asks, re.IGNORECASE), re.compile(named.replace("NUMBER", _NUMBER), flags), without)
 
 
 # ---------------------------------------------------------------- what is asked
 
-_NUMBER: Final = (
-    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|hundred"
-    r"|thousand|million|once|twice|half|dozen|ein(?:e[mnrs]?|mal)?|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf"
-    r"|vierzehn|fünfzehn|zwanzig|dreißig|vierzig|fünfzig|sechzig|hundert|tausend|halbe?|une?|deux|trois|quatre|cinq|sept|huit"
-    r"|neuf|dix|onze|douze|quinze|vingt|trente|quarante|cinquante|soixante|cent|mille|tiers|moitié)\b"
-)
-_ASKED: Final = (
-    (  # a price
-        r"\bhow much\b(?=.*\b(?:pay|charge)\b)|\b(?:costs?|prices?|fees?|expensive|kostet|kosten|preis\w*|gebühr\w*|teuer"
-        r"|coût\w*|prix|tarifs?)\b",
-        r"[€$£¥]|\b(?:euros?|dollars?|cents?|francs?|eur|usd|gbp|chf|pounds?|free|gratis|kostenlos\w*|umsonst|gratuit\w*)\b",
-    ),
-    (  # how often
-        r"\bhow (?:often|frequently)\b|\bwie (?:oft|häufig)\b|\b(?:combien de fois|à quelle fréquence)\b",
-        r"\b(?:every|each|per|once|twice|times?|daily|weekly|monthly|yearly|hourly|always|never|alle|jede[mnrs]?|täglich"
-        r"|wöchentlich|monatlich|jährlich|stündlich|pro|mal|immer|nie|tou(?:s|tes)|chaque|par|fois|jamais)\b",
-    ),
-    (  # a mass
-        r"\b(?:how heavy|weighs?|weight|wie schwer|wiegt|gewicht|poids|pèsen?t?|lourde?)\b",
-        r"(?:\d|\b)\s*(?:kg|g|mg|t|lbs?|oz)\b|\b(?:kilo\w*|gram\w*|ton\w*|pounds?|pfund|zentner)\b",
-    ),
-    (  # a speed
-        r"\b(?:how fast|speed|wie schnell|geschwindigkeit|vitesse)\b",
-        r"km/h|mph|m/s|/s\b|\b(?:per|pro|par)\s+\w+|\bknots?\b",
-    ),
-    (  # a temperature
-        r"\b(?:how (?:hot|warm|cold)|temperatures?|wie (?:heiß|warm|kalt)|temperatur\w*|températures?)\b",
-        r"°|\b(?:degrees?|grad|degrés?|celsius|kelvin|fahrenheit)\b",
-    ),
-    (  # a length
-        r"\b(?:how (?:high|tall|deep|wide|far|thick)|wie (?:hoch|tief|breit|weit|dick)|longueur|largeur|hauteur|profondeur)\b",
-        r"\d\s*(?:mm|cm|m|km|ft|in)\b|\b(?:\w*met(?:er|re)s?|\w*mètres?|\w*metern?|feet|foot|inch(?:es)?|miles?)\b",
-    ),
-    (r"\b(?:how long|wie lange?|combien de temps)\b", rf"{_NUMBER}|\b(?:until|bis|jusqu)"),  # a time or a length
-    (r"\bhow (?:many|much)\b|\bwie ?viele?\b|\bcombien\b", _NUMBER),  # a number
-    (r"\b(?:which|what) year\b|\bwelche[mns]? jahr\b|\bquelle année\b", r"\b1\d\d\d\b|\b20\d\d\b"),  # a year
-)
-"""Kinds of things: the words of a question that ask for one, and what a quote has that names one. The first counts."""
-_KINDS: Final = tuple((re.compile(asking, re.IGNORECASE), re.compile(thing, re.IGNORECASE)) for asking, thing in _ASKED)
-_NO_CONTENT: Final = re.compile(
-    r"\b(?:happens?|happened|means?|called|made|becomes?|geschieht|passiert|bedeutet|heißt|heißen|dürfen|darf|dürfte|macht|gilt"
-    r"|arrive|passe|signifie|appelle|appellent|existe|existent)\b",
-    re.IGNORECASE,
-)
-"""Words of a question that say nothing about its answer."""
 
-
-class _Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Asked:
     """What a question asks for."""
 
-    concepts: tuple[Concept, ...]
-    """Its words, each with its stems in all languages."""
+    words: tuple[str, ...]
     weights: tuple[float, ...]
-    kind: re.Pattern[str] | None
+    language: str
+    kind: _Kind | None
     """What an answer has, if the question says so."""
+    doubt: float = 1.0
+    """What every quote counts: less if no passage knows what is asked for."""
+
+    def concepts(self, language: str) -> tuple[Concept, ...]:
+        """Return the stems of each word in a text of a language."""
+        return tuple(_concept(word, self.language, language) for word in self.words)
 
 
 def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
-    asking, thing = next(((asking, thing) for asking, thing in _KINDS if asking.search(question)), (None, None))
-    content = _NO_CONTENT.sub(" ", question if asking is None else asking.sub(" ", question))
-    concepts = tuple(concepts_in(content, detect_language(question)))
-    return _Asked(concepts, tuple(map(_rarity(passages), concepts)), thing)
+    known, question = _words(), question[:_LONGEST_QUESTION]
+    language = detect_language(question)
+    kind = next((each for each in known.kinds if each.asks.search(question)), None)
+    content = question if kind is None else kind.asks.sub(" ", question)
+    focus = known.focus[language].search(question) if language in known.focus else None
+    rarity = _rarity(passages, language)
+    weights: dict[str, float] = {}
+    for word in telling_words(content, language)[:_MOST_WORDS]:
+        for part in parts_of(word):
+            more = _FOCUS if focus is not None and focus[1] == word else 1.0
+            weights.setdefault(part, rarity(part) * _importance(part, language) * more)
+    named = [focus[1]] if focus is not None and focus[1] in weights and _importance(focus[1], language) == 1.0 else []
+    if language != "de":  # where every noun has a capital letter
+        first = next(words_in(question), "")
+        named += [word for word in weights if word != first and any(letter.isupper() for letter in word)]
+    is_unknown = any(not _is_known(word, language, passages) for word in named)
+    return _Asked(tuple(weights), tuple(weights.values()), language, kind, _UNKNOWN if is_unknown else 1.0)
 
 
-def _rarity(passages: Sequence[Passage]) -> Callable[[Concept], float]:
+@lru_cache(maxsize=10_000)
+def _concept(word: str, asked: str, language: str) -> Concept:
+    """Return the stems of a word of a question in a text: in the languages of both, or in all if one of them is unknown."""
+    codes = LANGUAGES if NO_LANGUAGE in (asked, language) else (asked, language)
+    return tuple(dict.fromkeys(term for code in (*codes, NO_LANGUAGE) for term in terms_in(word, code)))
+
+
+def _importance(word: str, language: str) -> float:
+    """Return what a word counts by itself: a common one less, and in German what is no noun."""
+    if stem_of(word, language) in _words().light.get(language, ()):
+        return _LIGHT
+    return _NO_NOUN if language == "de" and word.islower() else 1.0
+
+
+def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
     """Return a function that says what a word counts: the fewer of the passages have it, the more.
 
     A word that none has counts as one that a single passage has: it may be there under another name.
     """
-    there = [set(terms_in("\n".join((*each.heading, each.text)), _language(each))) for each in passages]
+    there = [
+        (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
+        for each in passages
+        for language in (_language(each),)
+    ]
     number = max(len(there), _LOOKED_AT)
 
-    def weight(concept: Concept) -> float:
-        count = max(1, sum(not terms.isdisjoint(concept) for terms in there))
-        return sqrt(log(1 + (number - count + 0.5) / (count + 0.5)))
+    def weight(word: str) -> float:
+        count = max(1, sum(not terms.isdisjoint(_concept(word, asked, language)) for language, terms in there))
+        return max(_LEAST, sqrt(log(1 + (number - count + 0.5) / (count + 0.5))))
 
     return weight
+
+
+def _is_known(word: str, asked: str, passages: Sequence[Passage]) -> bool:
+    """Whether one of the passages has a word, or one that is related to it."""
+    for passage in passages:
+        language = _language(passage)
+        terms = frozenset(terms_in("\n".join((*passage.heading, passage.source, passage.text)), language))
+        if _has(_concept(word, asked, language), terms):
+            return True
+    return False
 
 
 def _language(passage: Passage) -> str:
@@ -170,29 +277,54 @@ def _language(passage: Passage) -> str:
 # ---------------------------------------------------------------- what a passage says about it
 
 
-def _best(asked: _Asked, passage: Passage) -> FoundAnswer | None:
+def _standing(passage: Passage, most: float) -> float:
+    """Return what the answers of a passage count: less, the further it is behind the best one of its search."""
+    return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
+
+
+def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | None:
     """Return the run of units of a passage that has most of a question; None if the passage has no unit."""
     every = units_of(passage.text, passage.kind)
     units = [each for each in every if each.kind != "heading"] or every
     language = _language(passage)
     heads = _heads(every, language)
-    there = [frozenset(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
+    ordered = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
+    there = [frozenset(each) for each in ordered]
     above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
     whole = frozenset[str]().union(*there)
-    best, best_score = None, float("-inf")
+    best, best_score, best_worth, concepts = None, 0.0, float("-inf"), asked.concepts(language)
     for start, end in _runs(units):
-        beside = frozenset[str]().union(*there[max(start - 1, 0) : start], *there[end : end + 1])
+        before, after = (
+            frozenset[str]().union(*there[max(start - 1, 0) : start]),
+            frozenset[str]().union(*there[end : end + 1]),
+        )
         column = heads.get(units[start].first, frozenset())
-        places = ((1.0, frozenset[str]().union(*there[start:end])), (_HEADING, above), (_COLUMN, column))
-        worth = 0.0 if units[start].kind == "row" else _BESIDE  # what is beside a row is about something else
-        score = _score(asked, (*places, (worth, beside), (_ELSEWHERE, whole)), units[start:end])
-        if score > best_score + 1e-9:  # of equal ones, the first and shortest
-            best, best_score = (start, end), score
+        places: tuple[tuple[float, frozenset[str]], ...] = (
+            (1.0, frozenset[str]().union(*there[start:end])),
+            (_HEADING, above),
+            (_COLUMN, column),
+        )
+        if units[start].kind != "row":  # what is beside a row is about something else
+            places += ((_REFERRED if _refers(units[start].text, language) else _BESIDE, before), (_BESIDE, after))
+        score = _score(asked, concepts, (*places, (_ELSEWHERE, whole)), units[start:end])
+        score *= _closeness(concepts, tuple(itertools.chain(*ordered[start:end])))
+        worth = score - _length(shown(units[start:end]))
+        if worth > best_worth + 1e-9:  # of equal ones, the first and shortest
+            best, best_score, best_worth = (start, end), score, worth
     if best is None:
         return None
-    run, first = units[slice(*best)], 1 if passage.lines is None else passage.lines[0]
-    score = round(max(best_score, 0.0), 3)
+    run, first = [*units[slice(*best)], *_announced(units, best[1])], 1 if passage.lines is None else passage.lines[0]
+    score = round(max(best_score, 0.0) * standing, 3)
     return FoundAnswer(passage, Quote(shown(run), (first + run[0].first, first + run[-1].last), score), score)
+
+
+def _announced(units: Sequence[QuoteUnit], end: int) -> Sequence[QuoteUnit]:
+    """Return the sentences that a quote announces which ends with a colon: the items of a list, as far as they fit."""
+    if units[end - 1].kind != "sentence" or not units[end - 1].text.endswith(":"):
+        return ()
+    following = itertools.takewhile(lambda each: each.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
+    sizes = itertools.accumulate(len(each.text) for each in units[end : end + _MOST_ANNOUNCED])
+    return [each for each, size in zip(following, sizes, strict=False) if size <= _LONGEST]
 
 
 def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
@@ -217,22 +349,89 @@ def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str
     return found
 
 
-def _score(asked: _Asked, places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]) -> float:
+def _score(
+    asked: _Asked, concepts: Sequence[Concept], places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]
+) -> float:
     """Return how much of a question a run of units has. A place has a worth, and the terms that are there."""
-    counted = zip(asked.concepts, asked.weights, strict=True)
-    got = sum(weight * max(worth * _has(concept, terms) for worth, terms in places) for concept, weight in counted)
+    got = own = 0.0
+    for concept, weight in zip(concepts, asked.weights, strict=True):
+        has = [worth * _has(concept, terms) for worth, terms in places]
+        got, own = got + weight * max(has), own + weight * has[0]
     score = got / (sum(asked.weights) or 1.0)
+    if own < _OWN * got:
+        score *= 1.0 - _BARE * (1.0 - own / (_OWN * got))
     text = shown(run)
     if run[0].kind == "code":
         score *= _CODE
-    if asked.kind is not None and not asked.kind.search(text):
-        score *= _OTHER_KIND
-    return score - _PRICE * (len(run) - 1) - (0.3 if len(text) < _SHORTEST else 0.0)
+    if asked.kind is not None and not asked.kind.named.search(text):
+        score *= asked.kind.without
+    return score * asked.doubt - _PRICE * (len(run) - 1) - (0.3 if len(text) < _SHORTEST else 0.0)
+
+
+def _closeness(concepts: Sequence[Concept], terms: Sequence[str]) -> float:
+    """Return 1 if the words of a question are close to each other in a quote, and less if they are scattered over it."""
+    if len(terms) <= _NEAR:
+        return 1.0
+    latest: dict[int, int] = {}
+    found = [(place, number) for place, term in enumerate(terms) for number, each in enumerate(concepts) if term in each]
+    needed, span = len({number for _, number in found}), len(terms)
+    for place, number in found:
+        latest[number] = place
+        if len(latest) == needed:
+            span = min(span, place - min(latest.values()) + 1)
+    is_one = needed <= 1
+    return 1.0 if is_one else 1.0 - _SCATTERED * min(1.0, max(0, span - _NEAR) / _FAR)
 
 
 def _has(concept: Concept, terms: frozenset[str]) -> float:
-    """Return 1 if one of the terms is the word, less if the word is within one, and 0 otherwise."""
+    """Return 1 if one of the terms is the word, less if one is related to it, and 0 otherwise."""
     if not terms.isdisjoint(concept):
         return 1.0
-    is_within = any(len(stem) >= _SHORTEST_PART and any(stem in term for term in terms) for stem in concept)
-    return _WITHIN if is_within else 0.0
+    return max((_likeness(concept, term) for term in terms), default=0.0)
+
+
+@lru_cache(maxsize=100_000)
+def _likeness(concept: Concept, term: str) -> float:
+    """Return how much a term has of a word that is not the same: another word for it, another form of it, a part of it."""
+    same = _words().same
+    if any(term in same.get(stem, ()) for stem in concept):
+        return _SAME
+    if any(_is_form(stem, term) or _is_head(stem, term) for stem in concept):
+        return _FORM
+    return _WITHIN if any(_is_part(stem, term) for stem in concept) else 0.0
+
+
+def _is_part(stem: str, term: str) -> bool:
+    """Whether a word is within a longer one: anywhere in the text's, or as the last part of the question's."""
+    return (len(stem) >= _SHORTEST_PART and stem in term) or (len(term) >= _SHORTEST_PART and stem.endswith(term))
+
+
+def _is_form(stem: str, term: str) -> bool:
+    """Whether two stems are probably of one word: they begin alike, as `verlass` and `verlasst`, or one has `ge` within."""
+    shorter, longer = sorted((stem, term), key=len)
+    if len(shorter) >= _SHORTEST_FORM and longer.startswith(shorter) and len(longer) - len(shorter) <= _ENDING:
+        return True
+    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(stem, term, strict=False)))
+    if alike >= _ALIKE and len(longer) - alike <= _ENDING - 1:
+        return True
+    return shorter in _without_ge(longer)
+
+
+def _is_head(stem: str, term: str) -> bool:
+    """Whether a compound names a thing of a kind: a `Buchenholz` is a `Holz`."""
+    return len(stem) >= _SHORTEST_FORM and term.endswith(stem)
+
+
+def _without_ge(stem: str) -> tuple[str, ...]:
+    """Return what a German participle may be of: `gebaut` of `bau`, `ausgewaschen` of `auswasch`."""
+    found = _PARTICIPLE.fullmatch(stem)
+    if found is None:
+        return ()
+    plain = f"{found[1]}{found[2]}"
+    return (plain, plain.removesuffix("t"), plain.removesuffix("en"))
+
+
+def _refers(sentence: str, language: str) -> bool:
+    """Whether a sentence begins with a word that stands for something in the one before."""
+    first = next(words_in(sentence), "").casefold()
+    return first in _words().pronouns.get(language, ())

@@ -116,6 +116,8 @@ _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u
 """Thai, Lao, Japanese and Chinese: words are not set apart."""
 _LONGEST: Final = 64
 """Characters of a word that count: what is longer is no word."""
+_KEPT: Final = 2_000
+"""Characters of a text up to which what was found in it is kept for the next time."""
 _SAMPLE: Final = 20_000
 """Characters of a text by which its language is detected."""
 _LEAST_SHARE: Final = 0.08
@@ -126,6 +128,16 @@ def words_in(text: str) -> Iterator[str]:
     """Yield the words of a text as they are written; characters that look alike have one form."""
     for match in _WORD.finditer(unicodedata.normalize("NFKC", text)):
         yield match[0][:_LONGEST]
+
+
+def term_set(text: str, language: str) -> frozenset[str]:
+    """Return the terms of a text, without their order."""
+    return _term_set(text, language) if len(text) <= _KEPT else _term_set.__wrapped__(text, language)
+
+
+@lru_cache(maxsize=1_000)  # phases look at the same sources, one after the other
+def _term_set(text: str, language: str) -> frozenset[str]:
+    return frozenset(terms_in(text, language))
 
 
 def terms_in(text: str, language: str) -> list[str]:
@@ -195,10 +207,20 @@ def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]
 
     Each concept comes once. If there are only function words, they are the concepts.
     """
+    return list(_concepts(text, language) if len(text) <= _KEPT else _concepts.__wrapped__(text, language))
+
+
+@lru_cache(maxsize=1_000)  # a question is looked at once for each of its sources
+def _concepts(text: str, language: str | None) -> tuple[tuple[str, ...], ...]:
     telling = telling_words(text, language)
-    parts = (part for word in telling for part in (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ())))
+    parts = (part for word in telling for part in parts_of(word))
     found = (tuple(dict.fromkeys(term for code in LANGUAGES for term in _of_part(part, code))) for part in parts)
-    return list(dict.fromkeys(each for each in found if each))
+    return tuple(dict.fromkeys(each for each in found if each))
+
+
+def parts_of(word: str) -> tuple[str, ...]:
+    """Return a word, and its parts if it is put together: `ThreadActor`, `Thread`, `Actor`."""
+    return (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ()))
 
 
 def _of_part(word: str, language: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from antiphon.retrieval._language import concepts_in, detect_language, terms_in
+from antiphon.retrieval._language import concepts_in, detect_language, term_set, terms_in
 from antiphon.retrieval._passages import Kind
 
 _MOST_UNITS: Final = 4
@@ -93,7 +93,7 @@ def relevance(question: str, text: str, *, heading: Sequence[str] = (), language
     concepts = concepts_in(question)
     if not concepts:
         return 0.0
-    there = set(terms_in("\n".join((*heading, text)), language or detect_language(text)))
+    there = term_set("\n".join((*heading, text)), language or detect_language(text))
     return round(sum(any(term in there for term in concept) for concept in concepts) / len(concepts), 3)
 
 

@@ -26,7 +26,7 @@ from importlib.metadata import entry_points
 from math import log
 from typing import TYPE_CHECKING, Final, Protocol
 
-from antiphon.errors import AppendConflictError, AppendRefusedError
+from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError
 from antiphon.ledger import (
     MOST_TERMS,
     Ledger,
@@ -38,7 +38,7 @@ from antiphon.ledger import (
     ThreadFilter,
 )
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
-from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, terms_in
+from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, telling_words, terms_in
 from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
 from antiphon.retrieval._vectors import Vectors, vector_store
 
@@ -57,6 +57,10 @@ _DIGITS: Final = 10
 """Of the digest of a source, in the id of its thread."""
 _DUPLICATE_ID: Final = "AP108"
 """The code of a refusal: the id of a message is taken."""
+_ENCRYPTED: Final = (
+    "this ledger encrypts new threads, and an index of their passages would be readable; "
+    "keep documents in a ledger without encryption"
+)
 _ATTEMPTS: Final = 10
 """How often a document is added again that another process has changed meanwhile."""
 
@@ -202,8 +206,11 @@ class KnowledgeBase:
 
         Raises:
             LedgerError: it could not be written.
+            NotSearchableError: the ledger encrypts new threads, and an index of their passages would be readable.
             ValueError: it has no text.
         """
+        if await self._ledger.encryption() is not None:
+            raise NotSearchableError(_ENCRYPTED)
         chosen_kind = kind or kind_of(source)
         pieces = passages_of(text, chosen_kind)
         if not pieces:
@@ -252,8 +259,9 @@ class KnowledgeBase:
             ValueError: the limit is negative.
         """
         wanted = filter or PassageFilter()
-        every = concepts_in(query[:_LONGEST_QUESTION])
-        concepts = every[:_MOST_CONCEPTS]
+        language = detect_language(query)
+        every = telling_words(query[:_LONGEST_QUESTION], language)
+        concepts = concepts_in(" ".join(every[:_MOST_CONCEPTS]), language)[:_MOST_CONCEPTS]
         terms = list(dict.fromkeys(term for concept in concepts for term in concept))[:MOST_TERMS]
         if limit < 0:
             raise ValueError(f"a search returns 0 passages or more, not {limit}")

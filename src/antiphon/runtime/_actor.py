@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import NoneType, UnionType
@@ -134,12 +134,12 @@ class Lifetime:
         OPEN.discard(self)
 
     async def close(self) -> None:
-        """Cancel the background tasks, and wait for them."""
+        """Cancel the background tasks, and wait for them; also for those that a cancelled one has started."""
         self.forget()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := tuple(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 OPEN: WeakSet[Lifetime] = WeakSet()
@@ -236,7 +236,7 @@ class ActorSystem(Protocol):
 class Messenger(Protocol):
     """Carries messages to actors, and outcomes back."""
 
-    async def ask(self, delivery: DeliveryState, within: float | None) -> Any: ...
+    def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]: ...
     async def tell(self, delivery: DeliveryState, within: float | None) -> None: ...
     async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any: ...
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
@@ -433,7 +433,11 @@ class Context:
             LedgerError: it could not be journaled.
         """
         delivery = self._delivery_of(to, said, key)
-        return await self._answer(delivery, within, partial(answer_to, said))
+        try:
+            return answer_to(said, delivery, await self._cell.services.messenger.ask(delivery, within))
+        except DeliveryError as exc:
+            exc.message_id = delivery.id
+            raise
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol, and return the response.
@@ -453,26 +457,14 @@ class Context:
 
     async def _send(self, message: WireMessage, handled: DeliveryState, within: float | None) -> Message | None:
         delivery = sent_inside(message, handled, self.address, self._services.stored_ids)
-        if delivery.is_call:
-            return await self._answer(delivery, within, message_of)
-        await self._services.messenger.tell(delivery, within)
-        return None
-
-    async def _answer(
-        self, delivery: DeliveryState, within: float | None, read: Callable[[DeliveryState, Any], AnswerT]
-    ) -> AnswerT:
-        """Deliver a message, wait for its outcome, and return what `read` makes of it."""
-        handled = None if delivery.to == self.address else self._delivery  # its own handler answers it
-        if handled is not None:
-            handled.wait(1)
+        if not delivery.is_call:
+            await self._services.messenger.tell(delivery, within)
+            return None
         try:
-            return read(delivery, await self._services.messenger.ask(delivery, within))
+            return message_of(delivery, await self._services.messenger.ask(delivery, within))
         except DeliveryError as exc:
             exc.message_id = delivery.id
             raise
-        finally:
-            if handled is not None:
-                handled.wait(-1)
 
     async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
         """Ask this actor a question that its handler answers without effects, and return the answer.
@@ -653,7 +645,7 @@ class Context:
     def _delivery_of(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> DeliveryState:
         if self._delivery is None:
             return outside(to, said, None, self.address, None)
-        return inside(to, said, self._delivery, self.address, key)
+        return inside(to, said, self._delivery, self._cell.address, key)
 
 
 def _retried(result: Message) -> Message | Response:
@@ -670,18 +662,16 @@ def _retried(result: Message) -> Message | Response:
 _current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
 
 
-def begin_handling(context: Context) -> Context | None:
-    """Begin to handle a message in this task; return the context that was set before, for `end_handling`."""
-    outer = _current.get()
-    _current.set(context)
-    return outer
+begin_handling: Callable[[Context], Token[Context | None]] = _current.set
+"""Begin to handle a message in this task; return what `end_handling` needs."""
 
 
-def end_handling(context: Context, outer: Context | None) -> None:
+def end_handling(context: Context, begun: Token[Context | None]) -> None:
     """End the handling of a message. Code that it has started, and that still runs, has no context from now on."""
+    outer = begun.old_value
     if outer is not context:  # else this is a RETRY: the outer handler goes on with the same context
         context.is_over = True
-    if outer is not None and not outer.is_over:
+    if isinstance(outer, Context) and not outer.is_over:
         _current.set(outer)  # an actor has asked itself: the outer handler goes on
 
 

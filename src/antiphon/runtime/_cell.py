@@ -284,8 +284,8 @@ class Cell:
     # ------------------------------------------------------------ handling
 
     async def _drain(self, drains: dict[asyncio.Task[None], DeliveryState | None]) -> None:
-        task = asyncio.current_task()
-        mailbox = self.mailbox
+        task = asyncio.current_task(self.parts.loop)
+        mailbox, is_keyed = self.mailbox, self.props.concurrency > 1
         assert task is not None and mailbox is not None  # noqa: S101, PT018 (made by wake)
         handled, incarnation, was_used = 0, self.incarnation, False
         try:
@@ -293,9 +293,11 @@ class Cell:
                 # `drains` says what is handled at any moment: `Lifecycle.halt` reads it to find what it interrupts. The
                 # ordering key is released after the outcome was written, so that the next message of the thread sees it.
                 drains[task] = delivery
-                await self._handle(delivery, task)
+                if delivery.evicted is None:  # else another host handles it; a caller here gets the answer from the ledger
+                    await self._handle(delivery, task, mailbox)
                 drains[task] = None
-                mailbox.done(delivery)
+                if is_keyed:
+                    mailbox.done(delivery)
                 was_used = was_used or not delivery.is_urgent
                 handled += 1
                 if handled % _TURN == 0:
@@ -309,11 +311,10 @@ class Cell:
         elif self.props.may_rest and self.drains is None:
             self.parts.idling.idle(self, was_used=was_used)
 
-    async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
-        began = self.parts.loop.time()
-        if delivery.evicted is not None:
-            return  # another host handles it; a caller here gets the answer from the ledger
-        if delivery.withdrawn is not None or self._is_too_late(delivery, began):
+    async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None], mailbox: Mailbox) -> None:
+        loop = self.parts.loop
+        began = loop.time()
+        if delivery.withdrawn is not None or (mailbox.waiting and self._is_too_late(delivery, began)):
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
         delivery.task = task
@@ -323,7 +324,7 @@ class Cell:
             # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
             # and the ledger with different answers.
             delivery.task = None
-            if _is_evicted(delivery):
+            if delivery.evicted is not None:
                 return
             if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
@@ -332,33 +333,29 @@ class Cell:
                     delivery.settle(outcome)
                 else:
                     await self.parts.outcomes.answer(delivery, outcome)
-            self._measure(began)
+            ended = self.last_handled_at = loop.time()
+            self.average_seconds += (ended - began - self.average_seconds) / 4
         except BaseException as exc:  # noqa: BLE001 (the one place: see the head of the file)
             delivery.task = None
             await self._caught(delivery, exc, task)
         finally:
-            delivery.task = None
             if delivery.was_cancelled:
                 # The cancellation was for this message only: the drain goes on with the next one.
                 delivery.was_cancelled = False
                 task.uncancel()
-
-    def _measure(self, began: float) -> None:
-        self.last_handled_at = self.parts.loop.time()
-        self.average_seconds += (self.last_handled_at - began - self.average_seconds) / 4
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
         """Whether a message cannot be handled in time while others wait that perhaps can.
 
         Without this check, an overloaded actor would spend all its time on messages that time out halfway.
         """
-        if delivery.deadline is None or self.mailbox is None or not self.mailbox.waiting:
+        if delivery.deadline is None:
             return False
         return delivery.deadline - now < self.average_seconds and now - self.last_handled_at < _FRESH
 
     async def run(self, delivery: DeliveryState, context: Context) -> Any:
         """Run the handler of a message; return a `Reply`, a message with a result, or None."""
-        outer = begin_handling(context)
+        begun = begin_handling(context)
         try:
             actor = self.actor
             if actor is None:
@@ -374,7 +371,7 @@ class Cell:
                 raise TypeError(f"{name} returned {type(outcome).__name__}, not {expected}")
             return outcome
         finally:
-            end_handling(context, outer)
+            end_handling(context, begun)
 
     async def run_at_once(self, delivery: DeliveryState) -> Any:
         """Handle a question that the actor asks itself, within its deadline. In the mailbox it would wait for itself."""
@@ -399,11 +396,11 @@ class Cell:
                 actor = self.props.factory()
                 self.parts.provide(actor)
                 context = Context(self, None)
-                outer = begin_handling(context)
+                begun = begin_handling(context)
                 try:
                     await actor.started(context)
                 finally:
-                    end_handling(context, outer)
+                    end_handling(context, begun)
             except Exception as exc:
                 raise _StartError from exc
             if self.incarnation == incarnation:  # else the cell was restarted while `started` ran: this actor is not kept
@@ -487,11 +484,6 @@ def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
         return handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
-
-
-def _is_evicted(delivery: DeliveryState) -> bool:
-    """Whether another host has its thread; it may be evicted while its handler runs."""
-    return delivery.evicted is not None
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:

@@ -31,7 +31,7 @@ from antiphon.runtime._redelivery import find_original
 from antiphon.runtime._reporting import LOG, log_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from antiphon.ledger import Record
     from antiphon.messages import Json
@@ -93,42 +93,57 @@ class Dispatcher:
 
     # ------------------------------------------------------------ sending
 
-    async def ask(self, delivery: DeliveryState, within: float | None) -> Any:
+    def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]:
         """Deliver a message and wait for its outcome.
+
+        It checks the message, and returns the coroutine that delivers it: one coroutine fewer for each message.
 
         Raises:
             DeliveryError: there is none.
         """
-        envelope = delivery.envelope
+        envelope, now = delivery.envelope, self._loop.time()
         parent = envelope.parent
-        _check_evicted(parent)
-        deadline = delivery.deadline = self._until(parent, within)
+        deadline = now + (self._within if within is None else within)
+        if parent is not None:
+            _check_evicted(parent)
+            deadline = _inherited(parent, deadline, within)
+        delivery.deadline = deadline
         if self._hooks is not None:
             self._hooks.said(delivery)
         if self.remote is not None and self._is_elsewhere(delivery):
-            return await self.remote.ask(delivery, deadline)
+            return _ask_remotely(self.remote, delivery, deadline)
         cell = self._cells.get(envelope.to)
-        if cell is None or cell.state == "stopped" or envelope.hops:
+        if cell is None or cell.state == "stopped" or envelope.hops > self._hop_limit:
             cell = None if self._needs_other_host(delivery) else self._find(delivery)
         if parent is not None and cell is not None:
             if parent.cell is cell:
-                return await self._ask_itself(cell, delivery)
+                return self._ask_itself(cell, delivery)
             _check_circle(cell, parent)
+        return self._ask(cell, delivery, deadline, now)
+
+    async def _ask(self, cell: Cell | None, delivery: DeliveryState, deadline: float, now: float) -> Any:
+        parent, thread_id = delivery.envelope.parent, delivery.envelope.thread_id
         waiter = delivery.waiter = self._loop.create_future()  # before delivery: a stored answer settles it at once
+        if parent is not None:
+            parent.wait(1)
         try:
-            if cell is None or envelope.thread_id is not None:
+            if cell is None or thread_id is not None:
                 await self._carry_in_thread(cell, delivery, deadline)
             elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver_at_once(cell, delivery):
                 await self._hand_over(cell, delivery, deadline)
             # After the append: an expiry before that would withdraw a message that no cell has yet.
-            self._deadlines.add(delivery, deadline)
+            self._deadlines.add(delivery, deadline, now)
             return await waiter
-        except asyncio.CancelledError:
-            self._give_up(delivery)
+        except BaseException as exc:
+            if isinstance(exc, asyncio.CancelledError):
+                self._give_up(delivery)
+            waiter.cancel()  # it may have failed too, with a thread that was lost: Python must not print that error later
             raise
         finally:
-            if delivery.bucket is not None:
-                delivery.bucket.pop(delivery, None)
+            if (bucket := delivery.bucket) is not None:
+                bucket.pop(delivery, None)
+            if parent is not None:
+                parent.wait(-1)
 
     async def original(self, request: Retry, thread_id: str | None) -> Message:
         """Return the message that a RETRY names.
@@ -232,7 +247,7 @@ class Dispatcher:
         """Journal a message and deliver it. One whose actor only another host has is posted, or is a dead letter."""
         if cell is None:
             try:
-                await self._durable.post_to_host(delivery)
+                await self._durable.post_to_host(delivery, until)
             except DeliveryError as exc:
                 self._dead.add(delivery, exc.code, exc.reason)
                 raise
@@ -259,9 +274,7 @@ class Dispatcher:
     def _until(self, parent: DeliveryState | None, within: float | None) -> float:
         """Return until when to wait: at most until the deadline of the message that is handled."""
         own = self._loop.time() + (self._within if within is None else within)
-        if parent is None or parent.deadline is None:
-            return own
-        return parent.deadline if within is None else min(own, parent.deadline)
+        return own if parent is None else _inherited(parent, own, within)
 
     def _find(self, delivery: DeliveryState) -> Cell:
         try:
@@ -293,9 +306,8 @@ class Dispatcher:
 
     def _deliver_at_once(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Fast path: put a typed request into a mailbox that has room; return whether that was possible."""
-        box = cell.mailbox
         said = delivery.envelope.said
-        if box is None or said is None or type(said) is Heartbeat or not box.offer(delivery):
+        if said is None or type(said) is Heartbeat or not (cell.mailbox or cell.box).offer(delivery):
             return False
         delivery.cell = cell
         if self._hooks is not None:
@@ -315,7 +327,7 @@ class Dispatcher:
     def watch(self, delivery: DeliveryState) -> None:
         """Let a message expire that has no caller here."""
         if delivery.deadline is not None:
-            self._deadlines.add(delivery, delivery.deadline)
+            self._deadlines.add(delivery, delivery.deadline, self._loop.time())
 
     # ------------------------------------------------------------ how it ends
 
@@ -421,10 +433,29 @@ class Dispatcher:
         cell.deliver(passed)
 
 
+async def _ask_remotely(remote: OtherSystems, delivery: DeliveryState, until: float) -> Message:
+    """Ask an actor of another system; a handler that asks is counted as waiting meanwhile."""
+    parent = delivery.parent
+    if parent is not None:
+        parent.wait(1)
+    try:
+        return await remote.ask(delivery, until)
+    finally:
+        if parent is not None:
+            parent.wait(-1)
+
+
 def _check_evicted(parent: DeliveryState | None) -> None:
     """Refuse what a handler sends after its thread was evicted."""
     if parent is not None and parent.evicted is not None:
         raise FencedError(*parent.evicted.args)
+
+
+def _inherited(parent: DeliveryState, own: float, within: float | None) -> float:
+    """Return the deadline of what a handler sends: its own, but at most that of the message that is handled."""
+    if parent.deadline is None:
+        return own
+    return parent.deadline if within is None else min(own, parent.deadline)
 
 
 def _check_circle(cell: Cell, parent: DeliveryState) -> None:
@@ -433,4 +464,4 @@ def _check_circle(cell: Cell, parent: DeliveryState) -> None:
     while asking is not None:
         if asking.cell is cell and cell.props.concurrency == 1:
             raise HopLimitError("it waits for the actor that asks it: they ask in a circle", cell.address)
-        asking = asking.parent if asking.waiter is not None else None
+        asking = asking.envelope.parent if asking.waiter is not None else None

@@ -62,6 +62,10 @@ class Elsewhere(Protocol):
         """Post a message to its thread. Its caller gets the answer that the owner writes."""
         ...
 
+    async def has_actor(self, delivery: DeliveryState, until: float) -> bool:
+        """Whether a living host has the actor of a message; one that has the thread may still say so, until a time."""
+        ...
+
     def add(self, delivery: DeliveryState) -> None:
         """Let the caller of a message that is in its thread already wait for the answer."""
         ...
@@ -128,14 +132,15 @@ class Durable:
                 raise
             await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
 
-    async def post_to_host(self, delivery: DeliveryState) -> None:
+    async def post_to_host(self, delivery: DeliveryState, until: float) -> None:
         """Post a message whose actor this system does not have: a living host that has the actor takes the thread.
 
         Raises:
             UndeliverableError: there is no such host.
         """
-        kind = kind_of(delivery.to)
-        if not any(each.is_alive and kind in each.host.kinds for each in await self._journal.ledger.hosts()):
+        is_own = bool(self._journal.epoch(_thread(delivery)))
+        if not await self._elsewhere.has_actor(delivery, 0.0 if is_own else until):
+            kind = kind_of(delivery.to)
             reason = f"there is no actor; spawn it, register its kind, or start a host that has the kind {kind!r}"
             raise errors.UndeliverableError(reason, delivery.to)
         await self._post(delivery)
@@ -448,7 +453,7 @@ class Durable:
 
     async def leave_to_next_system(self, delivery: DeliveryState, error: errors.AntiphonError) -> None:
         """Leave a message open for the next system. Its deliveries here are ended, so they do not count as attempts."""
-        rows = endings(delivery)
+        rows = endings(delivery, is_left=True)
         if rows:
             try:
                 await self._journal.write(_thread(delivery), rows)

@@ -51,7 +51,7 @@ from antiphon.protocol import (
     validate_message,
 )
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
 from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, option_of
 from antiphon.runtime._settings import SYSTEM, system_thread
 
@@ -81,9 +81,9 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
     """
     if not isinstance(said, Message):
         is_of_host = not thread_id and type(said) in SYSTEM_TYPES
-        delivery = DeliveryState(
-            Envelope(said, None, sender, to, id, system_thread(to) if is_of_host else thread_id), id is not None
-        )
+        thread_id = system_thread(to) if is_of_host else thread_id
+        envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False))
+        delivery = DeliveryState(envelope, id is not None)
         if is_of_host:
             delivery.is_of_host = True
         return delivery
@@ -99,20 +99,21 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
     Raises:
         ValueError: the key is malformed; or it is a message of the journal.
     """
-    hops, exchange = handled.envelope.hops + 1, handled.exchange
+    outer = handled.envelope
+    hops, exchange = outer.hops + 1, outer.correlation_id or handled.id
     if not isinstance(said, Message):
         is_system = type(said) in SYSTEM_TYPES
-        thread_id = own_thread(to, is_system, handled.thread_id)
+        thread_id = own_thread(to, True, outer.thread_id) if is_system else outer.thread_id
         # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # finds in the ledger what it has already said.
-        is_derived = thread_id is not None and handled.thread_id is not None
+        is_derived = thread_id is not None and outer.thread_id is not None
         own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
-        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
-        delivery = DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+        envelope = new_envelope(Envelope, (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived))
+        delivery = DeliveryState(envelope, is_derived and handled.attempt > 1)
         if is_system and thread_id == system_thread(to):
             delivery.is_of_host = True
         return delivery
-    thread_id = said.thread_id or handled.thread_id
+    thread_id = said.thread_id or outer.thread_id
     message = _stamped(said, to, thread_id)
     envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
     return DeliveryState(envelope, may_be_known=handled.attempt > 1)

@@ -1,4 +1,6 @@
-"""Hosting: a system as a host of threads, beside other hosts on the same ledger. Its lease is in `_lease`.
+"""Hosting: a system as a host of threads, beside other hosts on the same ledger.
+
+Its lease is in `_lease`; how it asks into threads of other hosts is in `_elsewhere`.
 
 **Eviction.** A thread that another host has taken over is evicted: its handlers are cancelled, and its messages, timers and
 states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller
@@ -12,181 +14,37 @@ status `stopped`, its reason is in `ThreadSummary.unfit`, and callers get the er
 releases the thread, or after it has claimed it once more for that. Nothing is parked. A host that continues the thread takes
 the status back.
 
-**Threads of other hosts.** A message for a thread that another living host owns is posted to the thread. The owner is woken,
-delivers it and writes the result; `RemoteAnswers` follows the ledger, and gives the result to the caller. If the owner dies,
-the first of the systems that wait and have the actor takes the thread over.
-
 **Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One
-that hosts (`System.host`) also takes threads that are due and have no living owner. A system without threads does nothing.
+that hosts (`System.host`) also takes threads that are due and have no living owner, a few in each round and at most
+`Settings.thread_limit` at a time: the others are for other hosts. A system without threads does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
-
-import orjson
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import errors
-from antiphon.ledger import ThreadFilter
-from antiphon.messages import Message, current_port, dumps, loads, thaw
-from antiphon.messages.keys import is_below
-from antiphon.protocol import Object, Reply, Request
-from antiphon.runtime._actor import Actor, Context, handles
-from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
+from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import PARK, STOP, option_of, park_reason, stopped_error
-from antiphon.runtime._settings import STOPPED, SYSTEM, Address, Settings
+from antiphon.runtime._settings import STOPPED, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from antiphon.ledger import Ledger, Tailed, TakenThread
+    from antiphon.ledger import Epoch, Ledger, TakenThread
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
     from antiphon.runtime._effects import States
+    from antiphon.runtime._elsewhere import RemoteAnswers
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._recovery import Recovery, Timers
     from antiphon.runtime._tree import Tree
-
-
-# ---------------------------------------------------------------- threads of other hosts
-
-INBOX: Final = Address(SYSTEM, "inbox")
-"""Where another host posts what is told."""
-
-
-class Told(Reply, frozen=True):
-    """It is in the thread."""
-
-
-class Tell(Request[Told], frozen=True, type="TELL", family="system"):
-    """Tell an actor something in a thread of this host. Another host posts it for a caller that wants no answer."""
-
-    to: str
-    message: Object
-    """In the house format."""
-
-
-class Inbox(Actor):
-    """Tells the actors of a host what other hosts have posted."""
-
-    concurrency = 100
-
-    @handles
-    async def tell(self, request: Tell, context: Context) -> Told:
-        await context.tell(request.to, loads(orjson.dumps(thaw(request.message)), Message))
-        return Told()
-
-
-class RemoteAnswers:
-    """The callers here that wait for answers in threads of other hosts, and the tail of the ledger that brings them."""
-
-    def __init__(self, lifetime: Lifetime, ledger: Ledger) -> None:
-        self._lifetime = lifetime
-        self._ledger = ledger
-        self._waiting: dict[tuple[str, str], list[DeliveryState]] = {}
-        """By thread and invocation."""
-        self._tail: asyncio.Task[None] | None = None
-        self.on_added: Callable[[], None] | None = None
-        """Called when a caller begins to wait."""
-
-    @property
-    def threads(self) -> tuple[str, ...]:
-        """The threads that callers wait for."""
-        return tuple(dict.fromkeys(thread_id for thread_id, _ in self._waiting))
-
-    async def post(self, delivery: DeliveryState) -> None:
-        """Post a message to its thread. Its caller gets the answer that the owner writes.
-
-        Raises:
-            LedgerError: the thread cannot take it, or the ledger cannot be used.
-        """
-        thread_id = delivery.thread_id or ""
-        if delivery.is_call:
-            await self._ledger.post(thread_id, delivery.message)
-            self.add(delivery)
-            return
-        tell = Tell(to=delivery.to, message=orjson.loads(dumps(delivery.message)))
-        posted = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id))
-        try:
-            await self._ledger.post(thread_id, posted.message)
-        except errors.AppendRefusedError:
-            if not await self._ledger.by_invocation(posted.id, thread_id=thread_id):
-                raise  # otherwise the same was told before, at another time
-
-    def add(self, delivery: DeliveryState) -> None:
-        """Let a caller wait for the answer to a message that is in a thread of another host."""
-        if delivery.waiter is None or delivery.waiter.done():
-            return
-        key = (delivery.thread_id or "", delivery.invocation_id)
-        self._waiting.setdefault(key, []).append(delivery)
-        if self.on_added is not None:
-            self.on_added()
-        delivery.waiter.add_done_callback(lambda _: self._drop(key, delivery))
-        if self._tail is None:
-            self._tail = self._lifetime.start(self._follow())
-        else:
-            self._lifetime.start(self._look(key))
-
-    def fail(self, thread_id: str, error: errors.DeliveryError) -> None:
-        """Give the callers that wait for answers of a thread an error."""
-        for key in [key for key in self._waiting if key[0] == thread_id]:
-            for delivery in tuple(self._waiting.get(key, ())):
-                delivery.fail(error)
-
-    def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
-        """Stop to wait: there is an answer, or the caller has gone."""
-        waiting = self._waiting.get(key, [])
-        if delivery in waiting:
-            waiting.remove(delivery)
-        if not waiting:
-            self._waiting.pop(key, None)
-        if not self._waiting and self._tail is not None:
-            self._tail.cancel()
-            self._tail = None
-
-    async def _follow(self) -> None:
-        """Read the ledger from now on. An answer that was there before is looked up once."""
-        while True:
-            try:
-                tail = cast("AsyncGenerator[Tailed, None]", self._ledger.tail(await self._ledger.horizon()))
-                for key in tuple(self._waiting):  # after the horizon is known: no answer falls between the look and the tail
-                    await self._look(key)
-                async with aclosing(tail) as records:
-                    async for tailed in records:
-                        self._take(tailed.record.message)
-            except errors.LedgerError as exc:
-                LOG.warning("answers of other hosts are late: %s", log_text(exc), extra=log_fields(error=exc))
-                await asyncio.sleep(_LEDGER_PAUSE)
-
-    async def _look(self, key: tuple[str, str]) -> None:
-        thread_id, invocation_id = key
-        with suppress(errors.LedgerError):  # the tail goes on
-            for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
-                self._take(record.message)
-            if key in self._waiting:  # it has no answer: it may be parked
-                for record in await self._ledger.open_calls(thread_id):
-                    self._take(record.message)
-
-    def _take(self, message: Message) -> None:
-        """Give callers the result of their message, or the error that it is parked."""
-        thread_id = message.thread_id or ""
-        if message.kind == "option_result" and message.lane != "effect":
-            for delivery in tuple(self._waiting.get((thread_id, message.invocation_id or ""), ())):
-                delivery.settle(message)
-        elif message.lane == "effect" and option_of(message) == PARK:
-            for delivery in tuple(self._waiting.get((thread_id, message.parent_id or ""), ())):
-                delivery.fail(errors.ParkedError(park_reason(message), delivery.to))
-        elif message.lane == "effect" and option_of(message) == STOP:
-            for key in [key for key in self._waiting if key[0] == thread_id]:
-                if message.parent_id == key[1] or is_below(message.parent_id, key[1]):
-                    for delivery in tuple(self._waiting.get(key, ())):
-                        delivery.fail(stopped_error(message))
 
 
 # ---------------------------------------------------------------- eviction
@@ -314,6 +172,11 @@ class Eviction:
             return
 
 
+def offered_kinds(kinds: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+    """Return the kinds of threads that a host takes, of those that its actors can run."""
+    return kinds if settings.kinds is None else tuple(kind for kind in kinds if kind in settings.kinds)
+
+
 class _Mismatch(NamedTuple):
     """A message that the code here cannot continue."""
 
@@ -353,8 +216,6 @@ _FLUSHES = 3
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
-_LEDGER_PAUSE = 1.0
-"""Seconds to pause while the ledger is unavailable."""
 
 
 # ---------------------------------------------------------------- work
@@ -392,10 +253,16 @@ class Hosting:
         self._seen: dict[str, int] = {}
         """By thread, the last posted message that was delivered here."""
         self.is_taking = False
-        """Whether it takes threads of other kinds of owners whenever they are due (`System.host`)."""
+        """Whether it takes threads whenever they are due (`System.host`)."""
+        self._may_be_more = False
+        """Whether more threads may be due than it has taken."""
+        self._has_room = False
+        """Whether a thread has ended since it last took some."""
+        self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
         answers.on_added = self._begin
+        in_flight.on_thread_ended = self._look_again
 
     def _begin(self) -> None:
         """Start to work: a thread was claimed, a caller waits for another host, or this host takes what is due."""
@@ -406,17 +273,21 @@ class Hosting:
     async def _work(self) -> None:
         """Work as long as there is anything to do. A host without threads needs no lease: the next claim renews it."""
         loop = self._lifetime.loop
-        next_beat = loop.time() + self._settings.heartbeat
+        next_beat, next_take, hints = loop.time() + self._settings.heartbeat, loop.time() + _TAKE_EVERY, 0
         told: str | None = None
         try:
             while self._has_work and not self._lifetime.is_closing:
-                await asyncio.sleep(min(self._settings.poll, max(0.0, next_beat - loop.time())))
+                before, hints = hints, await self._wait(hints, next_beat)
                 try:
                     if loop.time() >= next_beat:
                         # From the time before the beat: a slow ledger must not make the beats rarer.
                         next_beat = loop.time() + self._settings.heartbeat
                         await self._lease.beat()
                         await self._look_after_threads()
+                        next_take = loop.time() + _TAKE_EVERY
+                    elif self.is_taking and (self._may_be_more or hints != before or loop.time() >= next_take):
+                        await self._take_share()
+                        next_take = loop.time() + _TAKE_EVERY
                     await self._deliver_posted()
                     told = None
                 except errors.LedgerError as exc:
@@ -424,6 +295,26 @@ class Hosting:
                         LOG.warning("this host is late: %s", told, extra=log_fields(error=exc))
         finally:
             self._is_working = False
+
+    async def _wait(self, hints: int, until: float) -> int:
+        """Wait for a hint that there is work, or until it is time to look without one; return the number of hints."""
+        loop = self._lifetime.loop
+        began, most = loop.time(), min(self._settings.poll, max(0.0, until - loop.time()))
+        if not self._has_room:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as self._waiting:
+                    hints = await self._ledger.hinted(hints, most)
+            self._waiting = None
+        await asyncio.sleep(min(_BETWEEN_LOOKS, most) - (loop.time() - began))  # many hints together are one look
+        return hints
+
+    def _look_again(self) -> None:
+        """Take the next thread as soon as one has ended, if more may be due."""
+        if self.is_taking and self._may_be_more:
+            self._has_room = True
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                waiting.reschedule(self._lifetime.loop.time())
 
     @property
     def _has_work(self) -> bool:
@@ -447,7 +338,7 @@ class Hosting:
         for thread_id in self._answers.threads:
             await self._take_over_if_dead(thread_id)
         if self.is_taking:
-            await self.take()
+            await self._take_share()
 
     async def _take_over_if_dead(self, thread_id: str) -> None:
         """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
@@ -459,15 +350,18 @@ class Hosting:
         found = await self._ledger.thread(thread_id)
         if found is None or any(unfit.build == self._lease.build for unfit in found.unfit):
             return False
-        return found.kind in self._tree.kinds()
+        return found.kind in offered_kinds(self._tree.kinds(), self._settings)
 
     async def take_on(self) -> None:
         """Take threads whenever they are due, until this is cancelled.
 
         Raises:
             LedgerError: the ledger cannot be read or written at the beginning.
+            ValueError: the limit of threads leaves no room for any.
         """
-        await self.take()
+        if self._settings.thread_limit < 1:
+            raise ValueError(f"thread_limit is 1 or more, not {self._settings.thread_limit}")
+        await self._take_share()
         self.is_taking = True
         self._begin()
         try:
@@ -476,40 +370,72 @@ class Hosting:
             self.is_taking = False
 
     async def take(self) -> Recovered:
-        """Take the threads that are due, have no living owner and can run here, and continue them.
+        """Take all threads that are due, have no living owner and can run here, and continue them.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        found = await self._continue_claimed()
+        while taken := await self._take_some(_AT_ONCE):
+            found = sum(await asyncio.gather(*map(self._begin_taken, taken)), found)
+            await self._record_take_overs(taken)
+        return found
+
+    async def _take_share(self) -> None:
+        """Take some of the threads that are due, so that other hosts get some too; the next ones at the next look.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._continue_claimed()
+        self._has_room = False
+        room = min(self._settings.thread_limit - self._in_flight.thread_count, _AT_ONCE)
+        taken = await self._take_some(room) if room > 0 else ()
+        self._may_be_more = len(taken) >= room
+        await asyncio.gather(*map(self._begin_taken, taken))
+        await self._record_take_overs(taken)
+
+    async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:
+        """Record how many threads of dead hosts this one has taken: one row for all of them, after they were begun."""
+        if abandoned := sum(each.why == "abandoned" for each in taken):
+            value: Json = {"host": self._lease.name, "threads": abandoned}
+            row = Message(policy=RUNTIME_POLICY, lane="control", payload=PartsPayload(parts=(DataPart(data=value),)))
+            with suppress(errors.LedgerError):  # it is a statistic: the threads go on without it
+                await self._ledger.append(TAKE_OVERS, [row], pattern=SYSTEM_PATTERN)
+
+    async def _continue_claimed(self) -> Recovered:
+        """Continue the threads that this host has claimed for one message, and that another had before."""
         found = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
             with suppress(errors.OwnedError):  # lost meanwhile
                 found += await self._continue(thread_id)
-        while taken := await self._take_some():
-            found = sum(await asyncio.gather(*map(self._begin_taken, taken)), found)
         return found
 
     async def _begin_taken(self, taken: TakenThread) -> Recovered:
         thread_id = taken.thread_id
+        # A claim that is under way may have a later epoch than this one, and would fence what begins here.
+        await self._journal.until_claimed(thread_id)
         if 0 < self._journal.epoch(thread_id) < taken.epoch:
             await self._eviction.evict_old(thread_id)
         self._journal.give(thread_id, taken.epoch)
-        return await self._continue(thread_id)
+        return await self._continue(thread_id, taken.epoch)
 
-    async def _take_some(self) -> tuple[TakenThread, ...]:
-        kinds = (*self._tree.kinds(), None)
+    async def _take_some(self, limit: int) -> tuple[TakenThread, ...]:
+        kinds: tuple[str | None, ...] = offered_kinds(self._tree.kinds(), self._settings)
+        if self._settings.kinds is None:
+            kinds = (*kinds, None)  # a thread whose kind is unknown
         try:
-            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=_AT_ONCE)
+            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=limit)
         except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
-            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=_AT_ONCE)
+            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=limit)
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True
             raise
 
-    async def _continue(self, thread_id: str) -> Recovered:
+    async def _continue(self, thread_id: str, taken: Epoch | None = None) -> Recovered:
         """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
         try:
-            found = await self._recovery.thread(thread_id)
+            found = await self._recovery.thread(thread_id, taken=taken)
         except errors.FencedError:
             return Recovered()  # the host slept past its lease meanwhile
         if found.homeless and not found.delivered and not self._is_busy(thread_id):
@@ -578,5 +504,40 @@ class Hosting:
             await self._journal.release(thread_id, wake_at=wake_at)
 
 
-_AT_ONCE = 16
-"""Threads that are taken at once, so that they share commits."""
+_TAKE_EVERY = 0.8
+_BETWEEN_LOOKS = 0.005
+"""Seconds: without a hint, threads that are due are looked for this often; with many hints, there is a pause between two
+looks."""
+_AT_ONCE = 32
+"""Threads that are taken at once: enough to share commits, few enough to share the threads that are due with other hosts."""
+
+
+# ---------------------------------------------------------------- take-overs, as the ledger has them
+
+TAKE_OVERS: Final = "system/take-overs"
+"""The thread that has a row for each round in which a host took threads of dead hosts."""
+
+
+class TakeOvers(NamedTuple):
+    """How many threads hosts have taken over, and when the last."""
+
+    threads: int = 0
+    last_at: datetime | None = None
+
+
+async def read_take_overs(ledger: Ledger) -> TakeOvers:
+    """Return how many threads the hosts of a ledger have taken over from dead ones.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    found = TakeOvers()
+    async for record in ledger.read(TAKE_OVERS):
+        message = record.message
+        part = message.parts[0] if message.policy == RUNTIME_POLICY and message.lane == "control" and message.parts else None
+        match thaw(part.data) if isinstance(part, DataPart) else None:
+            case {"threads": int(threads)}:
+                found = TakeOvers(found.threads + threads, record.recorded_at)
+            case _:
+                pass  # talk from outside
+    return found

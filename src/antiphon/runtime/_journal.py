@@ -21,17 +21,19 @@ that were on their way have landed. So no handler and no effect starts before th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Host, Ledger, Record, Redaction
-from antiphon.messages import Message
+from antiphon.ledger import SYSTEM_PATTERN, Epoch, Host, Ledger, Record, Redaction
+from antiphon.messages import Json, Message
 from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from antiphon.runtime._permits import Permits, RequestPermit
     from antiphon.runtime._reporting import Observer
 
 _FLUSH_AFTER = 0.005
@@ -149,15 +151,17 @@ class Journal:
         admit: Admit | None = None,
         *,
         host: CurrentHost | None = None,
+        permits: Permits | None = None,
         has_attempts: bool = False,
     ) -> None:
-        """Make it; `host` returns the host that claims threads. Without one, none can be claimed.
+        """Make it; `host` returns the host that claims threads, and `permits` its permits. Without a host, none is claimed.
 
         `has_attempts`: whether a course was begun by an earlier owner is said by its attempt alone, as in runs.
         """
         self.ledger = ledger
         self._has_attempts = has_attempts
         self._host = host
+        self._permits = permits
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self.gates: HeldThreads | None = None
@@ -176,6 +180,8 @@ class Journal:
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
+        self._ended: str | None = None
+        """Why nothing may be written any more."""
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
         self.has_lapsed: Callable[[], bool] = bool
@@ -187,12 +193,34 @@ class Journal:
         self.unrecovered: dict[str, int] = {}
         """By owned thread that had another owner before, its length when it was claimed. What is open up to there was not
         delivered: the claim was for one message, and the program need not be one that can run the thread."""
+        self._taken_from: dict[str, str] = {}
+        """By owned thread that another host had not released, the name of that host."""
         self.on_claimed: Callable[[], None] | None = None
         """Called after a thread was claimed."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record, right after it was written."""
         self.hooks: Hooks | None = None
         """Set by `observe`."""
+
+    @asynccontextmanager
+    async def permit(
+        self, thread_id: str, models: Sequence[str], cost: Callable[[], Decimal]
+    ) -> AsyncGenerator[RequestPermit]:
+        """Wait for a permit for a model request of a thread, and hold it in the block (see `Permits.hold`).
+
+        Raises:
+            LimitReachedError: the money of the day is spent, or there was no permit in time.
+            LedgerError: the limits cannot be read.
+        """
+        assert self._permits is not None  # noqa: S101 (what asks models has a host)
+        while True:
+            async with self._permits.hold(models, cost) as permit:
+                # The gate again: the intent passed it, but the thread may have been paused while the request waited.
+                if self.gates is None or self.gates.is_open(thread_id):
+                    yield permit
+                    return
+                permit.cost = Decimal(0)
+            await self.gates.passed(thread_id)
 
     # ------------------------------------------------------------ writing
 
@@ -207,7 +235,7 @@ class Journal:
             HistoryMismatchError: a waiting row is stored already, with other content.
             LedgerError: the ledger refuses, or is unavailable.
         """
-        if self._lost:
+        if self._lost or self._ended is not None:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
         status: str | None = more.pop("status_unless_held", None) if more else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
@@ -235,6 +263,8 @@ class Journal:
         Raises:
             LedgerError: the ledger is unavailable.
         """
+        if self._ended is not None:
+            self._check_lost(thread_id)
         # The rules before the rows: if they cannot be read, the caller gets the error and nothing waits to be written.
         rules = await self.redaction_of(thread_id)
         self._write_behind.put(thread_id, messages)
@@ -260,6 +290,8 @@ class Journal:
         Raises:
             LedgerError: they cannot be stored.
         """
+        if self._ended is not None:
+            return  # nothing was taken since then
         self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
@@ -359,7 +391,7 @@ class Journal:
             FencedError: another host has taken it over, and it is not evicted yet.
             OwnedError: another living host has it.
         """
-        if (epoch := self._epochs.get(thread_id)) is not None:
+        if (epoch := self._epochs.get(thread_id)) is not None and self._ended is None:
             return epoch
         self._check_lost(thread_id)
         claim = self._claims.get(thread_id)
@@ -409,10 +441,12 @@ class Journal:
         """The threads that this journal owns."""
         return tuple(self._epochs)
 
-    def give(self, thread_id: str, epoch: int) -> None:
+    def give(self, thread_id: str, epoch: Epoch) -> None:
         """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
         self._lost.pop(thread_id, None)
         self.unrecovered.pop(thread_id, None)
+        if epoch > self.epoch(thread_id):
+            self._note_taken(thread_id, epoch.taken_from)
         self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # it may have been claimed here meanwhile
         if self.on_claimed is not None:
             self.on_claimed()
@@ -448,7 +482,16 @@ class Journal:
         """Allow a new claim of a thread that was lost: nothing here is at work in it any more."""
         self._lost.pop(thread_id, None)
 
+    def end(self, reason: str) -> None:
+        """Refuse everything from now on, with a `RuntimeError`: what this journal was for has ended.
+
+        Otherwise something that goes on after that would claim the thread again, and nobody would release it.
+        """
+        self._ended = reason
+
     def _check_lost(self, thread_id: str) -> None:
+        if self._ended is not None:
+            raise RuntimeError(self._ended)
         if (lost := self._lost.get(thread_id)) is not None:
             raise errors.FencedError(*lost.args)
 
@@ -464,13 +507,17 @@ class Journal:
     async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
+            host = await self._host()
+            if (given := self._epochs.get(thread_id)) is not None:
+                return given  # the ledger gave the thread to this host meanwhile (`take`)
             try:
-                epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+                epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
             except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
                 epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
-            if epoch > 1:
-                self.unrecovered[thread_id] = (await self.ledger.head(thread_id)).seq
+            if epoch > 1 and not self._has_attempts:  # a run recovers nothing
+                self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers
             self._epochs[thread_id] = epoch
+            self._note_taken(thread_id, epoch.taken_from)
         except errors.LedgerUnavailableError:
             self._note_unsure()
             raise
@@ -486,8 +533,27 @@ class Journal:
         if self.on_claimed is not None:
             self.on_claimed()
 
+    def _note_taken(self, thread_id: str, taken_from: str | None) -> None:
+        self._taken_from.pop(thread_id, None)
+        if taken_from is not None:
+            self._taken_from[thread_id] = taken_from
+
+    async def tenure(self, thread_id: str) -> dict[str, Json]:
+        """Return what a row says of the owner that recovers a thread: host, epoch, and the host that had not released it.
+
+        Raises:
+            FencedError: another host has taken it over.
+            OwnedError: another living host has it.
+        """
+        epoch = await self.own(thread_id)
+        assert self._host is not None  # noqa: S101 (what claims threads has a host)
+        said: dict[str, Json] = {"host": (await self._host()).name, "epoch": int(epoch)}
+        before = self._taken_from.get(thread_id)
+        return said if before is None else {**said, "taken_from": before}
+
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
+        self._taken_from.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
         self.unrecovered.pop(thread_id, None)
         self._redactions.pop(thread_id, None)

@@ -36,27 +36,29 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from antiphon.runtime._actor import OPEN, Actor, ActorSystem, Lifetime, Props, Services
+from antiphon.runtime._actor import OPEN, Actor, ActorSystem, Lifetime, Services
 from antiphon.runtime._cell import Cell, CellParts
 from antiphon.runtime._delivery import DeliveryState, InFlight
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
 from antiphon.runtime._effects import States
+from antiphon.runtime._elsewhere import RemoteAnswers
 from antiphon.runtime._exchange import StoredIds
-from antiphon.runtime._hosting import Eviction, Hosting, RemoteAnswers
+from antiphon.runtime._hosting import Eviction, Hosting, offered_kinds
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease
 from antiphon.runtime._life import Lives, Termination
+from antiphon.runtime._permits import Permits
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._reporting import LOG, DeadLetters, log_fields
 from antiphon.runtime._settings import Settings, port_in_use
-from antiphon.runtime._supervision import Commands, Escalation, Supervisor, SupervisorParts
-from antiphon.runtime._tree import IdleActors, Lifecycle, Links, Tree
+from antiphon.runtime._supervision import Commands, Escalation, Links, Supervisor, SupervisorParts
+from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.runtime._bus import Remote
+    from antiphon.runtime._elsewhere import Remote
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._life import Gates
     from antiphon.runtime._reporting import Observer
@@ -70,16 +72,17 @@ class Kernel:
     ) -> None:
         self.settings = settings
         self.lifetime = Lifetime()
-        self.tree = Tree(self._make_cell)
-        self.lease = Lease(ledger, settings, self.tree.kinds)
-        self.journal = Journal(ledger, settings.budget, host=self.lease.host)
+        self.tree = Tree()
+        self.lease = Lease(ledger, settings, lambda: offered_kinds(self.tree.kinds(), settings))
+        self.permits = Permits(ledger, self.lease, settings.permit_patience)
+        self.journal = Journal(ledger, settings.budget, host=self.lease.host, permits=self.permits)
         self.journal.has_lapsed = self.lease.has_lapsed
         self.lives = Lives(self.journal)
         self.journal.gates = self.lives.gates
         self.admit(admit)
         self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
-        self.answers = RemoteAnswers(self.lifetime, ledger)
+        self.answers = RemoteAnswers(self.lifetime, ledger, settings.poll)
         self.states = States(self.journal)
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
@@ -87,7 +90,7 @@ class Kernel:
         self._connect_delivery()
         self._connect_supervision()
         self._connect_recovery()
-        self._parts = self._cell_parts(system)
+        self.tree.make = partial(Cell, self._cell_parts(system))
 
     def _connect_delivery(self) -> None:
         self.in_flight = InFlight()
@@ -206,9 +209,6 @@ class Kernel:
 
     # ------------------------------------------------------------ what lower parts need of higher ones
 
-    def _make_cell(self, address: str, props: Props) -> Cell:
-        return Cell(self._parts, address, props)
-
     def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
 
@@ -240,6 +240,7 @@ class Kernel:
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()
+        await self.permits.close()
         await self.lease.end()  # after the last row: another host takes the threads at once
 
 

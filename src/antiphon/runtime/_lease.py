@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import LedgerError
-from antiphon.ledger import Host
+from antiphon.ledger import Host, instance_at
+from antiphon.runtime._permits import Permits
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._settings import Settings
 
@@ -54,6 +55,8 @@ class Lease:
         self._first_beat: asyncio.Task[Host] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
+        self.term = 0
+        """Counts how often a lease may have ended before it was renewed."""
 
     @property
     def name(self) -> str:
@@ -88,6 +91,8 @@ class Lease:
 
     async def _register(self) -> Host:
         host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
+        if self._settings.address is not None:
+            host = replace(host, instance=instance_at(self._settings.address))
         await self._beat(host)
         return host
 
@@ -107,6 +112,7 @@ class Lease:
     async def _beat(self, host: Host) -> None:
         began = asyncio.get_running_loop().time()  # before the beat: the lease must not seem to last longer than it does
         await self._ledger.beat(host)
+        self.term += self.has_lapsed()
         self._host, self._beaten_at = host, began
 
     async def end(self) -> None:
@@ -145,6 +151,8 @@ class ProcessHost:
         self._build: str | None = None
         self._kinds: Counter[str] = Counter()
         self._lease = self._new_lease()
+        self.permits = Permits(ledger, self, _SETTINGS.permit_patience)
+        """The permits for model requests of this process."""
         self._beats: asyncio.Task[None] | None = None
         self._ending = asyncio.Lock()
         """Held while the host leaves the ledger."""
@@ -194,6 +202,15 @@ class ProcessHost:
         return host
 
     @property
+    def term(self) -> int:
+        """See `Lease.term`."""
+        return self._lease.term
+
+    def has_lapsed(self) -> bool:
+        """Whether the lease may have run out."""
+        return self._lease.has_lapsed()
+
+    @property
     def name(self) -> str:
         """The name of this host in the ledger."""
         return self._lease.name
@@ -220,6 +237,7 @@ class ProcessHost:
         return False
 
     async def _end(self) -> None:
+        await self.permits.close()
         lease, self._lease = self._lease, self._new_lease()
         beats, self._beats = self._beats, None
         if beats is not None:

@@ -4,6 +4,9 @@
 Messages are delivered again in the order in which they were sent. A handler that runs again finds its earlier messages and
 effects in the ledger, and goes on from there.
 
+**Supervision** is of one process. A failure report, or a RESTART or STOP, that an earlier process left open in the system
+thread of an actor is ended, and not carried out: the actor has ended with its process.
+
 **Stopped threads.** What was open when something outside failed (a provider, a budget) is delivered again only if the thread
 is resumed: by itself it would ask the failing provider again and again. Messages that came later, such as the one that resumes
 it, are delivered.
@@ -28,12 +31,14 @@ from antiphon.messages.keys import child_id
 from antiphon.messages.trusted import quick_message
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._durable import A_WHILE
+from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of, stops_in
+from antiphon.runtime._settings import SYSTEM
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Record
+    from antiphon.ledger import Epoch, Record
     from antiphon.protocol import Notice
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
@@ -253,8 +258,10 @@ class Recovery:
         self.ended: EndedThreads | None = None
         """Ends what is open in terminated threads; set when it is made."""
 
-    async def thread(self, thread_id: str, *, is_running: bool = False, is_resumed: bool = False) -> Recovered:
-        """Deliver what is open in a thread, and set its timers.
+    async def thread(
+        self, thread_id: str, *, is_running: bool = False, is_resumed: bool = False, taken: Epoch | None = None
+    ) -> Recovered:
+        """Deliver what is open in a thread, and set its timers. `taken`: this host has just taken it, under this epoch.
 
         One that `is_running` here has its timers already. If it was claimed for one message, what an earlier owner left open
         in it stays so: this program need not be one that can run the thread. What stopped because something outside failed is
@@ -272,10 +279,11 @@ class Recovery:
         rows = await self._rows(thread_id)
         found = Recovered(threads=1)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
+        new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
         for row in rows:
             is_timer = option_of(row.message) == TIMER
             if row.seq > after and not (is_running and is_timer) and (row.seq > stopped or is_timer):
-                found += await self._take_up(thread_id, row, rows)
+                found += await self._take_up(thread_id, row, rows, is_of_another=not is_running, is_new=row.seq <= new)
         if not after:
             await self._end_leftovers(thread_id, rows)
         return found
@@ -343,7 +351,9 @@ class Recovery:
                 return tuple(found)
             page = await self._ledger.open_calls_of(PARK, page=page.next)
 
-    async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record]) -> Recovered:
+    async def _take_up(
+        self, thread_id: str, row: Record, rows: Sequence[Record], *, is_of_another: bool = False, is_new: bool = False
+    ) -> Recovered:
         option = option_of(row.message) if row.message.lane == "effect" else None
         said = row
         if option == TIMER:
@@ -355,7 +365,22 @@ class Recovery:
             said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
             return Recovered()  # an effect, which its handler ends; or a call without an address
-        return await self._deliver(recovered_delivery(said, thread_id), rows)
+        delivery = recovered_delivery(said, thread_id)
+        delivery.is_new = is_new
+        if is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
+            await self._end_supervision(delivery)
+            return Recovered()
+        return await self._deliver(delivery, rows)
+
+    async def _end_supervision(self, delivery: DeliveryState) -> None:
+        """End a failure report or a command that an earlier process left open: its actor has ended with it.
+
+        The actor of this process has another history. To carry it out would restart or stop an actor that did not fail.
+        """
+        delivery.is_unsure = True
+        if not self._in_flight.has(delivery) and await self._durable.is_open(delivery):
+            gone = errors.ActorStoppedError("the process has ended that had the actor", delivery.to)
+            await self._durable.end_with_error(delivery, gone)
 
     async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record]) -> Recovered:
         """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
@@ -367,7 +392,7 @@ class Recovery:
             cell = self._tree.at(delivery.to)
         except errors.UndeliverableError:
             return Recovered(homeless=1)
-        delivery.cell, delivery.is_unsure = cell, True
+        delivery.cell, delivery.is_unsure = cell, not delivery.is_new
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
             is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
@@ -380,6 +405,16 @@ class Recovery:
             else:
                 await self._durable.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
+
+
+def _is_untouched(rows: Sequence[Record], taken: Epoch) -> bool:
+    """Whether nobody has ever begun anything in a thread: it has its first owner, and had nothing but the calls still open.
+
+    Without an owner before, no process has died in it, which the next one would have to count. Whatever is begun leaves a row,
+    so neither does a thread that was restored have anything to look up.
+    """
+    before = [row for row in rows if row.seq <= taken.seq]
+    return taken == 1 and len(before) == taken.seq and all(row.message.lane != "effect" for row in before)
 
 
 def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:

@@ -69,11 +69,20 @@ _WITHDRAWN: dict[str, Any] = {
 }
 
 
-def endings(delivery: DeliveryState) -> list[Message]:
-    """Return the rows that end the leftovers of a message, as far as its delivery knows them."""
+def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
+    """Return the rows that end the leftovers of a message, as far as its delivery knows them.
+
+    `is_left`: the message stays open for the next system. So do its effects that may be repeated: the next run takes them up
+    under the same id, and finds what was asked in them. If they were ended, it would begin them anew, and ask a second time.
+    """
     thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
     rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
-    return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in delivery.open_effects]
+    effects = [each for each in delivery.open_effects if not is_left or _is_once(each)]
+    return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in effects]
+
+
+def _is_once(intent: Message) -> bool:
+    return isinstance(intent.payload, OptionCallPayload) and intent.payload.arguments.get("effects") == "once"
 
 
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
@@ -169,7 +178,7 @@ def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any]
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
-    if payload.arguments.get("effects") == "once":
+    if _is_once(intent):
         reason = f"nobody knows whether {option!r} was done: its handler was stopped meanwhile"
         evidence: dict[str, Json] = {"reason": reason, "to": to, "effect": effect, "option": option}
         return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
@@ -222,27 +231,37 @@ class Redelivery:
         cell.box.put_first(delivery)
 
     async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
-        """Deliver a message another time, or park it if it was delivered too often.
+        """Deliver a message another time, or park it if it was delivered too often. A new one is delivered for the first time.
 
         The row is written before the message is in the mailbox. A process that dies in between counts a delivery too many,
         never one too few: a message that kills its process is parked in the end.
 
         Raises:
             ActorStoppedError: its actor has been stopped, and takes no more messages.
+            FencedError: its thread was evicted, so that another delivery of it is under way.
             LedgerError: it could not be journaled.
         """
         if self._is_often_enough(delivery, cause):
             count = len(delivery.standing.again) + 1
             await self.park(delivery, f"it was delivered {count} times", {"last": reason})
             return
-        name = partial(again_id, delivery.invocation_id)
-        attempt = await self._unused(delivery, name, len(delivery.standing.again) + 2)
-        row = name(attempt)
-        await self._note(AGAIN, row, delivery, {"attempt": attempt, "cause": cause, "reason": reason})
+        standing = delivery.standing
+        if not delivery.is_new or standing.again:
+            name = partial(again_id, delivery.invocation_id)
+            attempt = await self._unused(delivery, name, len(standing.again) + 2)
+            row = name(attempt)
+            said: dict[str, Json] = {"attempt": attempt, "cause": cause, "reason": reason}
+            if cause == "recovered":
+                said |= await self._journal.tenure(delivery.thread_id or "")
+            _check_evicted(delivery)  # before and after the row: this host may have been given the thread again meanwhile
+            await self._note(AGAIN, row, delivery, said)
+            standing = standing.plus(row, cause)
+        _check_evicted(delivery)
+        delivery.is_new = False
         if cell.state == "stopped":  # looked at after the append: its supervisor may have stopped it meanwhile
             delivery.is_unsure = True  # the end of the message ends the row above as well
             raise errors.ActorStoppedError("it takes no more messages", delivery.to)
-        delivery.prepare_redelivery(cell, delivery.standing.plus(row, cause))
+        delivery.prepare_redelivery(cell, standing)
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
@@ -281,6 +300,11 @@ class Redelivery:
         thread_id = delivery.thread_id or ""
         note = begun(option, row, thread_id=thread_id, parent_id=delivery.invocation_id, arguments=arguments)
         await self._journal.write(thread_id, [note])
+
+
+def _check_evicted(delivery: DeliveryState) -> None:
+    if delivery.evicted is not None:
+        raise errors.FencedError(*delivery.evicted.args)
 
 
 class Settlement:

@@ -257,7 +257,7 @@ class Activity:
     """The redaction rules for recorded content: those of its thread, if the observer records content."""
     note: Any = None
     """The observer's own."""
-    tags: dict[str, str] = field(default_factory=dict[str, str])
+    tags: Mapping[str, str] | None = None
     """More about it, by name: ids by which the caller finds it again."""
 
 
@@ -321,7 +321,7 @@ def tag(tags: Mapping[str, str]) -> None:
     """Add tags to the handler or the effect in which this is called, for an observer."""
     activity = current.get()
     if activity is not None:
-        activity.tags.update(tags)
+        activity.tags = {**(activity.tags or {}), **tags}
 
 
 # ---------------------------------------------------------------- failures and logs
@@ -460,7 +460,8 @@ class Hooks:
         if delivery.accepted_at is not None:
             activity.waited, delivery.accepted_at = self.now() - delivery.accepted_at, None
         delivery.activity = activity
-        await self._redact(activity)
+        if self.records_content:
+            await self._redact(activity)
         with _Watched(self, activity):
             try:
                 outcome = activity.outcome = await running
@@ -476,7 +477,8 @@ class Hooks:
 
         async def watched(key: str) -> Json:
             activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()
-            await self._redact(activity)
+            if self.records_content:
+                await self._redact(activity)
             try:
                 with _Watched(self, activity):
                     result = activity.outcome = await run(key)
@@ -489,7 +491,8 @@ class Hooks:
     async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run something that has effects of its own, such as an agent, and tell the observer."""
         activity, around = Activity(course.thread_id, str(course.to), operation=operation), current.get()
-        await self._redact(activity)
+        if self.records_content:
+            await self._redact(activity)
         with _Watched(self, activity):
             try:
                 return await running()
@@ -507,7 +510,7 @@ class Hooks:
 
     async def _redact(self, activity: Activity) -> None:
         """Give an activity the redaction rules of its thread. If they cannot be read, the standard ones stay."""
-        if self.records_content and activity.thread_id is not None:
+        if activity.thread_id is not None:
             with suppress(LedgerError):
                 activity.redaction = await self._rules(activity.thread_id)
 

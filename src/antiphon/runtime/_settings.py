@@ -75,7 +75,7 @@ class Address(str):
         if text.endswith("/"):
             raise ValueError(f"an address has a key after its slash: {text!r}")
         if _PLAIN.fullmatch(text):
-            return super().__new__(cls, text)
+            return str.__new__(cls, text)
         kind, _, key = text.partition("/")
         return cls(kind, key)
 
@@ -141,13 +141,22 @@ class Settings:
     build: str | None = None
     """The version of the program: hosts of one build continue the same threads. None: the environment variable
     `ANTIPHON_BUILD`, or a hash of the program's main file."""
+    address: str | None = None
+    """Where other machines hear the words of this host, as `host:port`; the row of the host has it."""
     heartbeat: float = 2.0
     """Seconds between two beats of a host. Its lease is three times as long."""
     poll: float = 0.2
     """Seconds between two looks for messages that other processes have posted to threads of this host."""
+    thread_limit: int = 1000
+    """How many threads may be at work in a host before it takes no more (`System.host`); others may take the rest. What the
+    program itself asks is not limited."""
+    kinds: tuple[str, ...] | None = None
+    """The kinds of threads that this host takes and offers to others; None: all that its actors can run."""
     mismatch_patience: float | None = 30.0
     """Seconds that callers wait for a host of another build, after the code here could not continue a thread. None: the error
     answers the message, and the thread goes on; for a copy of a thread that is run again only to be compared."""
+    permit_patience: float = 600.0
+    """Seconds that a model request waits for a permit under the limits of all hosts, before its thread is stopped."""
     release_after: float = 5.0
     """Seconds without work after which a thread is released, so that another host may take it."""
 

@@ -9,6 +9,8 @@
    ledger is unavailable, it does the same without a message: an actor must not stay down because nothing can be written.
 4. `Commands` carries out RESTART and STOP. The cell does that and not the actor, so they work however busy the actor is.
 
+`Links` knows which actors monitor an actor, and which are linked to it.
+
 A child that waits for an answer or an effect has not missed a heartbeat: each of these has its own time limit.
 """
 
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dispatch import Dispatcher
     from antiphon.runtime._reporting import Hooks
-    from antiphon.runtime._tree import Lifecycle, Links, Tree
+    from antiphon.runtime._tree import Lifecycle, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,38 @@ _NOBODY = "%s: there is no decision about it: %s"
 
 _LONGEST_DECISION = 24 * 3600.0
 """Seconds that a decision may take, including the backoff before a restart."""
+
+
+class Links:
+    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, dict[str, None]] = {}
+        self._links: dict[str, dict[str, None]] = {}
+
+    def monitor(self, watcher: str, watched: str) -> None:
+        """Tell `watcher` when `watched` ends."""
+        self._monitors.setdefault(watched, {})[watcher] = None
+
+    def unmonitor(self, watcher: str, watched: str) -> None:
+        """Remove a monitor."""
+        self._monitors.get(watched, {}).pop(watcher, None)
+
+    def link(self, one: str, other: str) -> None:
+        """Make each of two actors fail when the other does."""
+        self._links.setdefault(one, {})[other] = None
+        self._links.setdefault(other, {})[one] = None
+
+    def watchers(self, address: str) -> tuple[str, ...]:
+        """Return the monitors of an actor that has ended, and forget them: each is told once."""
+        return tuple(self._monitors.pop(address, ()))
+
+    def linked(self, address: str) -> tuple[str, ...]:
+        """Return the actors linked to one that has ended, and forget the links."""
+        others = tuple(self._links.pop(address, ()))
+        for other in others:
+            self._links.get(other, {}).pop(address, None)
+        return others
 
 
 class Escalation:

@@ -35,10 +35,9 @@ from antiphon.protocol import (
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._actor import Actor, context_in, props_of
-from antiphon.runtime._bus import Remote
 from antiphon.runtime._delivery import DeliveryState, Envelope
+from antiphon.runtime._elsewhere import INBOX, Inbox, Remote
 from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
-from antiphon.runtime._hosting import INBOX, Inbox
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
 from antiphon.runtime._recovery import Parked, Recovered
@@ -49,7 +48,7 @@ from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, s
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
-    from antiphon.runtime._bus import Bus
+    from antiphon.runtime._elsewhere import Bus
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._life import Gates, LookOwn
     from antiphon.runtime._reporting import DeadLetter, Observer
@@ -191,6 +190,11 @@ class System:
     def host_name(self) -> str:
         """The name of this system as a host of threads. `Ledger.hosts` lists it once the system has claimed a thread."""
         return self._kernel.lease.name
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of threads that its actors can run; `Settings.kinds` may offer fewer of them."""
+        return self._kernel.tree.kinds()
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
@@ -349,7 +353,8 @@ class System:
         """
         delivery = outside(to, said, thread_id, sender, id)
         try:
-            return answer_to(said, delivery, await self._kernel.dispatcher.ask(delivery, within))
+            outcome = await self._kernel.dispatcher.ask(delivery, within)
+            return outcome if isinstance(outcome, Reply) and isinstance(said, Request) else answer_to(said, delivery, outcome)
         except DeliveryError as exc:
             exc.message_id = delivery.id
             raise
@@ -441,11 +446,23 @@ class System:
             return await self._kernel.recovery.thread(thread_id, is_resumed=True)
         return await self._kernel.hosting.take()
 
+    async def register_host(self) -> None:
+        """Register this system with the ledger as a host, before it has a thread. Otherwise its first claim does that.
+
+        Raises:
+            HostNameTakenError: another living host has the name.
+            LedgerError: the ledger cannot be written.
+        """
+        await self._kernel.lease.host()
+
     async def host(self) -> None:
         """Take threads that are due and have no living owner, and run them, until this is cancelled.
 
+        Hosts on one ledger share them: each takes a few at a time, and at most `Settings.thread_limit`.
+
         Raises:
             LedgerError: the ledger cannot be read or written at the beginning; later it is tried again.
+            ValueError: that limit is less than 1.
         """
         await self._kernel.hosting.take_on()
 

@@ -9,8 +9,6 @@ tree knows how to make them. An actor's own state is lost then, as after a resta
 as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one step of the
 event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must await before
 the message is in the mailbox holds it (`Cell.held`), and the cell stays.
-
-`Links` knows which actors monitor an actor, and which are linked to it.
 """
 
 from __future__ import annotations
@@ -51,8 +49,9 @@ _NOTICE: Final = 1.0
 class Tree:
     """The cells, in the order in which they were spawned."""
 
-    def __init__(self, make: Callable[[str, Props], Cell]) -> None:
-        self._make = make
+    def __init__(self) -> None:
+        self.make: Callable[[str, Props], Cell]
+        """Makes a cell; set when the system is put together."""
         self.cells: dict[str, Cell] = {}
         self._kinds: dict[str, Props] = {}
         self._children: dict[str, dict[str, None]] = {}
@@ -67,12 +66,15 @@ class Tree:
         known = self.cells.get(address)
         if known is not None and known.state != "stopped":
             raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
-        if props.supervisor and props.supervisor not in self.cells:
-            raise ValueError(f"{address!r}: there is no supervisor {props.supervisor!r}; spawn that first")
-        cell = self.cells[address] = self._make(address, props)
-        if props.supervisor:
-            self._children.setdefault(props.supervisor, {})[address] = None
-            self.cells[props.supervisor].start_early()
+        parent = props.supervisor
+        supervisor = self.cells.get(parent)
+        if parent and supervisor is None:
+            raise ValueError(f"{address!r}: there is no supervisor {parent!r}; spawn that first")
+        cell = self.cells[address] = self.make(address, props)
+        if supervisor is not None:
+            self._children.setdefault(parent, {})[address] = None
+            if supervisor.actor is None:
+                supervisor.start_early()
         return cell
 
     def register(self, kind: str, props: Props) -> None:
@@ -351,35 +353,3 @@ class Down(Notice, frozen=True, type="DOWN", family="system"):
     actor_id: str
     reason: Literal["failed", "stopped"]
     error_message: str | None = None
-
-
-class Links:
-    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
-
-    def __init__(self) -> None:
-        self._monitors: dict[str, dict[str, None]] = {}
-        self._links: dict[str, dict[str, None]] = {}
-
-    def monitor(self, watcher: str, watched: str) -> None:
-        """Tell `watcher` when `watched` ends."""
-        self._monitors.setdefault(watched, {})[watcher] = None
-
-    def unmonitor(self, watcher: str, watched: str) -> None:
-        """Remove a monitor."""
-        self._monitors.get(watched, {}).pop(watcher, None)
-
-    def link(self, one: str, other: str) -> None:
-        """Make each of two actors fail when the other does."""
-        self._links.setdefault(one, {})[other] = None
-        self._links.setdefault(other, {})[one] = None
-
-    def watchers(self, address: str) -> tuple[str, ...]:
-        """Return the monitors of an actor that has ended, and forget them: each is told once."""
-        return tuple(self._monitors.pop(address, ()))
-
-    def linked(self, address: str) -> tuple[str, ...]:
-        """Return the actors linked to one that has ended, and forget the links."""
-        others = tuple(self._links.pop(address, ()))
-        for other in others:
-            self._links.get(other, {}).pop(address, None)
-        return others

@@ -8,10 +8,11 @@ that are stored keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
-from antiphon.runtime._hosting import has_other_build, unfit_reason
+from antiphon.runtime._hosting import has_other_build, read_take_overs, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease, is_of_this_process, process_host
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, Gates, GateState, LifeState, read_status
+from antiphon.runtime._permits import RequestPermit
 from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
     AGAIN,
@@ -53,6 +54,7 @@ __all__ = [
     "Lease",
     "LifeState",
     "Park",
+    "RequestPermit",
     "Run",
     "Standing",
     "begun",
@@ -70,6 +72,7 @@ __all__ = [
     "observed_run",
     "process_host",
     "read_status",
+    "read_take_overs",
     "response_type",
     "says_the_same_value",
     "stopped_error",

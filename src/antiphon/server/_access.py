@@ -5,7 +5,8 @@ A request is looked at in this order, and the first look that fails answers it:
 1. **Host.** There is exactly one, and it is a name of this server. So a page of another site whose name was pointed at this
    machine (DNS rebinding) gets nothing.
 2. **Origin.** If the request has one, it is this server's. A browser sends it with each request that could change something
-   and with each that a foreign page reads; programs send none. `Sec-Fetch-Site` catches the rest, such as an image's.
+   and with each that a foreign page reads; programs send none. `Sec-Fetch-Site` catches the rest, such as an image's. Only
+   a link to the page itself may be anywhere.
 3. **Form.** Only GET, POST and DELETE; the body of a POST is JSON by its type, is not compressed, and fits. A foreign form
    cannot send that type.
 4. **Token.** In the header `Authorization: Bearer`, or behind a session's cookie; never in a URL. A session's POST must have
@@ -22,13 +23,13 @@ import asyncio
 import secrets  # noqa: TID251 (must be unpredictable, also where a test replaces the port)
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from antiphon.server._answers import HEADERS, Problem
-from antiphon.service import Token, TokenBook
+from antiphon.service import EXCHANGE, Token, TokenBook
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as Request
 
-_METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 _OWN_SITE: Final = frozenset({"same-origin", "none"})
 _SESSION_SECONDS: Final = 12 * 3600
 _CODE_SECONDS: Final = 60
 _MOST_KNOWN: Final = 1000
 """Sessions, codes and rates that are kept; the oldest is dropped for a new one."""
+_MOST_REQUESTS: Final = 10_000
+"""Requests with a key that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,26 @@ def _key(text: str) -> bytes:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+class RequestKeys:
+    """The requests that have an `Idempotency-Key`, for a while."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    def thread_of(self, key: str, digest: str) -> str:
+        """Return the thread of a request.
+
+        Raises:
+            Problem: another request had this key.
+        """
+        if self._known.setdefault(key, digest) != digest:
+            raise Problem(400, "idempotency_key_in_use", "another request had this Idempotency-Key; choose a new one")
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST_REQUESTS:
+            self._known.popitem(last=False)
+        return f"{EXCHANGE}{sha256(f'{key} {digest}'.encode()).hexdigest()[:32]}"
 
 
 class Access:
@@ -276,7 +298,9 @@ class RequestGuard:
         try:
             scope["antiphon.headers"] = self._checked(scope)
         except Problem as problem:
-            await problem.response()(scope, receive, send_with_headers)
+            if problem.status == _TOO_LARGE:
+                await discard(receive)
+            await problem.response(scope["raw_path"])(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
 
@@ -297,29 +321,47 @@ class RequestGuard:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower() not in _origins(hosts):
             raise Problem(403, "wrong_origin", "pages of other sites may not use this server", ends=True)
-        if headers.get(b"sec-fetch-site", b"none").decode("latin-1") not in _OWN_SITE:
+        is_own = headers.get(b"sec-fetch-site", b"none").decode("latin-1") in _OWN_SITE
+        if not is_own and not _opens_page(scope, headers):
             raise Problem(403, "wrong_origin", "pages of other sites may not use this server", ends=True)
-        self._check_form(scope["method"], headers)
-        return headers
-
-    def _check_form(self, method: str, headers: dict[bytes, bytes]) -> None:
-        if method not in _METHODS:
-            allowed = ", ".join(sorted(_METHODS))
-            raise Problem(405, "bad_method", "only GET, POST and DELETE are served", headers={"allow": allowed}, ends=True)
-        if method != "POST":
-            return
-        kind, _, parameters = headers.get(b"content-type", b"").decode("latin-1").lower().partition(";")
-        if kind.strip() != "application/json" or parameters.strip() not in ("", "charset=utf-8"):
-            raise Problem(415, "bad_type", "the body must be of type application/json", ends=True)
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Problem(415, "bad_type", "the body must not be compressed", ends=True)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > _LONGEST_NUMBER or int(length) > self._limits.body_bytes:
             raise too_large(self._limits)
+        return headers
+
+
+def check_form(headers: dict[bytes, bytes]) -> None:
+    """Refuse a body that is not JSON by its type: a form of another page cannot have that type.
+
+    Raises:
+        Problem: it is not.
+    """
+    kind, _, parameters = headers.get(b"content-type", b"").decode("latin-1").lower().partition(";")
+    if kind.strip() != "application/json" or parameters.strip() not in ("", "charset=utf-8"):
+        raise Problem(415, "bad_type", "the body must be of type application/json", ends=True)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Problem(415, "bad_type", "the body must not be compressed", ends=True)
 
 
 _ONCE: Final = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-length", b"cookie"})
 _LONGEST_NUMBER: Final = 12
+
+
+_TOO_LARGE: Final = 413
+_MOST_DISCARDED: Final = 16 * 1024 * 1024
+_DISCARD_SECONDS: Final = 1.0
+
+
+async def discard(receive: Receive) -> None:
+    """Read the rest of a body that is too large, within limits: a client that is still sending would not see the answer."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while size < _MOST_DISCARDED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 def too_large(limits: ServerLimits) -> Problem:
@@ -329,6 +371,14 @@ def too_large(limits: ServerLimits) -> Problem:
 
 def _origins(hosts: frozenset[str]) -> frozenset[str]:
     return frozenset(f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts)
+
+
+def _opens_page(scope: Request, headers: dict[bytes, bytes]) -> bool:
+    """Whether a person follows a link to the page, from anywhere. It is a file without data, and no other page can read or
+    frame it. The cookie does not come along.
+    """
+    is_whole = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (b"navigate", b"document")
+    return is_whole and scope["method"] == "GET" and scope["raw_path"] == b"/" and not scope["query_string"]
 
 
 def check_unsafe(caller: Caller, headers: dict[bytes, bytes]) -> None:

@@ -1,4 +1,8 @@
-"""Answers: values as JSON, errors as problem JSON (RFC 9457), and the headers that every answer has."""
+"""Answers: values as JSON, errors, and the headers that every answer has.
+
+An error of the API is problem JSON (RFC 9457). A door answers in the form of its own protocol: `/v1` as OpenAI does, `/choir`
+with an `ERROR` of Choir.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +23,26 @@ from antiphon.errors import (
     CursorError,
     DeliveryError,
     DialectError,
+    EncryptionError,
     FencedError,
+    ForgottenError,
     LedgerUnavailableError,
     ModelError,
+    NotSearchableError,
     NotWaitingError,
     OtherPatternError,
     OwnedError,
     OwnProgramError,
+    ParkedError,
     PlaceError,
     SecretNameError,
     SetupError,
     ThreadBusyError,
     ThreadEndedError,
+    UnknownModelError,
     UnknownThreadError,
 )
-from antiphon.messages import thaw
+from antiphon.messages import current_port, thaw
 from antiphon.messages.json_values import with_big_ints
 
 CONTENT_POLICY: Final = (
@@ -56,6 +65,8 @@ _STATUS: Final[tuple[tuple[type[AntiphonError], int], ...]] = (
     (CursorError, 422),
     (DialectError, 422),
     (SecretNameError, 422),
+    (NotSearchableError, 422),
+    (ForgottenError, 410),
     (OtherPatternError, 409),
     (ThreadEndedError, 409),
     (ThreadBusyError, 409),
@@ -64,10 +75,13 @@ _STATUS: Final[tuple[tuple[type[AntiphonError], int], ...]] = (
     (OwnedError, 409),
     (FencedError, 409),
     (AppendConflictError, 409),
+    (ParkedError, 409),
     (DeliveryError, 409),
+    (UnknownModelError, 422),
     (ModelError, 503),
     (SetupError, 503),
     (LedgerUnavailableError, 503),
+    (EncryptionError, 503),
 )
 """The first class that fits decides; any other error of the tree is 500."""
 _ABSENT: Final = "there is nothing here, or this token may not use it"
@@ -77,18 +91,37 @@ class Problem(Exception):  # noqa: N818 (the name of the format)
     """An error that a caller gets, as the server itself says it."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None, ends: bool = False
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ends: bool = False,
+        param: str | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(status, code, detail)
         self.status = status
         self.code = code
         self.detail = detail
+        self.param = param
+        """The field of the request that it is about."""
+        self.more = dict(more or {})
         self.headers = dict(headers or {})
         if ends:  # the rest of the request is not read, so the connection cannot be used again
             self.headers["connection"] = "close"
 
-    def response(self) -> Response:
-        return _problem(self.status, self.code, self.detail, self.headers)
+    def response(self, path: bytes = b"") -> Response:
+        """Return it as an answer, in the form of the path."""
+        if path.startswith(b"/v1/"):
+            return Response(
+                to_json(openai_error(self)), _OPENAI.get(self.status, self.status), self.headers, "application/json"
+            )
+        if path == CHOIR:
+            return Response(to_json(choir_error(self)), self.status, self.headers, "application/json")
+        value = {"type": "about:blank", "status": self.status, "code": self.code, "detail": self.detail, **self.more}
+        return Response(to_json(value), self.status, self.headers, "application/problem+json")
 
 
 def absent() -> Problem:
@@ -96,29 +129,58 @@ def absent() -> Problem:
     return Problem(404, "not_found", _ABSENT)
 
 
-def problem_of(error: AntiphonError) -> Response:
-    """Return an error of the tree as problem JSON. `code` is its name in the tree, `error_code` the code that it carries."""
+CHOIR: Final = b"/choir"
+_OPENAI: Final = {422: 400}
+"""OpenAI's status where it has another one."""
+_OPENAI_CODES: Final = {"unauthorized": "invalid_api_key", "too_many": "rate_limit_exceeded"}
+
+
+def openai_error(problem: Problem) -> dict[str, Any]:
+    """Return an error as OpenAI writes it."""
+    kind = (
+        "server_error"
+        if problem.status >= _FAULT
+        else "rate_limit_error"
+        if problem.status == _MUCH
+        else "invalid_request_error"
+    )
+    code = _OPENAI_CODES.get(problem.code, problem.code) if problem.status < _FAULT else problem.code
+    return {"error": {"message": problem.detail, "type": kind, "param": problem.param, "code": code}}
+
+
+_INVALID: Final = 422
+_MUCH: Final = 429
+_FAULT: Final = 500
+
+
+def choir_error(problem: Problem) -> dict[str, Any]:
+    """Return an error as a message of Choir."""
+    code = "VALIDATION_ERROR" if problem.status == _INVALID else problem.code.upper()
+    code = code if problem.code != "unknown_message_type" else "UNKNOWN_MESSAGE_TYPE"
+    data = {"error_message": problem.detail, "error_code": code}
+    port = current_port()
+    return {"id": port.new_id(), "type": "ERROR", "data": data, "timestamp": port.now().isoformat().replace("+00:00", "Z")}
+
+
+def problem_of(error: AntiphonError | Problem) -> Problem:
+    """Return an error of the tree as a problem. `code` is its name in the tree, `error_code` the code that it carries."""
+    if isinstance(error, Problem):
+        return error
     if isinstance(error, UnknownThreadError):
-        return absent().response()
+        return absent()
     if isinstance(error, NotWaitingError):  # its text says who may answer
-        return _problem(404, "not_waiting", "no such approval or parked call waits for this principal", {})
+        return Problem(404, "not_waiting", "no such approval or parked call waits for this principal")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     carried = getattr(error, "code", None)
-    more = {"error_code": carried} if isinstance(carried, str) else {}
+    more: dict[str, Any] = {"error_code": carried} if isinstance(carried, str) else {}
     headers = {"retry-after": "1"} if error.retryable else {}
-    return _problem(status, error_name(type(error)), str(error), headers, more | {"retryable": error.retryable})
+    more |= {"retryable": error.retryable}
+    return Problem(status, error_name(type(error)), str(error), headers=headers, more=more)
 
 
 def error_name(kind: type[AntiphonError]) -> str:
     """Return the name of an error in the tree, as programs compare it: `UnknownThreadError` is `unknown_thread`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).lower()
-
-
-def _problem(
-    status: int, code: str, detail: str, headers: Mapping[str, str], more: Mapping[str, Any] | None = None
-) -> Response:
-    value = {"type": "about:blank", "status": status, "code": code, "detail": detail, **(more or {})}
-    return Response(to_json(value), status, dict(headers), "application/problem+json")
 
 
 def to_json(value: object) -> bytes:

@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import orjson
 
 from antiphon import __version__, service
+from antiphon.dialects import names as dialect_names
 from antiphon.errors import PlaceError
 from antiphon.ledger import Record, ThreadFilter
 from antiphon.server import _values as v
-from antiphon.server._access import Access, Caller
+from antiphon.server._access import Access, Caller, RequestKeys
 from antiphon.server._answers import Problem
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.server._running import Runs
-    from antiphon.service import EventCursors, ListedThread, OverviewBook, Scope
+    from antiphon.service import (
+        EventCursors,
+        ListedPage,
+        ListedThread,
+        OverviewBook,
+        Scope,
+        ServedModels,
+        ThreadWords,
+        UsageSums,
+    )
 
-_SYSTEM: Final = "system/"
+SYSTEM: Final = "system/"
 _MOST_COMPARED: Final = 1000
+_LONGEST_TITLE: Final = 200
 HIDDEN: Final = frozenset({service.TOKENS_THREAD, service.IDENTITY_THREAD})
 """Threads that no token may read: the digests of tokens, and the name of the ledger."""
 
@@ -35,6 +46,9 @@ class Hub:
     runs: Runs
     cursors: EventCursors
     book: OverviewBook
+    words: ThreadWords
+    models: ServedModels
+    keys: RequestKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,8 @@ class WithHeaders:
 
     value: Any
     headers: dict[str, str]
+    status: int | None = None
+    """None: the one of the endpoint."""
 
 
 Handler: TypeAlias = Callable[[Ask], Awaitable[Any]]
@@ -90,6 +106,8 @@ class ApiEndpoint:
     query: type[v.RequestValue] = v.NoQuery
     body: type[v.RequestValue] | None = None
     status: int = 200
+    errors: Any = v.ProblemValue
+    """What an error has."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -127,9 +145,25 @@ async def _threads(ask: Ask) -> v.ThreadPageValue:
     query: v.ThreadQuery = ask.query
     names = set(ThreadFilter.__dataclass_fields__) & set(v.ThreadQuery.model_fields) - {"system"}
     wanted = ThreadFilter(system=None if query.system else False, **{name: getattr(query, name) for name in names})
+    of_model = None if query.model is None else ask.hub.book.threads_of(query.model)
     page = await service.list_page(ask.ledger, wanted, query.order, query.page, query.limit)
-    shown = [_thread(each) for each in page.threads if each.thread.thread_id not in HIDDEN]
+    shown = _shown(page, of_model)
+    while of_model is not None and len(shown) < query.limit and page.next is not None:
+        page = await service.list_page(ask.ledger, wanted, query.order, page.next, query.limit)
+        shown += _shown(page, of_model)
+    if query.titles:
+        shown = [await _titled(ask, each) for each in shown]
     return v.ThreadPageValue.model_construct(threads=tuple(shown), next=page.next)
+
+
+def _shown(page: ListedPage, among: frozenset[str] | None) -> list[v.ThreadValue]:
+    ids = ((each, each.thread.thread_id) for each in page.threads)
+    return [_thread(each) for each, own in ids if own not in HIDDEN and (among is None or own in among)]
+
+
+async def _titled(ask: Ask, thread: v.ThreadValue) -> v.ThreadValue:
+    title = await service.question_of(ask.ledger, thread.thread_id, messages=thread.messages)
+    return thread if title is None else thread.model_copy(update={"title": title[:_LONGEST_TITLE]})
 
 
 async def _one(ask: Ask) -> v.ThreadValue:
@@ -138,15 +172,20 @@ async def _one(ask: Ask) -> v.ThreadValue:
 
 def _check_name(name: str | None) -> None:
     """Refuse the names of the system for new threads."""
-    if name is not None and name.startswith(_SYSTEM):
-        raise PlaceError(f"names that begin with {_SYSTEM!r} are the system's; choose another one", name)
+    for prefix in (SYSTEM, service.EXCHANGE):
+        if name is not None and name.startswith(prefix):
+            raise PlaceError(f"names that begin with {prefix!r} are the system's; choose another one", name)
 
 
 async def _create(ask: Ask) -> v.StartedValue:
     given: v.NewThread = ask.body
     _check_name(given.thread_id)
     by = ask.caller.token.principal
-    started = await ask.hub.runs.ask(given.question, by=by, name=given.thread_id, model=given.model)
+    team = None if given.team is None else ask.hub.models.find(given.team)
+    if given.team is not None and (team is None or team.team is None):
+        raise Problem(422, "not_valid", f"team: this server has no team {given.team!r}; serve --team FILE gives it one")
+    path = None if team is None else team.team
+    started = await ask.hub.runs.ask(given.question, by=by, name=given.thread_id, model=given.model, team=path)
     return v.StartedValue(thread_id=started)
 
 
@@ -239,7 +278,17 @@ async def _search(ask: Ask) -> v.HitsValue:
     hits = await service.search_threads(ask.ledger, query.q, thread_id=query.thread_id, limit=query.limit)
     shown = [each for each in hits if service.thread_of(each.record) not in HIDDEN]
     values = [v.HitValue.model_construct(record=record_value(each.record), snippet=each.snippet) for each in shown]
-    return v.HitsValue.model_construct(hits=tuple(values))
+    unsearched = await service.unsearched_threads(ask.ledger) if query.thread_id is None else 0
+    return v.HitsValue.model_construct(hits=tuple(values), unsearched=unsearched)
+
+
+async def _index(ask: Ask) -> v.IndexValue:
+    found = await service.thread_index(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
+    return v.IndexValue.model_validate(found)
+
+
+async def _choices(ask: Ask) -> v.ChoicesValue:
+    return v.ChoicesValue(models=service.list_models(), model=ask.hub.runs.model, dialects=dialect_names())
 
 
 async def _sequence(ask: Ask) -> v.WindowValue:
@@ -343,13 +392,46 @@ async def _actors(ask: Ask) -> v.ActorsValue:
     return v.ActorsValue(actors=tuple(found))
 
 
+async def _dead_letters(ask: Ask) -> v.DeadLettersValue:
+    found = [
+        v.DeadLetterValue(
+            message_id=each.message.id,
+            thread_id=each.message.thread_id,
+            to=each.to,
+            code=each.code,
+            reason=each.reason,
+            at=each.at,
+        )
+        for each in ask.hub.runs.dead_letters()
+    ]
+    return v.DeadLettersValue(letters=tuple(found))
+
+
 async def _health(ask: Ask) -> v.HealthValue:
     await ask.ledger.horizon()  # an error of the ledger is the answer
-    return v.HealthValue(status="ok", version=__version__, streams=ask.hub.access.streams, runs=len(ask.hub.runs))
+    return v.HealthValue(
+        status="ok", version=__version__, ledger=ask.hub.cursors.name, streams=ask.hub.access.streams, runs=len(ask.hub.runs)
+    )
 
 
 async def _overview(ask: Ask) -> v.OverviewValue:
-    return v.OverviewValue.model_validate(await ask.hub.book.overview())
+    found = await ask.hub.book.overview()
+    return v.OverviewValue(
+        total=_sums(found.total),
+        by_hour={hour: _sums(each) for hour, each in found.by_hour.items()},
+        by_model={model: _sums(each) for model, each in found.by_model.items()},
+        threads=found.threads,
+        patterns=found.patterns,
+    )
+
+
+def _sums(sums: UsageSums) -> v.SumsValue:
+    value = v.SumsValue.model_validate(sums)
+    return value.model_copy(update={"p50": sums.answer_time(_HALF), "p95": sums.answer_time(_MOST)})
+
+
+_HALF: Final = 0.5
+_MOST: Final = 0.95
 
 
 async def _metrics(ask: Ask) -> str:
@@ -362,6 +444,8 @@ async def _metrics(ask: Ask) -> str:
         "antiphon_input_tokens_total": [({"model": name}, each.input_tokens) for name, each in found.by_model.items()],
         "antiphon_output_tokens_total": [({"model": name}, each.output_tokens) for name, each in found.by_model.items()],
         "antiphon_cost_dollars_total": [({"model": name}, f"{each.cost:f}") for name, each in found.by_model.items()],
+        "antiphon_model_answers_total": [({"model": name}, each.answered) for name, each in found.by_model.items()],
+        "antiphon_model_seconds_total": [({"model": name}, each.seconds) for name, each in found.by_model.items()],
         "antiphon_threads": [({"status": name}, count) for name, count in sorted(found.threads.items())],
         "antiphon_server_streams": [({}, ask.hub.access.streams)],
         "antiphon_server_runs": [({}, len(ask.hub.runs))],
@@ -408,6 +492,7 @@ ENDPOINTS: Final = (
         v.MessagePageValue | v.EncodedValue,
         v.MessageQuery,
     ),
+    ApiEndpoint("GET", f"{_THREAD}/index", "read", "A few numbers for each message", _index, v.IndexValue, v.WindowQuery),
     ApiEndpoint("GET", f"{_THREAD}/sequence", "read", "As a sequence diagram", _sequence, v.WindowValue, v.WindowQuery),
     ApiEndpoint("GET", f"{_THREAD}/timeline", "read", "As a timeline", _timeline, v.WindowValue, v.WindowQuery),
     ApiEndpoint("GET", "/api/search", "read", "Find messages by words", _search, v.HitsValue, v.SearchQuery),
@@ -425,8 +510,10 @@ ENDPOINTS: Final = (
         v.DoneValue,
         body=v.CallSettlement,
     ),
+    ApiEndpoint("GET", "/api/choices", "read", "Names of models and formats", _choices, v.ChoicesValue),
     ApiEndpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
     ApiEndpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
+    ApiEndpoint("GET", "/api/dead-letters", "read", "Messages that nobody handled", _dead_letters, v.DeadLettersValue),
     ApiEndpoint("GET", "/api/overview", "read", "Sums over threads, time and models", _overview, v.OverviewValue),
     ApiEndpoint("GET", "/api/metrics", "read", "The sums for Prometheus", _metrics, "text/plain; version=0.0.4"),
     ApiEndpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),

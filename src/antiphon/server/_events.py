@@ -11,7 +11,7 @@ wait for the reader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
@@ -58,8 +58,8 @@ async def stream(
 ) -> None:
     """Write events until the reader goes, does not read, or its token ends; or the server stops."""
     scope, receive, send = http
-    ends = asyncio.ensure_future(_ended(receive, stopping))
-    followed = service.follow(ask.ledger, ask.query.thread_id, after, words=ask.hub.runs.words)
+    ends = asyncio.ensure_future(ended(receive, stopping))
+    followed = service.follow(ask.ledger, ask.query.thread_id, after, words=ask.hub.words)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         async with aclosing(cast("AsyncGenerator[Followed, None]", followed)) as coming:
@@ -74,13 +74,21 @@ async def stream(
 
 
 async def write_lines(
-    lines: AsyncIterator[bytes], kind: str, limits: ServerLimits, http: tuple[Request, Receive, Send]
+    lines: AsyncIterator[bytes],
+    kind: str,
+    limits: ServerLimits,
+    http: tuple[Request, Receive, Send],
+    more: Mapping[str, str] | None = None,
 ) -> None:
-    """Write an answer line by line. The first line is there before the answer begins, so that an error is a plain answer."""
+    """Write an answer line by line. The first line is there before the answer begins, so that an error is a plain answer.
+
+    `more` are further headers.
+    """
     scope, _, send = http
+    headers = [(b"content-type", kind.encode()), *((name.encode(), value.encode()) for name, value in (more or {}).items())]
     async with aclosing(cast("AsyncGenerator[bytes, None]", lines)) as coming:
         first = await anext(coming, b"")
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             await _write(send, first, limits)
             async for line in coming:
@@ -151,7 +159,7 @@ async def _write(send: Send, piece: bytes, limits: ServerLimits, *, is_last: boo
         raise _Cut from None
 
 
-async def _ended(receive: Receive, stopping: asyncio.Event) -> None:
+async def ended(receive: Receive, stopping: asyncio.Event) -> None:
     """Return when the reader is gone, or the server stops."""
     gone, stops = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())
     try:

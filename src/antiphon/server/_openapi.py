@@ -14,8 +14,12 @@ from antiphon.server._values import ProblemValue
 
 _REFS: Final = "#/components/schemas/{model}"
 _ERRORS: Final = {
+    "400": "The request cannot be read",
     "401": "There is no valid token",
+    "403": "Another site asks, or a session without an Origin",
     "404": "There is nothing here, or this token may not use it",
+    "405": "There is something here for other methods; `Allow` has them",
+    "408": "The body did not come in time",
     "409": "The thread is in another state",
     "413": "The body is too large",
     "415": "The body is not JSON by its type",
@@ -29,9 +33,10 @@ def openapi(endpoints: Iterable[ApiEndpoint]) -> dict[str, Any]:
     """Return the document as JSON."""
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
-    problem = {"application/problem+json": {"schema": _schema(ProblemValue, schemas, "serialization")}}
     for each in endpoints:
         operation = _operation(each, schemas)
+        kind = "application/problem+json" if each.errors is ProblemValue else "application/json"
+        problem = {kind: {"schema": _schema(each.errors, schemas, "serialization")}}
         operation["responses"] |= {status: {"description": about, "content": problem} for status, about in _ERRORS.items()}
         paths.setdefault(each.path, {})[each.method.lower()] = operation
     security = {

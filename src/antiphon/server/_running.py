@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from antiphon import service
-from antiphon.errors import AntiphonError
-from antiphon.server._answers import Problem
+from antiphon.errors import AntiphonError, ModelError
+from antiphon.server._answers import Problem, error_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, ForkPlace, HearWords, RunReport
+    from antiphon.service import ChainRunner, DeadLetter, ForkPlace, RunReport
 
 _log: Final = logging.getLogger("antiphon.server")
+_MOST_LETTERS: Final = 100
 
 
 class Runs:
@@ -31,52 +33,71 @@ class Runs:
 
     def __init__(self, ledger: Ledger, *, model: str | None, most: int) -> None:
         self._ledger = ledger
-        self._model = model
-        self._most = most
+        self.model = model
+        """The model of threads that are begun here; None: the best that needs no key."""
+        self.most = most
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: dict[str, ChainRunner] = {}
-        self._hearing: dict[str, list[HearWords]] = {}
+        self._letters: deque[DeadLetter] = deque(maxlen=_MOST_LETTERS)
 
     def __len__(self) -> int:
         return len(self._tasks)
-
-    @contextmanager
-    def words(self, thread_id: str, hear: HearWords) -> Generator[None]:
-        """Call a function with the words of a thread while the block lasts, as often as this server runs the thread."""
-        hearing = self._hearing.setdefault(thread_id, [])
-        hearing.append(hear)
-        try:
-            yield
-        finally:
-            hearing.remove(hear)
-            if not hearing:
-                del self._hearing[thread_id]
-
-    def _say(self, thread_id: str, speaker: str, text: str) -> None:
-        for hear in tuple(self._hearing.get(thread_id, ())):
-            hear(speaker, text)
 
     def runners(self) -> tuple[ChainRunner, ...]:
         """Return the runners of the threads that run now."""
         return tuple(self._runners.values())
 
+    def _forget(self, thread_id: str) -> None:
+        """A thread has stopped; its dead letters are kept."""
+        runner = self._runners.pop(thread_id, None)
+        if runner is not None and runner not in self._runners.values():
+            self._letters.extend(runner.dead_letters())
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """Return the latest messages that nobody handled, the latest first."""
+        found = [*self._letters, *(each for runner in set(self._runners.values()) for each in runner.dead_letters())]
+        return tuple(sorted(found, key=lambda each: each.at, reverse=True)[:_MOST_LETTERS])
+
     async def ask(
-        self, question: str, *, by: str, thread_id: str | None = None, name: str | None = None, model: str | None = None
+        self,
+        question: str,
+        *,
+        by: str,
+        thread_id: str | None = None,
+        name: str | None = None,
+        model: str | None = None,
+        team: Path | None = None,
     ) -> str:
         """Ask a question in a new thread or as the next turn of one; return the thread once it is stored. `by` is who asks.
+
+        `team` is the file of a team that does it in a new thread; by default, the six phases do.
 
         Raises:
             Problem: this server runs too many threads.
             AntiphonError: the question cannot be asked.
         """
-        chosen = model if thread_id is not None else model or self._model
+        await _check_model(model)
+        chosen = model if thread_id is not None else model or self.model
+        is_of_team = thread_id is not None and await self._is_of_team(thread_id)
 
         async def work(tell: Callable[[str], None]) -> None:
+            if team is not None:
+                if name is not None:
+                    await service.check_new(self._ledger, name)
+                await service.run_team(self._ledger, team, question, thread_id=name, model=model, tell=tell)
+                return
+            if thread_id is not None and is_of_team:
+                await service.continue_team(self._ledger, thread_id, question, model=model, tell=tell)
+                return
             async with service.open_chain(self._ledger, model=chosen, thread_id=thread_id) as runner:
-                with self._heard(runner) as heard:
-                    await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=lambda own: tell(heard(own)))
+                with self._listed(runner) as listed:
+                    await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=lambda own: tell(listed(own)))
 
         return await self._start(work)
+
+    async def _is_of_team(self, thread_id: str) -> bool:
+        settings = await service.settings_of(self._ledger, thread_id)
+        return settings is not None and settings.team is not None
 
     async def resume(self, thread_id: str, *, model: str | None) -> str:
         """Continue a thread where it stopped; return it once it continues.
@@ -85,6 +106,7 @@ class Runs:
             Problem: this server runs too many threads.
             AntiphonError: it cannot continue here.
         """
+        await _check_model(model)
         if await service.resume_elsewhere(self._ledger, thread_id):
             return thread_id
         is_chain = await service.chain_life(self._ledger, thread_id) is not None
@@ -94,8 +116,8 @@ class Runs:
                 await service.resume_team(self._ledger, thread_id, model=model, tell=tell)
                 return
             async with service.open_chain(self._ledger, model=model, thread_id=thread_id) as runner:
-                with self._heard(runner) as heard:
-                    resuming = asyncio.ensure_future(runner.resume(heard(thread_id)))
+                with self._listed(runner) as listed:
+                    resuming = asyncio.ensure_future(runner.resume(listed(thread_id)))
                     await _settled(resuming, lambda: tell(thread_id))
 
         return await self._start(work)
@@ -107,29 +129,29 @@ class Runs:
             Problem: this server runs too many threads.
             AntiphonError: there is no such place, or the thread does not continue from there.
         """
+        await _check_model(model)
 
         async def work(tell: Callable[[str], None]) -> None:
             async with service.open_chain(self._ledger, model=model, thread_id=place.thread_id) as runner:
-                with self._heard(runner) as heard:
-                    await runner.fork(place, tell=lambda branch: tell(heard(branch.thread_id)))
+                with self._listed(runner) as listed:
+                    await runner.fork(place, tell=lambda branch: tell(listed(branch.thread_id)))
 
         return await self._start(work)
 
     @contextmanager
-    def _heard(self, runner: ChainRunner) -> Generator[Callable[[str], str]]:
-        """Give a function that takes the thread of a runner: its words can be heard while the block lasts."""
+    def _listed(self, runner: ChainRunner) -> Generator[Callable[[str], str]]:
+        """Give a function that takes the thread of a runner: its actors are listed while the block lasts."""
         with ExitStack() as stack:
 
             def take(thread_id: str) -> str:
-                stack.enter_context(runner.words(thread_id, partial(self._say, thread_id)))
                 self._runners[thread_id] = runner
-                stack.callback(self._runners.pop, thread_id, None)
+                stack.callback(self._forget, thread_id)
                 return thread_id
 
             yield take
 
     async def _start(self, work: Callable[[Callable[[str], None]], Awaitable[None]]) -> str:
-        if len(self._tasks) >= self._most:
+        if len(self._tasks) >= self.most:
             raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -149,6 +171,19 @@ class Runs:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _check_model(name: str | None) -> None:
+    """Refuse a model that this server cannot use, before anything of the thread is stored. The caller has chosen it.
+
+    Raises:
+        Problem: it cannot be used.
+    """
+    if name is not None:
+        try:
+            await asyncio.to_thread(service.check_model, name)  # it may import the package of a provider
+        except ModelError as exc:
+            raise Problem(422, error_name(type(exc)), str(exc), param="model") from None
 
 
 async def _logged(work: Awaitable[None], told: asyncio.Future[str]) -> None:

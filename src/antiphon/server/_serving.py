@@ -30,12 +30,23 @@ from antiphon import service
 from antiphon.errors import AntiphonError, LedgerError, SetupError
 from antiphon.messages import Limits
 from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
-from antiphon.server import _events
+from antiphon.server import _doors, _events
 from antiphon.server import _values as v
-from antiphon.server._access import Access, Caller, RequestGuard, ServerLimits, check_unsafe, too_large
+from antiphon.server._access import (
+    Access,
+    Caller,
+    RequestGuard,
+    RequestKeys,
+    ServerLimits,
+    check_form,
+    check_unsafe,
+    discard,
+    too_large,
+)
 from antiphon.server._answers import Problem, absent, problem_of, to_json
 from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders
 from antiphon.server._openapi import openapi
+from antiphon.server._page import page_response
 from antiphon.server._running import Runs
 
 if TYPE_CHECKING:
@@ -43,13 +54,15 @@ if TYPE_CHECKING:
     from starlette.types import Scope as Request
 
     from antiphon.ledger import Ledger
-    from antiphon.service import NewToken, OverviewBook
+    from antiphon.service import NewToken, OverviewBook, ServedModels
 
 _log: Final = logging.getLogger("antiphon.server")
 _MOST_QUERY: Final = 8192
 _MOST_LOGIN: Final = 4096
 """Bytes of a body that is read before there is a token."""
 _SESSION: Final = ("api", "session")
+_UNREAD: Final = frozenset({403, 405, 415})
+"""Answers to a caller with a token whose body is not looked at: it is read all the same, or the answer could be lost."""
 
 
 async def _document(_: Ask) -> dict[str, Any]:
@@ -67,7 +80,7 @@ SESSION: Final = ApiEndpoint(
     "POST", "/api/session", None, "Trade a token or a code for a cookie", _never, v.SessionValue, body=v.NewSession
 )
 DOCUMENT: Final = ApiEndpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
-ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS)
+ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS, *_doors.DOORS)
 
 
 class App:
@@ -95,14 +108,20 @@ class App:
                 _log.warning("an answer was cut: %s", type(exc).__name__)
                 _events.abort(scope)
                 return
-            response = _response_of(exc)
+            problem = _problem_of(exc)
+            if problem.status in _UNREAD:
+                await discard(receive)
+            response = problem.response(scope["raw_path"])
         if response is not None:
             await response(scope, receive, noting)
 
     async def _answered(self, scope: Request, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> Response | None:
         steps = _steps(scope)
         if steps == _SESSION and scope["method"] == "POST":
+            check_form(headers)
             return await self._session(receive)
+        if scope["method"] == "GET" and (found := page_response(steps, headers)) is not None:
+            return found
         caller = await self._hub.access.caller(headers)
         if scope["method"] != "GET":
             check_unsafe(caller, headers)
@@ -112,6 +131,8 @@ class App:
                 after = await _events.start(ask)
                 await _events.stream(ask, after, self._limits, self.stopping, (scope, receive, send))
             return None
+        if endpoint is _doors.COMPLETIONS:
+            return await _doors.complete(ask, self._limits, self.stopping, (scope, receive, send))
         value = await endpoint.handler(ask)
         if isinstance(value, Lines):
             await _events.write_lines(value.lines, value.kind, self._limits, (scope, receive, send))
@@ -126,12 +147,9 @@ class App:
     async def _ask(
         self, scope: Request, receive: Receive, caller: Caller, steps: tuple[str, ...], headers: dict[bytes, bytes]
     ) -> tuple[Ask, ApiEndpoint]:
-        found = _endpoint(scope["method"], steps)
-        if found is None:
-            raise absent()
-        endpoint, path = found
-        if endpoint.scope is not None and endpoint.scope not in caller.token.scopes:
-            raise absent()
+        endpoint, path = _endpoint(scope["method"], steps, caller)
+        if endpoint.method == "POST":
+            check_form(headers)
         query = endpoint.query.model_validate(_query(scope["query_string"]))
         body = None
         if endpoint.method == "POST" and endpoint.body is not None:
@@ -147,20 +165,21 @@ class App:
         Raises:
             Problem: it is too large, too slow, cut off, or not JSON.
         """
-        data, most = bytearray(), most or self._limits.body_bytes
+        data, most, is_whole = bytearray(), most or self._limits.body_bytes, False
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                while True:
+                while not is_whole and len(data) <= most:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Problem(400, "bad_body", "the body ends early", ends=True)
                     data += message.get("body", b"")
-                    if len(data) > most:
-                        raise too_large(self._limits)
-                    if not message.get("more_body", False):
-                        break
+                    is_whole = not message.get("more_body", False)
         except TimeoutError:
             raise Problem(408, "too_slow", "the body did not come in time", ends=True) from None
+        if len(data) > most:
+            if not is_whole:
+                await discard(receive)
+            raise too_large(self._limits)
         return _parsed(bytes(data), Limits(depth=self._limits.depth, nodes=self._limits.nodes))
 
 
@@ -197,13 +216,28 @@ def _steps(scope: Request) -> tuple[str, ...]:
         raise absent() from None
 
 
-def _endpoint(method: str, steps: tuple[str, ...]) -> tuple[ApiEndpoint, dict[str, str]] | None:
+def _endpoint(method: str, steps: tuple[str, ...], caller: Caller) -> tuple[ApiEndpoint, dict[str, str]]:
+    """Return the endpoint of a path that the caller may use, with the values in the path.
+
+    Raises:
+        Problem: there is none; or there are some, for other methods.
+    """
+    others: set[str] = set()
     for each in ALL:
-        if each.method == method and len(each.steps) == len(steps):
-            pairs = tuple(zip(each.steps, steps, strict=True))
-            if all(given if own.startswith("{") else own == given for own, given in pairs):
-                return each, {own[1:-1]: given for own, given in pairs if own.startswith("{")}
-    return None
+        pairs = tuple(zip(each.steps, steps, strict=False))
+        if len(each.steps) != len(steps) or not all(given if own.startswith("{") else own == given for own, given in pairs):
+            continue
+        may_use = each.scope is None or each.scope in caller.token.scopes
+        if each.method == method:
+            if not may_use:
+                raise absent()
+            return each, {own[1:-1]: given for own, given in pairs if own.startswith("{")}
+        if may_use:
+            others.add(each.method)
+    if not others:
+        raise absent()
+    allowed = ", ".join(sorted(others))
+    raise Problem(405, "bad_method", f"only {allowed} is served here", headers={"allow": allowed}, ends=True)
 
 
 def _query(text: bytes) -> dict[str, str]:
@@ -220,36 +254,39 @@ def _query(text: bytes) -> dict[str, str]:
 
 def _response(value: Any, endpoint: ApiEndpoint) -> Response:
     if isinstance(value, WithHeaders):
-        return Response(to_json(value.value), endpoint.status, value.headers, "application/json")
+        return Response(to_json(value.value), value.status or endpoint.status, value.headers, "application/json")
     if isinstance(value, str):
         return Response(value, endpoint.status, media_type=endpoint.returns)
     return Response(to_json(value), endpoint.status, media_type="application/json")
 
 
-def _response_of(error: Exception) -> Response:
+def _problem_of(error: Exception) -> Problem:
     """Return the answer to an error. What is unexpected is logged without its text, which may have messages in it."""
     match error:
-        case Problem():
-            return error.response()
-        case AntiphonError():
+        case Problem() | AntiphonError():
             return problem_of(error)
         case ValidationError():
-            return Problem(422, "not_valid", _places(error)).response()
+            return Problem(422, "not_valid", _places(error), param=_first_place(error))
         case ModuleNotFoundError():
-            return Problem(503, "missing_extra", 'a package is not installed: pip install "antiphon[all]"').response()
+            return Problem(503, "missing_extra", 'a package is not installed: pip install "antiphon[all]"')
         case _:
             frames = error.__traceback__
             while frames is not None and frames.tb_next is not None:
                 frames = frames.tb_next
             where = "" if frames is None else f"{Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno}"
             _log.error("a request failed: %s at %s", type(error).__name__, where)
-            return Problem(500, "internal", "the server failed; its log says where").response()
+            return Problem(500, "internal", "the server failed; its log says where")
 
 
 def _places(error: ValidationError) -> str:
     """Return what is wrong and where, without the values: they may be secrets."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in found[:10])
+
+
+def _first_place(error: ValidationError) -> str | None:
+    places = [each["loc"] for each in error.errors(include_url=False, include_input=False, include_context=False)]
+    return ".".join(map(str, places[0])) or None
 
 
 # ---------------------------------------------------------------- the process
@@ -295,6 +332,10 @@ class ServeSettings:
     """Further names of this server, as they are in the Host header: those of a proxy in front of it."""
     model: str | None = None
     """The model of threads that are begun here; by default the best that needs no key."""
+    teams: tuple[Path, ...] = ()
+    """Team files: each is a model for `/v1`, and a team for new threads. What they run must be trusted."""
+    team_model: str | None = None
+    """A model that overrides those of the team files."""
     limits: ServerLimits = field(default_factory=ServerLimits)
 
 
@@ -320,43 +361,65 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
     """Serve a ledger while the block lasts.
 
     Raises:
-        SetupError: it may not listen there, the address is in use, or nobody has a token.
+        SetupError: it may not listen there, the address is in use, or nobody has a token; a team file is wrong.
         LedgerError: the ledger cannot be used.
     """
     is_local = is_loopback(settings.host)
     await _check_remote(ledger, settings, is_local=is_local)
-    listening = _listen(settings)
-    port: int = listening.getsockname()[1]
-    hosts = _names(settings, port, is_local=is_local)
-    own = _own_token() if is_local else None
-    access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
-    runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
-    book = service.OverviewBook(ledger)
-    hub = Hub(ledger, access, runs, await service.EventCursors.of(ledger), book)
-    app = App(hub, settings.limits)
-    server = _Server(_config(RequestGuard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
-    file = None if own is None else _keep(own.text, port)
-    task, counting = asyncio.ensure_future(server.serve([listening])), asyncio.ensure_future(_counted(book))
+    async with _serving_models(ledger, settings) as models:
+        listening = _listen(settings)
+        port: int = listening.getsockname()[1]
+        hosts = _names(settings, port, is_local=is_local)
+        own = _own_token() if is_local else None
+        access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
+        runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
+        book = service.OverviewBook(ledger)
+        hub = Hub(
+            ledger,
+            access,
+            runs,
+            await service.EventCursors.of(ledger),
+            book,
+            service.ThreadWords(ledger),
+            models,
+            RequestKeys(),
+        )
+        app = App(hub, settings.limits)
+        server = _Server(_config(RequestGuard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
+        file = None if own is None else _keep(own.text, port)
+        task, counting = asyncio.ensure_future(server.serve([listening])), asyncio.ensure_future(_counted(book))
+        try:
+            ready = asyncio.ensure_future(server.ready.wait())
+            await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if task.done():
+                task.result()
+            name = f"[{settings.host}]" if ":" in settings.host else settings.host
+            yield RunningServer(f"http://{name}:{port}", file)
+        finally:
+            app.stopping.set()
+            await runs.close()
+            server.should_exit = True
+            counting.cancel()
+            await asyncio.gather(task, counting, return_exceptions=True)
+            with suppress(LedgerError):  # then the next server counts a little more again
+                await book.store()
+            listening.close()
+            if file is not None:
+                with suppress(OSError):
+                    file.unlink()
+
+
+@asynccontextmanager
+async def _serving_models(ledger: Ledger, settings: ServeSettings) -> AsyncGenerator[ServedModels]:
+    await asyncio.to_thread(service.load_agents)  # else the first request would hold up all others meanwhile
+    served = service.read_models(settings.teams)
+    models = service.ServedModels(ledger, served, model=settings.model, team_model=settings.team_model)
     try:
-        ready = asyncio.ensure_future(server.ready.wait())
-        await asyncio.wait((ready, task), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if task.done():
-            task.result()
-        name = f"[{settings.host}]" if ":" in settings.host else settings.host
-        yield RunningServer(f"http://{name}:{port}", file)
+        await models.open_teams()
+        yield models
     finally:
-        app.stopping.set()
-        await runs.close()
-        server.should_exit = True
-        counting.cancel()
-        await asyncio.gather(task, counting, return_exceptions=True)
-        with suppress(LedgerError):  # then the next server counts a little more again
-            await book.store()
-        listening.close()
-        if file is not None:
-            with suppress(OSError):
-                file.unlink()
+        await models.close()
 
 
 async def _counted(book: OverviewBook) -> None:
@@ -401,7 +464,8 @@ async def _check_remote(ledger: Ledger, settings: ServeSettings, *, is_local: bo
 
 def _listen(settings: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family)
+    # With this protocol asyncio sets TCP_NODELAY. Else the body of an answer waits until its headers are confirmed: 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((settings.host, settings.port))

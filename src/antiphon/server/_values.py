@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
+from antiphon import service
+
+
+def _only_written(value: Any) -> Any:
+    """Refuse a number as a time: only a date with a time and a zone is one."""
+    if isinstance(value, str) and not _WRITTEN.match(value):
+        raise ValueError("write a time as 2026-01-31T12:00:00Z")
+    return value
+
+
+_WRITTEN: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]")
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=500_000)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Limit: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 Place: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
+When: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_only_written)]
 Money: TypeAlias = Annotated[Decimal, WithJsonSchema({"type": "number"})]
 Stored: TypeAlias = Annotated[Any, WithJsonSchema({"type": "object", "description": "A message in the house format."})]
 """The bytes of a message, as they are stored."""
+OpenHalf: TypeAlias = Annotated[
+    tuple[int, str],
+    WithJsonSchema({"type": "array", "items": {"type": ["integer", "string"]}, "minItems": 2, "maxItems": 2}),
+]
+"""A message and the invocation whose other half is not in the window."""
 AnyJson: TypeAlias = Annotated[Any, WithJsonSchema({"description": "Any JSON value."})]
 
 
@@ -22,6 +40,12 @@ class RequestValue(BaseModel):
     """What a caller says: nothing but the fields below."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RequestBody(RequestValue):
+    """What a caller says in a body: each value in its JSON type, a number is no boolean and no text."""
+
+    model_config = ConfigDict(strict=True)
 
 
 class Value(BaseModel):
@@ -37,7 +61,7 @@ class NoQuery(RequestValue):
     """No parameters."""
 
 
-class NewSession(RequestValue):
+class NewSession(RequestBody):
     """A token, or a one-time code, for a session of a browser."""
 
     token: Annotated[str, Field(max_length=200)] | None = None
@@ -49,52 +73,71 @@ class ThreadQuery(RequestValue):
 
     status: Name | None = None
     pattern: Name | None = None
+    model: Name | None = None
+    """Only threads that have asked this model; of a model, the latest 10,000 are known."""
     kind: Name | None = None
     owner: Name | None = None
     forked_from: Name | None = None
     system: bool = False
     """Include the threads of the system."""
     open_calls: bool | None = None
-    updated_after: AwareDatetime | None = None
-    updated_before: AwareDatetime | None = None
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    updated_after: When | None = None
+    updated_before: When | None = None
+    created_after: When | None = None
+    created_before: When | None = None
     min_tokens: Place | None = None
     min_cost: Annotated[Decimal, Field(ge=0, le=10**12)] | None = None
+    titles: bool = False
+    """Add the first question of each thread."""
     order: Literal["-updated_at", "updated_at", "-created_at", "created_at"] = "-updated_at"
     page: Annotated[str, Field(max_length=500)] | None = None
     limit: Limit = 100
 
 
-class NewThread(RequestValue):
+class NewThread(RequestBody):
     """A question that begins a thread."""
 
     question: Text
     thread_id: Name | None = None
     """The id of the new thread; by default one is made."""
     model: Name | None = None
+    team: Name | None = None
+    """The name of a team that the server was started with; by default the six phases answer."""
 
 
-class NewTurn(RequestValue):
+class ChoirMessage(RequestBody):
+    """A message of Choir's protocol. The sender is the token's principal, whatever is said here."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")] | None = None
+    """The same id is the same message: it is not done again."""
+    type: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,99}$")]
+    data: dict[str, AnyJson] = Field(default_factory=dict)
+    sender: Annotated[str, Field(max_length=200)] | None = None
+    receiver: Annotated[str, Field(max_length=400)] | None = None
+    timestamp: Annotated[str, Field(max_length=100)] | None = None
+    correlation_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")] | None = None
+
+
+class NewTurn(RequestBody):
     """A further question in a thread."""
 
     question: Text
     model: Name | None = None
 
 
-class Resume(RequestValue):
+class Resume(RequestBody):
     """How a thread continues; nothing must be given."""
 
     model: Name | None = None
 
 
-class Terminate(RequestValue):
+class Terminate(RequestBody):
     """Why a thread is ended."""
 
     reason: Name = "user_request"
 
 
-class Fork(RequestValue):
+class Fork(RequestBody):
     """Where a branch begins, and whether it continues at once."""
 
     at: Name | None = None
@@ -150,7 +193,7 @@ class SearchQuery(RequestValue):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
-class ApprovalAnswer(RequestValue):
+class ApprovalAnswer(RequestBody):
     """Approve or deny one exact call. The name under which it is answered is the token's."""
 
     approved: bool
@@ -159,7 +202,7 @@ class ApprovalAnswer(RequestValue):
     reason: Annotated[str, Field(max_length=2000)] | None = None
 
 
-class CallSettlement(RequestValue):
+class CallSettlement(RequestBody):
     """The outcome of a parked call: a result, an error, or that it did not run (`retry`)."""
 
     result: JsonValue = None
@@ -176,6 +219,34 @@ class EventQuery(RequestValue):
 
 
 # ---------------------------------------------------------------- what an answer has
+
+
+class ChoirAnswer(Value):
+    """A response of Choir; of the type ERROR, an error."""
+
+    id: str
+    type: str
+    data: dict[str, AnyJson]
+    sender: str | None = None
+    receiver: str | None = None
+    timestamp: str
+    correlation_id: str | None = None
+    message_id: str | None = None
+
+
+class OpenAIError(Value):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAIErrorValue(Value):
+    """An error, as OpenAI writes it."""
+
+    error: OpenAIError
 
 
 class ProblemValue(Value):
@@ -243,8 +314,12 @@ class ThreadValue(Value):
     forked_from: str | None
     forked_at: int | None
     owner: str | None
+    title: str | None = None
+    """The beginning of its first question, if titles are asked for."""
     runs: tuple[RunValue, ...] = ()
     unfit: tuple[UnfitValue, ...] = ()
+    moved_to: str | None = None
+    """The ledger that it was moved to, and continues in."""
 
 
 class ThreadPageValue(Value):
@@ -333,6 +408,8 @@ class HitsValue(Value):
     """What a search found, the best match first."""
 
     hits: tuple[HitValue, ...]
+    unsearched: int = 0
+    """Threads that were not searched, because they are encrypted."""
 
 
 class PhaseDiffValue(Value):
@@ -460,11 +537,30 @@ class ActorsValue(Value):
     actors: tuple[ActorValue, ...]
 
 
+class DeadLetterValue(Value):
+    """A message that no actor handles."""
+
+    message_id: str
+    thread_id: str | None
+    to: str
+    code: str
+    reason: str
+    at: datetime
+
+
+class DeadLettersValue(Value):
+    """The latest dead letters of the threads that this server runs or has run."""
+
+    letters: tuple[DeadLetterValue, ...]
+
+
 class HealthValue(Value):
     """Whether the server and its ledger work."""
 
     status: Literal["ok"]
     version: str
+    ledger: str
+    """The name of the ledger: servers of the same ledger have the same one."""
     streams: int
     runs: int
 
@@ -479,6 +575,13 @@ class SumsValue(Value):
     input_tokens: int
     output_tokens: int
     cost: Money
+    answered: int
+    """Requests that have ended."""
+    seconds: float
+    """The time that they took together."""
+    p50: float | None = None
+    """Half of them ended within so many seconds."""
+    p95: float | None = None
 
 
 class OverviewValue(Value):
@@ -490,6 +593,36 @@ class OverviewValue(Value):
     by_model: dict[str, SumsValue]
     threads: dict[str, int]
     """Threads without a status are under an empty name."""
+    patterns: dict[str, int]
+    """Threads by pattern; those without one are under an empty name."""
+
+
+class IndexValue(Value):
+    """A few numbers for each message of a window, in columns; `lanes`, `kinds` and `marks` name them."""
+
+    first: int
+    began_at: datetime | None
+    names: tuple[str, ...]
+    lanes: tuple[str, ...] = service.INDEX_LANES
+    kinds: tuple[str, ...] = service.INDEX_KINDS
+    marks: tuple[str, ...] = service.INDEX_MARKS
+    lane: tuple[int, ...]
+    kind: tuple[int, ...]
+    mark: tuple[int, ...]
+    sender: tuple[int, ...]
+    receiver: tuple[int, ...]
+    millis: tuple[int, ...]
+    pair: tuple[int, ...]
+    open: tuple[OpenHalf, ...]
+    next: int | None
+
+
+class ChoicesValue(Value):
+    """Names that a request may have: models, the one that is used by default, and formats."""
+
+    models: tuple[str, ...]
+    model: str | None
+    dialects: tuple[str, ...]
 
 
 class WindowValue(Value):

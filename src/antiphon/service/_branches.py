@@ -11,7 +11,7 @@ from antiphon.ledger import Diff, Ledger, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import PHASES
 from antiphon.service._life import chain_life
-from antiphon.service._threads import find_thread
+from antiphon.service._threads import find_thread, new_thread_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ async def fork_thread(ledger: Ledger, place: ForkPlace) -> ThreadSummary:
     await find_thread(ledger, place.thread_id)
     at = await _seq_of(ledger, place)
     try:
-        return await ledger.fork(place.thread_id, at=at, at_step=place.at_step, into=place.into)
+        return await ledger.fork(place.thread_id, at=at, at_step=place.at_step, into=place.into or new_thread_id())
     except ValueError as exc:
         raise PlaceError(str(exc), place.thread_id) from exc
 

@@ -13,12 +13,12 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from antiphon.errors import AppendRefusedError, CursorError, LedgerUnavailableError
-from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger import Ledger, Record, Tailed, cursor_order
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port
 from antiphon.service._threads import find_thread
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 MOST_WORDS: Final = 256
 """Pieces of text that are kept for a reader. A model streams about 50 a second."""
 
-HearWords: TypeAlias = Callable[[str, str], None]
-"""A function that takes a speaker and a piece of text."""
-WordSource: TypeAlias = "Callable[[str, HearWords], AbstractContextManager[None]]"
+HearWords: TypeAlias = "Callable[[SpokenWords], None]"
+"""A function that takes a piece of text. It returns at once."""
+WordSource: TypeAlias = "Callable[[str, HearWords], AbstractAsyncContextManager[None]]"
 """Given a thread and a function, a block in which the function gets the words of the thread."""
 
 
@@ -41,7 +41,7 @@ class SpokenWords:
     speaker: str
     text: str
     missed: int = 0
-    """How many pieces before this one were dropped, because the reader was slow."""
+    """How many pieces before this one were dropped, because a reader was slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ async def follow(
     """Yield the records of all threads, or of one, from a cursor on; then what is added, until the caller stops.
 
     Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `words` (see
-    `chain_words`) and a thread, words that are being said come between the records; a record always goes first.
+    `ThreadWords`) and a thread, words that are being said come between the records; a record always goes first.
 
     Raises:
         UnknownThreadError: there is no such thread.
@@ -73,9 +73,9 @@ async def follow(
     """
     if thread_id is not None:
         await find_thread(ledger, thread_id)
-    heard = _Heard(most)
+    heard = WordQueue(most)
     listening = nullcontext() if words is None or thread_id is None else words(thread_id, heard.put)
-    with listening:
+    async with listening:
         # The head is read after the listening began: so each word belongs to a message behind this head.
         stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
         # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
@@ -99,7 +99,8 @@ class EventCursors:
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger = ledger
-        self._name = name
+        self.name = name
+        """The name of the ledger."""
 
     @classmethod
     async def of(cls, ledger: Ledger) -> EventCursors:
@@ -119,7 +120,7 @@ class EventCursors:
 
     def write(self, cursor: str) -> str:
         """Return a cursor of this ledger, with its name."""
-        return f"{self._name}-{cursor}"
+        return f"{self.name}-{cursor}"
 
     async def read(self, text: str) -> str:
         """Return the cursor of a text that `write` returned.
@@ -128,18 +129,18 @@ class EventCursors:
             CursorError: it is none of this ledger, or is behind its last commit.
         """
         name, _, cursor = text.partition("-")
-        if name != self._name or not _PLACE.fullmatch(cursor):
+        if name != self.name or not _PLACE.fullmatch(cursor):
             raise CursorError("it is no cursor of this ledger; start from the beginning, or from now")
-        if int(cursor) > int(await self._ledger.horizon()):
+        if cursor_order(cursor) > cursor_order(await self._ledger.horizon()):
             raise CursorError("the cursor is behind the end of this ledger, which is an older copy; start from the beginning")
         return cursor
 
 
-_PLACE: Final = re.compile("[0-9]{1,18}", re.ASCII)
+_PLACE: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,2}", re.ASCII)
 
 
 async def _merged(
-    ledger: Ledger, thread_id: str | None, after: str | None, heard: _Heard, stored: int
+    ledger: Ledger, thread_id: str | None, after: str | None, heard: WordQueue, stored: int
 ) -> AsyncGenerator[Followed]:
     cursor = after
     # An iterator in the contract, a generator in fact: it must be closed before the ledger is.
@@ -170,30 +171,31 @@ def _result(coming: asyncio.Future[Tailed]) -> Tailed:
         raise CursorError(str(exc)) from exc
 
 
-class _Heard:
+class WordQueue:
     """The latest words, for one reader."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._pieces: deque[tuple[str, str]] = deque()
+        self._pieces: deque[SpokenWords] = deque()
         self._missed = 0
         self._arrival: asyncio.Future[None] | None = None
 
-    def put(self, speaker: str, text: str) -> None:
+    def put(self, words: SpokenWords) -> None:
+        """Add words. If the queue is full, the oldest are dropped."""
         if len(self._pieces) == self._most:
-            self._pieces.popleft()
-            self._missed += 1
-        self._pieces.append((speaker, text))
+            self._missed += 1 + self._pieces.popleft().missed
+        self._pieces.append(words)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     def take(self) -> SpokenWords:
-        speaker, text = self._pieces.popleft()
+        """Return the oldest words; there must be some."""
+        words = self._pieces.popleft()
         missed, self._missed = self._missed, 0
-        return SpokenWords(speaker, text, missed)
+        return replace(words, missed=words.missed + missed) if missed else words
 
-    async def or_until(self, coming: asyncio.Future[Tailed]) -> None:
-        """Wait until there are words, or a record."""
+    async def or_until(self, coming: asyncio.Future[Any]) -> None:
+        """Wait until there are words, or something else is done."""
         if not self._pieces and not coming.done():
             self._arrival = asyncio.get_running_loop().create_future()
             await asyncio.wait((coming, self._arrival), return_when=asyncio.FIRST_COMPLETED)
@@ -202,11 +204,13 @@ class _Heard:
 def chain_words(chain: PostChain) -> WordSource:
     """Return the words of threads that a `PostChain` of this process runs."""
 
-    def listening(thread_id: str, hear: HearWords) -> AbstractContextManager[None]:
+    @asynccontextmanager
+    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
         def take(event: ChainEvent) -> None:
             if event.kind == "text":
-                hear(event.phase or "", event.text)
+                hear(SpokenWords(event.phase or "", event.text))
 
-        return chain.listening(thread_id, take)
+        with chain.listening(thread_id, take):
+            yield
 
     return listening

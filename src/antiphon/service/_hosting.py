@@ -1,19 +1,27 @@
-"""Hosts: run the threads that are due, until the caller stops it; list the hosts of a ledger, and the actors of a system."""
+"""Hosts: run the threads that are due, until the caller stops it; list hosts, limits of model requests, and actors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+import tomllib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeGuard, Unpack
 
-from antiphon.errors import LedgerError, TeamFileError
-from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
+from typing_extensions import TypedDict
+
+from antiphon.errors import LedgerError, SetupError, TeamFileError
+from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.runtime import ActorView, DeadLetter, Settings, System
+from antiphon.service._following import chain_words
 from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads, unfit_json
+from antiphon.service._word_doors import WordDoor
+from antiphon.service._words import both, offering_words
 
 if TYPE_CHECKING:
     from antiphon.agents import RecoveredRun
@@ -61,6 +69,130 @@ def host_json(status: HostStatus) -> dict[str, Any]:
     }
 
 
+# ---------------------------------------------------------------- limits for all hosts
+
+
+async def list_limits(ledger: Ledger) -> tuple[LimitStatus, ...]:
+    """Return the limits of model requests by model, with the permits that hosts have under them.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    return await ledger.limits()
+
+
+async def set_limit(ledger: Ledger, limit: Limit) -> LimitStatus | None:
+    """Set the limits of a model for all hosts, and return them with their use; None: they are removed.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+    """
+    await ledger.set_limit(limit)
+    return next((each for each in await ledger.limits() if each.limit.model == limit.model), None)
+
+
+class LimitChanges(TypedDict, total=False):
+    """The limits of a model that are changed; None removes one."""
+
+    at_once: int | None
+    per_minute: int | None
+    cost_per_day: Decimal | None
+
+
+_NUMBERS: Final = tuple(LimitChanges.__annotations__)
+
+
+def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value of a TOML file is a table."""
+    return isinstance(value, dict)
+
+
+def read_limits(path: Path) -> tuple[Limit, ...]:
+    """Read the limits of a TOML file, which has a table `[limits."MODEL"]` for each model.
+
+    Raises:
+        SetupError: the file cannot be read, or is wrong; the text says where.
+    """
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"), parse_float=Decimal)
+    except OSError as exc:
+        raise SetupError(f"{path}: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise SetupError(f"{path}: {exc}") from exc
+    _check_keys(path, "", tables, ("limits",))
+    models: Any = tables.get("limits", {})
+    if not _is_table(models) or not all(map(_is_table, models.values())):
+        raise SetupError(f'{path}: `limits` has a table for each model, as [limits."openai:gpt-5"]')
+    return tuple(_limit_of(path, model, values) for model, values in models.items())
+
+
+def _limit_of(path: Path, model: str, values: dict[str, Any]) -> Limit:
+    where = f'[limits."{model}"]'
+    _check_keys(path, f" in {where}", values, _NUMBERS)
+    given: Any = dict(values)
+    if type(values.get("cost_per_day")) is int:
+        given["cost_per_day"] = Decimal(values["cost_per_day"])
+    try:
+        return Limit(model, **given)
+    except ValueError as exc:
+        raise SetupError(f"{path}, {where}: {exc}") from None
+
+
+def _check_keys(path: Path, where: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for wrong in (key for key in given if key not in known):
+        near = get_close_matches(wrong, known, 1)
+        meant = f"is it {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+        raise SetupError(f"{path}: there is no key {wrong!r}{where}; {meant}")
+
+
+async def change_limit(
+    ledger: Ledger, model: str, *, is_removed: bool = False, **changes: Unpack[LimitChanges]
+) -> tuple[LimitStatus, ...]:
+    """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+        SetupError: the model is not a valid name, or a number is negative or too large.
+    """
+    before = [each.limit for each in await ledger.limits() if each.limit.model == model and not is_removed]
+    try:
+        limit = replace(before[0], **changes) if before else Limit(model, **changes)
+    except ValueError as exc:
+        raise SetupError(str(exc)) from None
+    await ledger.set_limit(limit)
+    return await ledger.limits()
+
+
+async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+    """Make some limits the only ones of a ledger, and return them with their use.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+    """
+    for limit in limits:
+        await ledger.set_limit(limit)
+    for each in await ledger.limits():
+        if each.limit not in limits:
+            await ledger.set_limit(Limit(each.limit.model))
+    return await ledger.limits()
+
+
+def limit_json(status: LimitStatus) -> dict[str, Any]:
+    """Return a limit and its use as a JSON object; amounts of money are texts."""
+    return {
+        "model": status.limit.model,
+        "at_once": status.limit.at_once,
+        "per_minute": status.limit.per_minute,
+        "cost_per_day": None if status.limit.cost_per_day is None else str(status.limit.cost_per_day),
+        "held": status.held,
+        "waiting": status.waiting,
+        "started": status.started,
+        "spent": str(status.spent),
+        "reserved": str(status.reserved),
+        "holders": [{**asdict(each), "reserved": str(each.reserved)} for each in status.holders],
+    }
+
+
 # ---------------------------------------------------------------- running threads
 
 
@@ -71,6 +203,9 @@ async def run_host(
     model: str | None = None,
     teams: Sequence[Path] = (),
     team_model: str | None = None,
+    thread_limit: int | None = None,
+    kinds: Sequence[str] | None = None,
+    words: str | None = None,
     ready: Callable[[HostStatus], None] | None = None,
     hear: Callable[[HostedThread], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -81,38 +216,69 @@ async def run_host(
 
     Then the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next host
     continues them. `config` and `model` are those of the six phases; `team_model` overrides the models of the team files.
+    `thread_limit` is how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of
+    threads to take, of those that the actors of the six phases and the teams can run; None: all of them.
+    `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see `WordDoor`.
     `ready` is called once, with this host as the ledger knows it; `hear` with what happens to its threads.
 
     Raises:
         ChainConfigError, TeamFileError: a file cannot be read, or is wrong; or two teams have the same pattern.
         ModelError: the model cannot be used.
+        SetupError: the actors can run no threads of one of `kinds`, or words cannot be offered at the address.
         LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.service._running import new_chain  # noqa: PLC0415
-    from antiphon.service._settings import code_files  # noqa: PLC0415
+    from antiphon.service._running import agent_words, new_chain  # noqa: PLC0415
+    from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
 
-    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    used = [each.path for team in teams for each in code_files(team)]
-    settings = Settings(block_limit=None, build=build_of((config, *used), f"{model} {team_model}"))
+    door = None if words is None else WordDoor.at(words)
+    settings = _settings(config, teams, f"{model} {team_model}")
+    if thread_limit is not None:
+        settings = replace(settings, thread_limit=thread_limit)
+    if kinds:
+        settings = replace(settings, kinds=tuple(kinds))
+    if door is not None:
+        settings = replace(settings, address=door.advertised)
     told = _Told(ledger, hear)
-    patterns = [new_chain(ledger, model=model, config=config), *_teams(ledger, teams, team_model)]
-    async with together(*patterns, settings=settings) as system:
+    chain = new_chain(ledger, model=model, config=config)
+    patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
+    async with AsyncExitStack() as stack:
+        # Without recovery, which takes all that is due: `host` takes no more than its limit.
+        system = await stack.enter_async_context(together(*patterns, settings=settings, recover=False))
+        keep_schedules(system, chain)
+        if unknown := sorted({*(kinds or ())} - {*system.kinds}):
+            raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
+        said = both(chain_words(chain), agent_words(ledger))
+        await stack.enter_async_context(offering_words(system.host_name, said, ledger, door))
         # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
+        await system.register_host()
         await _tell_ready(ledger, system.host_name, ready)
-        hosting = asyncio.ensure_future(system.host())
-        telling = asyncio.ensure_future(told.tell(system.host_name))
-        stopping = asyncio.ensure_future((stop or asyncio.Event()).wait())
-        try:
-            await asyncio.wait((hosting, telling, stopping), return_when=asyncio.FIRST_COMPLETED)
-            for work in (hosting, telling):
-                if work.done():
-                    work.result()
-        finally:
-            for task in (hosting, telling, stopping):
-                task.cancel()
-            await asyncio.gather(hosting, telling, stopping, return_exceptions=True)
+        await _work_until(stop or asyncio.Event(), system.host(), told.tell(system.host_name))
     await told.released()
+
+
+def _settings(config: Path | None, teams: Sequence[Path], models: str) -> Settings:
+    """Return the settings of a host, whose build follows from its files and models."""
+    from antiphon.service._settings import code_files  # noqa: PLC0415 (needs the extra `agents`)
+
+    used = [each.path for team in teams for each in code_files(team)]
+    # Modules that are first used here are imported in the event loop, and nobody else waits for it: it is not watched.
+    return Settings(block_limit=None, build=build_of((config, *used), models))
+
+
+async def _work_until(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
+    """Run some works until an event is set, or one of them fails, which is raised."""
+    tasks = [asyncio.ensure_future(each) for each in works]
+    every: list[asyncio.Future[Any]] = [*tasks, asyncio.ensure_future(stop.wait())]
+    try:
+        await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for each in every:
+            each.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
 
 
 async def host_app(
@@ -132,11 +298,15 @@ async def host_app(
         LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.agents import host_runs  # noqa: PLC0415 (only where it is used)
+    from antiphon.service._running import agent_words  # noqa: PLC0415
 
-    async def tell(name: str) -> None:
-        await _tell_ready(ledger, name, ready)
+    async with AsyncExitStack() as stack:
 
-    await host_runs(ledger, app.programs, ready=tell, hear=hear, stop=stop, build=app.build)
+        async def tell(name: str) -> None:
+            await stack.enter_async_context(offering_words(name, agent_words(ledger), ledger))
+            await _tell_ready(ledger, name, ready)
+
+        await host_runs(ledger, app.programs, ready=tell, hear=hear, stop=stop, build=app.build)
 
 
 async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], None] | None) -> None:
@@ -156,7 +326,7 @@ def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pat
             # Their actors have the same kinds, so a thread of one would be given to the agents of the other.
             both = f"{other} and {path} have the same pattern"
             raise TeamFileError(f"{both}: a host runs one team of each pattern; start another host for the other team")
-    return [open_team(path, ledger, model=model, may_run=trusted_code(path)) for path in teams]
+    return [open_team(path, ledger, model=model, may_run=trusted_code(path), live=True) for path in teams]
 
 
 class _Told:

@@ -6,22 +6,27 @@ that is installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import protocol
 from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError
-from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.ledger import HostStatus, Ledger, ThreadSummary
 from antiphon.runtime import System
 from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
 from antiphon.service._runs import with_open_runs
-from antiphon.service._threads import find_thread, unfit_json
+from antiphon.service._threads import find_thread, hostless_reason, moved_reason, unfit_json
 
 if TYPE_CHECKING:
     from antiphon.agents.extending import Choice
     from antiphon.patterns.postchain import ThreadLife
+
+_CHAIN: Final = "postchain"
+"""The pattern of threads of six phases. An imported or restored one has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class ThreadReport:
     phases_completed: tuple[str, ...] = ()
     phases_remaining: tuple[str, ...] = ()
     waits_for: str | None = None
-    """What a person must do before it continues, with the commands; of a thread of runs, why they do not run."""
+    """What a person must do before it continues, with the commands; why its runs do not run, or no host continues it."""
     owner: str | None = None
     """The host that has it, if that lives."""
     unfit: tuple[str, ...] = ()
@@ -83,18 +88,23 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     shared: dict[str, Any] = {
         name: getattr(summary, name) for name in ("pattern", "messages", "open_calls", "created_at", "updated_at")
     }
-    shared["owner"] = await living_owner(ledger, summary)
+    hosts = await ledger.hosts()
+    shared["owner"] = _living_owner(summary, hosts)
+    moved, hostless = moved_reason(summary), hostless_reason(summary, hosts)
     shared["unfit"] = tuple(f"{each['build']}: {each['reason']}" for each in unfit_json(summary))
     life = await chain_life(ledger, thread_id)
     if life is None:
         listed = await with_open_runs(ledger, summary)
         reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
-        return ThreadReport(thread_id, listed.status, **shared, waits_for="; ".join(reasons) or None)
+        return ThreadReport(thread_id, listed.status, **shared, waits_for=moved or "; ".join(reasons) or hostless)
     from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
 
     waiting = await waiting_for(ledger, thread_id)
     shared |= {name: datetime.fromisoformat(at) for name in ("created_at", "updated_at") if (at := getattr(life, name))}
-    is_stopped = life.status == "paused" and waiting is not None and waiting.stopped_by is not None
+    listed = await with_open_runs(ledger, summary)
+    is_stopped = listed.status == STOPPED or (
+        life.status == "paused" and waiting is not None and waiting.stopped_by is not None
+    )
     return ThreadReport(
         thread_id,
         STOPPED if is_stopped else life.status,
@@ -104,15 +114,17 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
         turn=life.turn,
         phases_completed=life.completed,
         phases_remaining=life.remaining,
-        waits_for=None if waiting is None else waiting.text,
+        waits_for=moved or (hostless if waiting is None else waiting.text),
     )
 
 
 async def living_owner(ledger: Ledger, thread: ThreadSummary) -> str | None:
     """Return the name of the host that has a thread; None if none does, or it does not live."""
-    if thread.owner is None:
-        return None
-    return thread.owner if any(each.is_alive and each.host.name == thread.owner for each in await ledger.hosts()) else None
+    return None if thread.owner is None else _living_owner(thread, await ledger.hosts())
+
+
+def _living_owner(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | None:
+    return thread.owner if any(each.is_alive and each.host.name == thread.owner for each in hosts) else None
 
 
 async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
@@ -121,6 +133,9 @@ async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None)
         from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (needs the extra `agents`)
     except ModuleNotFoundError:  # without it, there are no such threads
         return None
+    found = await ledger.thread(thread_id)
+    if found is None or found.pattern not in (_CHAIN, None):
+        return None  # without a look at its messages, which may be many
     life = await ledger.replay(thread_id, LIFE.fold(), upto=upto)
     return None if life.status == "none" else life
 
@@ -137,6 +152,26 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
         return
     if await chain_life(ledger, thread_id) is None:
         raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+
+
+def load_agents() -> None:
+    """Import what the verbs for agents and six phases import when they are first called; nothing without the extra `agents`.
+
+    It takes a second or two. A server calls it in another thread before it listens, so that no request waits for it.
+    """
+    with suppress(ModuleNotFoundError):
+        for name in _USED_LATER:
+            getattr(import_module(_USED_LATER[name]), name)  # packages import a module when a name of it is first used
+
+
+_USED_LATER: Final = {
+    "RunStatus": "antiphon.agents",
+    "model_names": "antiphon.agents.models",
+    "pending_approvals": "antiphon.agents.toolkit",
+    "LIFE": "antiphon.patterns.postchain",
+    "PostChain": "antiphon.patterns.postchain",
+    "waiting_for": "antiphon.patterns.postchain",
+}
 
 
 # ---------------------------------------------------------------- moves

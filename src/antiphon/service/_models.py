@@ -131,8 +131,9 @@ _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\
 def for_small_model() -> dict[str, Any]:
     """Return the options of a `PostChain` for the local model: it chooses, and writes no prose; a script answers if it fails.
 
-    Such a model copies badly. So the calculator is offered only if the question has arithmetic, and its argument can only be
-    an expression of the question. Documents are searched by code, in the experience phase.
+    They are those of the script `scripted` too: then code alone decides. Such a model copies badly. So the calculator is
+    offered only if the question has arithmetic, and its argument can only be an expression of the question. Documents are
+    searched by code, in the experience phase.
     """
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 

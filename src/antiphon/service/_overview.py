@@ -1,4 +1,4 @@
-"""Sums over all threads: messages, errors, tokens and cost, in all, by hour and by model.
+"""Sums over all threads: messages, errors, tokens, cost and the time of models, in all, by hour and by model.
 
 `OverviewBook` is a fold over `tail`. Its state and its cursor are stored together, as the snapshot of a thread that has no
 messages (ADR 0016), so a restart reads only what is new. A message counts once, in the thread that it was appended to. What
@@ -10,16 +10,16 @@ parent. Tokens of imported messages belong to no model.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import ceil, log
 from typing import Any, Final
 
-from antiphon.ledger import Fold, Ledger, Record, ThreadFilter
+from antiphon.ledger import Fold, Ledger, Record, cursor_order
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.service._following import follow
-from antiphon.service._threads import all_threads
+from antiphon.service._threads import thread_of
 
 OVERVIEW_THREAD: Final = "system/overview"
 _STORED_EVERY: Final = 500
@@ -28,6 +28,12 @@ _HOURS: Final = 7 * 24
 """Hours that are kept apart."""
 _MOST_OPEN: Final = 10_000
 """Requests to models that are remembered until they end."""
+_MOST_THREADS: Final = 10_000
+"""Threads that are remembered for each model, the latest ones."""
+_FASTEST: Final = 0.01
+_STEP: Final = 1.5
+_BUCKETS: Final = 32
+"""Times of answers are counted in buckets: up to 10 ms, then each half as long again as the one before, up to an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,30 @@ class UsageSums:
     output_tokens: int = 0
     cost: Decimal = Decimal(0)
     """In US dollars."""
+    answered: int = 0
+    """Requests to models that have ended."""
+    seconds: float = 0.0
+    """The time that they took together."""
+    times: tuple[int, ...] = ()
+    """How many took how long, by bucket; see `answer_time`."""
 
-    def plus(self, message: Message, *, is_request: bool) -> UsageSums:
-        """Return the sums with one message more."""
+    def answer_time(self, share: float) -> float | None:
+        """Return the seconds within which this share of the requests ended, to the next bucket; None if there are none."""
+        reached = 0
+        for place, count in enumerate(self.times):
+            reached += count
+            if reached >= share * self.answered > 0:
+                return float(_FASTEST * _STEP**place)
+        return None
+
+    def plus(self, message: Message, *, is_request: bool, took: float | None = None) -> UsageSums:
+        """Return the sums with one message more. `took` is the time of the request that it ends."""
         payload, usage = message.payload, message.usage
+        times = self.times
+        if took is not None:
+            times = times or (0,) * _BUCKETS
+            place = min(_BUCKETS - 1, ceil(log(max(took, _FASTEST) / _FASTEST, _STEP)))
+            times = (*times[:place], times[place] + 1, *times[place + 1 :])
         return UsageSums(
             self.messages + 1,
             self.errors + (isinstance(payload, OptionResultPayload) and payload.is_error),
@@ -54,6 +80,9 @@ class UsageSums:
             self.input_tokens + (usage.input_tokens or 0 if usage else 0),
             self.output_tokens + (usage.output_tokens or 0 if usage else 0),
             self.cost + (usage.cost or 0 if usage else 0),
+            self.answered + (took is not None),
+            self.seconds + (took or 0.0),
+            times,
         )
 
 
@@ -63,8 +92,10 @@ class _State:
     total: UsageSums = field(default_factory=UsageSums)
     hours: dict[str, UsageSums] = field(default_factory=dict[str, UsageSums])
     models: dict[str, UsageSums] = field(default_factory=dict[str, UsageSums])
-    asked: dict[str, str] = field(default_factory=dict[str, str])
-    """The open requests by invocation, each with its model."""
+    asked: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    """The open requests by invocation, each with its model and the second at which it began."""
+    threads: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])
+    """The latest threads of each model, in the order in which they asked it."""
 
 
 def _dump(state: _State) -> Any:
@@ -77,12 +108,13 @@ def _dump(state: _State) -> Any:
         "hours": {hour: plain(each) for hour, each in state.hours.items()},
         "models": {model: plain(each) for model, each in state.models.items()},
         "asked": dict(state.asked),
+        "threads": {model: list(each) for model, each in state.threads.items()},
     }
 
 
 def _load(stored: Any) -> _State:
     def sums(value: Any) -> UsageSums:
-        numbers: dict[str, Any] = {**value, "cost": Decimal(value["cost"])}
+        numbers: dict[str, Any] = {**value, "cost": Decimal(value["cost"]), "times": tuple(value["times"])}
         return UsageSums(**numbers)
 
     value: Any = thaw(stored)
@@ -92,7 +124,8 @@ def _load(stored: Any) -> _State:
         sums(value["total"]),
         {hour: sums(each) for hour, each in hours.items()},
         {model: sums(each) for model, each in models.items()},
-        dict(value["asked"]),
+        {invocation: (model, at) for invocation, (model, at) in value["asked"].items()},
+        {model: dict.fromkeys(each) for model, each in value["threads"].items()},
     )
 
 
@@ -100,7 +133,7 @@ def _unmoved(state: _State | None, _: Message) -> _State | None:
     return state
 
 
-_FOLD: Final[Fold[_State | None]] = Fold("overview/1", None, _unmoved, dump=lambda state: _dump(state or _State()), load=_load)
+_FOLD: Final[Fold[_State | None]] = Fold("overview/2", None, _unmoved, dump=lambda state: _dump(state or _State()), load=_load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +145,9 @@ class LedgerOverview:
     """The last seven days, by the beginning of the hour in UTC."""
     by_model: dict[str, UsageSums]
     threads: dict[str, int]
-    """Threads by status; those without one under an empty name."""
+    """Threads by status; those without one under `open` if they have open calls, otherwise under an empty name."""
+    patterns: dict[str, int]
+    """Threads by pattern; those without one under an empty name."""
 
 
 class OverviewBook:
@@ -142,7 +177,7 @@ class OverviewBook:
     async def _restore(self) -> None:
         stored = await self._ledger.replay(OVERVIEW_THREAD, _FOLD)
         # An older copy of the ledger may have been put back: what is counted there is counted anew.
-        if stored is not None and int(stored.cursor or 0) <= int(await self._ledger.horizon()):
+        if stored is not None and cursor_order(stored.cursor or "0") <= cursor_order(await self._ledger.horizon()):
             self._state = stored
 
     async def store(self) -> None:
@@ -154,17 +189,21 @@ class OverviewBook:
         """Count a record."""
         message, state = record.message, self._state
         payload = message.payload
-        model = self._model_of(message)
-        is_request = (
-            isinstance(payload, OptionCallPayload) and payload.invocation_id in state.asked and message.lane == "effect"
+        model = self._model_of(record)
+        known = (
+            state.asked.get(payload.invocation_id) if isinstance(payload, OptionCallPayload | OptionResultPayload) else None
         )
-        state.total = state.total.plus(message, is_request=is_request)
+        is_effect = known is not None and message.lane == "effect"
+        is_request = is_effect and isinstance(payload, OptionCallPayload)
+        took = None
+        if known is not None and is_effect and isinstance(payload, OptionResultPayload):
+            took = max(0.0, record.recorded_at.timestamp() - known[1])
+            del state.asked[payload.invocation_id]
+        state.total = state.total.plus(message, is_request=is_request, took=took)
         hour = self._hour(record.recorded_at)
-        state.hours[hour] = state.hours.get(hour, UsageSums()).plus(message, is_request=is_request)
+        state.hours[hour] = state.hours.get(hour, UsageSums()).plus(message, is_request=is_request, took=took)
         if model is not None:
-            state.models[model] = state.models.get(model, UsageSums()).plus(message, is_request=is_request)
-        if isinstance(payload, OptionResultPayload) and message.lane == "effect":
-            state.asked.pop(payload.invocation_id, None)
+            state.models[model] = state.models.get(model, UsageSums()).plus(message, is_request=is_request, took=took)
 
     def _hour(self, at: datetime) -> str:
         """Return the name of an hour; hours that are too old are forgotten."""
@@ -176,19 +215,32 @@ class OverviewBook:
                 del hours[each]
         return name
 
-    def _model_of(self, message: Message) -> str | None:
+    def _model_of(self, record: Record) -> str | None:
         """Return the model that a message is about: a request, its answer, or its end."""
-        payload, asked = message.payload, self._state.asked
-        if message.lane == "effect" and isinstance(payload, OptionCallPayload):
+        message, asked = record.message, self._state.asked
+        payload = message.payload
+        if message.lane != "effect" or not isinstance(payload, OptionCallPayload | OptionResultPayload):
+            return asked.get(message.parent_id or "", (None, 0.0))[0]
+        if isinstance(payload, OptionCallPayload):
             given: Any = payload.arguments.get("arguments")
             if given and "model" in given and "prompt" in given:
-                if len(asked) >= _MOST_OPEN:  # the oldest was never answered
-                    del asked[next(iter(asked))]
-                asked[payload.invocation_id] = str(given["model"])
-            return asked.get(payload.invocation_id)
-        if message.lane == "effect" and isinstance(payload, OptionResultPayload):
-            return asked.get(payload.invocation_id)
-        return asked.get(message.parent_id or "")
+                self._asks(str(given["model"]), record, payload.invocation_id)
+        return asked.get(payload.invocation_id, (None, 0.0))[0]
+
+    def _asks(self, model: str, record: Record, invocation_id: str) -> None:
+        asked = self._state.asked
+        if len(asked) >= _MOST_OPEN:  # the oldest was never answered
+            del asked[next(iter(asked))]
+        asked[invocation_id] = model, record.recorded_at.timestamp()
+        threads = self._state.threads.setdefault(model, {})
+        threads.pop(thread_of(record), None)
+        threads[thread_of(record)] = None
+        if len(threads) > _MOST_THREADS:
+            del threads[next(iter(threads))]
+
+    def threads_of(self, model: str) -> frozenset[str]:
+        """Return the latest threads that have asked a model, as far as they are counted."""
+        return frozenset(self._state.threads.get(model, ()))
 
     async def overview(self) -> LedgerOverview:
         """Return the sums, and the threads by status as they are now.
@@ -197,11 +249,13 @@ class OverviewBook:
             LedgerError: the ledger cannot be read.
         """
         threads: dict[str, int] = {}
-        async for each in self._threads():
-            threads[each] = threads.get(each, 0) + 1
+        patterns: dict[str, int] = {}
+        for each in await self._ledger.count_threads(system=False):
+            is_open = each.open if each.status is None else 0
+            for name, number in ((each.status or "", each.threads - is_open), ("open", is_open)):
+                if number:
+                    threads[name] = threads.get(name, 0) + number
+            patterns[each.pattern or ""] = patterns.get(each.pattern or "", 0) + each.threads
         state = self._state
-        return LedgerOverview(state.total, dict(sorted(state.hours.items())), dict(sorted(state.models.items())), threads)
-
-    async def _threads(self) -> AsyncIterator[str]:
-        async for each in all_threads(self._ledger, ThreadFilter(system=False), "created_at"):
-            yield each.status or ""
+        hours, models = dict(sorted(state.hours.items())), dict(sorted(state.models.items()))
+        return LedgerOverview(state.total, hours, models, threads, patterns)

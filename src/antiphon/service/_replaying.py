@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from antiphon.errors import AntiphonError, LedgerError, PlaceError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.messages import OptionResultPayload, thaw
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, rerun
-from antiphon.service._models import LOCAL, for_small_model
-from antiphon.service._settings import chain_config, settings_of
-from antiphon.service._threads import find_thread, list_threads
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, forecast, rerun
+from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.service._models import LOCAL, SCRIPTED, for_small_model
+from antiphon.service._settings import chain_config, settings_of, trusted_code
+from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ async def _settings_of(ledger: Ledger, thread_id: str) -> dict[str, Any]:
         payload = record.message.payload if record.message.lane == "control" else None
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
             prepared: Any = thaw(payload.result)
-            is_small = prepared["context"]["metadata"]["agent"].get("model") == LOCAL
+            agent = prepared["context"]["metadata"]["agent"]
+            is_small = agent.get("model") in (LOCAL, SCRIPTED) and agent.get("outputs") == "quotes"
             return for_small_model() if is_small else {}
     return {}
 
@@ -120,3 +123,70 @@ async def _settings_of(ledger: Ledger, thread_id: str) -> dict[str, Any]:
 async def _ended(ledger: Ledger) -> list[str]:
     threads = [each async for each in list_threads(ledger, order="created_at")]
     return [each.thread_id for each in threads if each.pattern == "postchain" and each.status in ("completed", "failed")]
+
+
+# ---------------------------------------------------------------- threads that have not ended
+
+
+@dataclass(frozen=True, slots=True)
+class RunningForecast:
+    """Which open threads the installed code can continue."""
+
+    tried: tuple[RerunReport, ...]
+    """Those of six phases, and of the given teams; one that `differs` cannot be continued."""
+    untried: tuple[str, ...]
+    """Threads of teams whose file was not given."""
+
+    @property
+    def unfit(self) -> tuple[RerunReport, ...]:
+        """Those that the installed code cannot continue."""
+        return tuple(each for each in self.tried if each.differs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"tried": [each.to_json() for each in self.tried], "untried": list(self.untried)}
+
+
+async def forecast_threads(
+    ledger: Ledger, thread_id: str | None = None, *, config: Path | None = None, teams: Sequence[Path] = ()
+) -> RunningForecast:
+    """Try the open threads of a ledger, or one, on the installed code. Nothing is written, and no model or tool is called.
+
+    Each is continued in a copy up to its next step. A thread that cannot be loaded counts as one that cannot be continued.
+    `config` is that of the six phases, `teams` are the files of teams. Runs of programs are for `check_runs`.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        ChainConfigError, TeamFileError: a file cannot be read, or is wrong.
+        LedgerError: the ledger cannot be read.
+    """
+    files: dict[str | None, Path] = {TeamFile.read(path).pattern: path for path in teams}
+    chosen = None if config is None else ChainConfig.read(config)
+    if thread_id is not None:
+        await find_thread(ledger, thread_id)
+    tried: list[RerunReport] = []
+    untried: list[str] = []
+    async for thread in all_threads(ledger, ThreadFilter(open_calls=True, system=False), "created_at"):
+        if thread_id not in (None, thread.thread_id) or (thread.kind or "").startswith(RUN_KIND):
+            continue
+        if thread.pattern == "postchain" or thread.pattern in files:
+            tried.append(await _forecast(ledger, thread.thread_id, chosen, files.get(thread.pattern)))
+        else:
+            untried.append(thread.thread_id)
+    return RunningForecast(tuple(tried), tuple(untried))
+
+
+async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, team: Path | None) -> RerunReport:
+    try:
+        if team is not None:
+            parts = await forecast(
+                ledger, thread_id, open_pattern=lambda copy: open_team(team, copy, recover=False, may_run=trusted_code(team))
+            )
+        else:
+            given: dict[str, Any] = {"config": config} if config is not None else await _settings_of(ledger, thread_id)
+            parts = await forecast(ledger, thread_id, **given)
+    except LedgerError:
+        raise
+    except AntiphonError as exc:  # the other threads are still worth a try
+        parts = Divergence(1, "it cannot be loaded", str(exc))
+    return RerunReport(thread_id) if parts is None else RerunReport(thread_id, parts.seq, parts.what, parts.reason)

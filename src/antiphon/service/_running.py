@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -34,12 +34,12 @@ from antiphon.patterns.cast import Outcome, Pattern
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, contribution, event_of
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.protocol import PHASES
-from antiphon.runtime import ActorView, Settings
+from antiphon.runtime import ActorView, DeadLetter, Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
-from antiphon.service._following import WordSource, chain_words
+from antiphon.service._following import HearWords, SpokenWords, WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
-from antiphon.service._models import LOCAL, check_model, for_small_model
+from antiphon.service._models import LOCAL, SCRIPTED, check_model, for_small_model
 from antiphon.service._runs import build_of
 from antiphon.service._settings import (
     RunSettings,
@@ -55,7 +55,8 @@ from antiphon.service._settings import (
     with_changes,
 )
 from antiphon.service._threads import check_new, find_thread
-from antiphon.service._transcript import brief, call_text, prose
+from antiphon.service._transcript import brief, call_text, outcome_text, prose
+from antiphon.service._words import offering_words
 
 ResultT = TypeVar("ResultT")
 HearEvent: TypeAlias = Callable[[ChainEvent], None]
@@ -96,6 +97,8 @@ class RunReport:
     """Whether the thread goes through six phases."""
     contributions: tuple[tuple[str, str], ...] = ()
     """The phases that have ended, each with what it has contributed, in one line."""
+    is_quoted: bool = False
+    """Whether the answer was put together from quotes and results of tools: no model wrote it."""
 
     @property
     def answer(self) -> str | None:
@@ -205,7 +208,7 @@ async def open_chain(
     if settings.model != model:
         await asyncio.to_thread(_prepare_model, settings.model)  # what takes a second must not block the loop
     chain = new_chain(ledger, model=settings.model, config=config or chain_config(settings), budget=settings.agent_budget())
-    async with chain:
+    async with chain, offering_words(chain.system.host_name, chain_words(chain), ledger):
         yield ChainRunner(chain, settings)
 
 
@@ -221,13 +224,13 @@ def new_chain(
     config: Path | ChainConfig | None = None,
     budget: AgentBudget | None = None,
 ) -> PostChain:
-    """Return a chain on a ledger, with the settings for a very small model if that is chosen and nothing is configured.
+    """Return a chain on a ledger; with the settings for a model without prose, if that is chosen and nothing is configured.
 
     Raises:
         ChainConfigError: the configuration cannot be read.
     """
     more: dict[str, Any] = {"config": config}
-    if model == LOCAL and config is None:
+    if model in (LOCAL, SCRIPTED) and config is None:
         more = for_small_model()
     if budget is not None:
         more["thread_budget"] = budget
@@ -251,12 +254,14 @@ class ChainRunner:
         self._settings = settings
         """What its threads are run with, as they record it; None: they do not."""
         self.ledger = chain.ledger
-        self.words: WordSource = chain_words(chain)
-        """The words of its threads, for `follow`."""
 
     def actors(self) -> tuple[ActorView, ...]:
         """Return the actors of this process that run its threads."""
         return self._chain.system.actors()
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """Return the latest messages that no actor of this process handles."""
+        return self._chain.system.dead_letters
 
     async def ask(
         self,
@@ -291,10 +296,50 @@ class ChainRunner:
         if tell is not None:
             tell(thread_id)
         try:
-            return await self._watch(thread_id, partial(self._chain.start, thread_id, question), hear, stop)
+            begin = partial(self._chain.start, thread_id, question, user_id=user_id)
+            return await self._watch(thread_id, begin, hear, stop)
         except RefusedError:
             await self._check_ready(thread_id)  # its host was asked something else meanwhile
             raise
+
+    async def append_history(self, thread_id: str, messages: Iterable[Message]) -> None:
+        """Append messages from outside to a thread, before a question is asked in it. They are talk that nothing acts on.
+
+        Raises:
+            OwnedError: another living host has the thread.
+            LedgerError: they cannot be written.
+        """
+        await self._chain.system.append_history(thread_id, messages)
+
+    async def report(self, thread_id: str) -> RunReport:
+        """Return the report of a thread as it is now."""
+        return await self._reported(thread_id, asyncio.get_running_loop().time())
+
+    async def terminate(self, thread_id: str, reason: str) -> None:
+        """End a thread permanently.
+
+        Raises:
+            RefusedError: there is no such thread.
+        """
+        await self._chain.terminate(thread_id, reason)
+
+    async def send(self, message: Mapping[str, Any], *, within: float | None = None) -> dict[str, Any]:
+        """Send a message of the protocol, and return its response. Errors are responses.
+
+        A thread that it creates, starts or resumes records what it is run with.
+        """
+        data: Any = message.get("data") or {}
+        if message.get("type") in ("START_THREAD", "RESUME_THREAD") and await self.ledger.thread(str(data.get("thread_id"))):
+            await self._record(str(data["thread_id"]))
+        response = await self._chain.send(message, within=within)
+        if response["type"] == "THREAD_CREATED":
+            await self._record(response["data"]["thread_id"])
+        return response
+
+    @property
+    def at_work(self) -> int:
+        """The number of threads that run here now."""
+        return self._chain.at_work
 
     async def _record(self, thread_id: str) -> None:
         """Record what a thread is run with, before anything is asked in it: from then on it can be resumed by its id."""
@@ -404,7 +449,8 @@ class ChainRunner:
         outcome = await chain.result(thread_id)
         is_paused = is_stopped or (life.status == "paused" and outcome.status != STOPPED)
         report = await _report(self.ledger, outcome, began, models, is_paused=is_paused, after=after)
-        return replace(report, failed_at=life.current_phase) if outcome.status == "failed" else report
+        failed_at = life.current_phase if outcome.status == "failed" else None
+        return replace(report, failed_at=failed_at, is_quoted=chain.config.outputs == "quotes")
 
     async def _run(
         self,
@@ -635,22 +681,30 @@ async def run_team(
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((each.path for each in code_files(team)), model))
     used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
-    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": hear is not None}
-    async with open_team(team, ledger, model=model, recover=False, may_run=trusted_code(team), **more) as pattern:
+    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": True}
+    async with AsyncExitStack() as stack:
+        opened = open_team(team, ledger, model=model, recover=False, may_run=trusted_code(team), **more)
+        pattern = await stack.enter_async_context(opened)
+        await stack.enter_async_context(offering_words(pattern.system.host_name, agent_words(ledger), ledger))
         is_new = await ledger.thread(own) is None
         await record_settings(ledger, own, used, None if is_new else pattern.system)
         if tell is not None:
             tell(own)
         if not is_new and (await pattern.status(own)).status == "paused":
             await pattern.resume(own)
-        await _recover(pattern, own)
+        await recover_thread(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
         full: LedgerFullError | None = None
+
+        def say(words: SpokenWords) -> None:
+            if hear is not None:
+                hear(TeamStep("words", words.speaker, words.text))
+
         try:
-            async with _words(ledger, own, hear):
+            async with nullcontext() if hear is None else agent_words(ledger)(own, say):
                 await _unless_full(ledger, _until_done(running, stop or asyncio.Event()))
         except LedgerFullError as exc:
             full = exc
@@ -662,7 +716,13 @@ async def run_team(
             running.exception()  # the end of the system may be an error to it; unread, asyncio would print its traceback
         report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
         return replace(report, by_caller=True) if full is None else _stopped_by_disk(report, full)
-    report = await _report(ledger, running.result(), began, await _models(ledger, own), is_paused=False, after=after)
+    return await report_of(ledger, running.result(), began, after=after)
+
+
+async def report_of(ledger: Ledger, outcome: Outcome, began: float, *, after: int) -> RunReport:
+    """Return the report of a team's task that has ended; `after` is where the thread ended before it."""
+    own = outcome.thread_id
+    report = await _report(ledger, outcome, began, await _models(ledger, own), is_paused=False, after=after)
     return replace(report, failed_at=await _failed_at(ledger, own)) if report.status == "failed" else report
 
 
@@ -714,7 +774,7 @@ async def resume_team(
     return await run_team(ledger, path, before.task, thread_id=thread_id, files=folder, **given)
 
 
-async def _recover(pattern: Pattern, thread_id: str) -> None:
+async def recover_thread(pattern: Pattern, thread_id: str) -> None:
     """Continue what a process that is gone left open in a thread; what is open in other threads is not for this task."""
     found = await pattern.ledger.thread(thread_id)
     if found is not None and found.open_calls:
@@ -723,24 +783,26 @@ async def _recover(pattern: Pattern, thread_id: str) -> None:
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
 
 
-@asynccontextmanager
-async def _words(ledger: Ledger, thread_id: str, hear: Callable[[TeamStep], None] | None) -> AsyncGenerator[None]:
-    """Hear the words of a team's agents while they arrive, as long as the block lasts."""
+def agent_words(ledger: Ledger) -> WordSource:
+    """Return the words of the agents of this process, if their models stream."""
 
-    async def pass_on(hear: Callable[[TeamStep], None]) -> None:
+    async def pass_on(thread_id: str, hear: HearWords) -> None:
         while True:  # the deltas end with each run of an agent
             async with listen(ledger, thread_id) as deltas:
                 async for delta in deltas:
                     if text := _text_in(delta.event):
-                        hear(TeamStep("words", delta.agent or "", text))
+                        hear(SpokenWords(delta.agent or "", text))
 
-    passing = None if hear is None else asyncio.create_task(pass_on(hear))
-    try:
-        yield
-    finally:
-        if passing is not None:
+    @asynccontextmanager
+    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+        passing = asyncio.ensure_future(pass_on(thread_id, hear))
+        try:
+            yield
+        finally:
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
+
+    return listening
 
 
 def _text_in(event: AgentStreamEvent) -> str:
@@ -824,7 +886,7 @@ def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) ->
         return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
     if payload.is_error:
         return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
-    return TeamStep("returned", payload.option_name, brief(payload.result), payload.invocation_id)
+    return TeamStep("returned", payload.option_name, outcome_text(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

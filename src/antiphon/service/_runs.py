@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from hashlib import sha256
 from importlib import import_module
@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import CursorError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
-from antiphon.service._threads import find_thread, is_document, list_threads, thread_json
+from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_document, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from antiphon.agents import Recoverable, RecoveredRun, RunCheck, RunStatus
 
-_KIND: Final = "run/"
 _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
 """The status of a thread is that of its open run which most needs a person."""
-_OF_RUNS: Final = frozenset((*_WORST, "completed"))
+_WORKING: Final = "processing"
+_OF_RUNS: Final = frozenset((*_WORST, "completed", _WORKING))
+"""What `with_open_runs` finds out: it need not be the status that the thread has stored."""
 
 
 async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
@@ -53,12 +54,15 @@ class ListedThread:
 
     thread: ThreadSummary
     status: str | None
-    """That of its open runs; otherwise the thread's own."""
+    """That of its open runs; otherwise the thread's own, or `stopped` if the process that worked on it has died."""
     runs: tuple[RunStatus, ...] = ()
+    waits_for: str | None = None
+    """Why none of the living hosts continues it, and what to do."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        return {**thread_json(self.thread), "status": self.status, "runs": [each.to_json() for each in self.runs]}
+        waits = {} if self.waits_for is None else {"waits_for": self.waits_for}
+        return {**thread_json(self.thread), "status": self.status, "runs": [each.to_json() for each in self.runs], **waits}
 
 
 async def list_with_runs(
@@ -69,12 +73,15 @@ async def list_with_runs(
     `with_system` includes those of the system, and those of documents.
     """
     stored = status if status is not None and status not in _OF_RUNS else None
+    hosts = await ledger.hosts()
+    living = frozenset(each.host.name for each in hosts if each.is_alive)
+    is_hosted = bool(living)  # otherwise commands run the threads, and each would be listed
     async for each in list_threads(ledger, with_system=with_system, status=stored):
         if not with_system and is_document(each):
             continue  # a folder may have ten thousand of them
-        listed = await with_open_runs(ledger, each)
+        listed = await with_open_runs(ledger, each, living)
         if status is None or listed.status == status:
-            yield listed
+            yield replace(listed, waits_for=hostless_reason(each, hosts)) if is_hosted else listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +111,33 @@ async def list_page(
         found = await ledger.threads(wanted, order, page, limit)
     except ValueError as exc:
         raise CursorError(str(exc)) from exc
-    return ListedPage(tuple([await with_open_runs(ledger, each) for each in found.threads]), found.next)
+    living = await _living(ledger)
+    return ListedPage(tuple([await with_open_runs(ledger, each, living) for each in found.threads]), found.next)
 
 
-async def with_open_runs(ledger: Ledger, thread: ThreadSummary) -> ListedThread:
-    """Return a thread with its open runs, and the status that follows from them.
+async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collection[str] | None = None) -> ListedThread:
+    """Return a thread with its open runs, and the status that follows from them. `living` are the names of living hosts.
+
+    A process that was killed, or whose disk was full, could not record that its threads have stopped.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    if thread.kind is None or not thread.kind.startswith(_KIND):
-        return ListedThread(thread, thread.status)
+    if thread.kind is None or not thread.kind.startswith(RUN_KIND):
+        if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
+            return ListedThread(thread, thread.status)
+        alive = await _living(ledger) if living is None else living
+        return ListedThread(thread, _WORKING if thread.owner in alive else "stopped")
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
     if not runs:
         return ListedThread(thread, thread.status or "completed")
     status = min((each.status for each in runs), key=_WORST.index)
     return ListedThread(thread, status, runs)
+
+
+async def _living(ledger: Ledger) -> frozenset[str]:
+    """Return the names of the hosts that live."""
+    return frozenset(each.host.name for each in await ledger.hosts() if each.is_alive)
 
 
 # ---------------------------------------------------------------- apps
@@ -145,7 +163,15 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     finally:
         sys.path.pop(0)
     programs = [each for _, value in found for each in _several(value)]
-    return RunApp(tuple(programs), build_of([file for file, _ in found]))
+    return RunApp(tuple(programs), build_of(_sources([file for file, _ in found])))
+
+
+def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
+    """Return the files of apps, and of the modules beside and below them: a prompt may be in another one than its agent."""
+    folders = {file.parent for file in files if file is not None}
+    loaded = {Path(file) for module in tuple(sys.modules.values()) if (file := getattr(module, "__file__", None)) is not None}
+    own = [path for path in loaded if "site-packages" not in path.parts and folders & {*path.parents}]
+    return [*files, *sorted(path for path in own if path not in files)]
 
 
 def _several(value: Any) -> Iterable[Recoverable]:

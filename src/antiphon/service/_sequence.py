@@ -9,26 +9,27 @@ The nesting comes from `parent_id`, the invocation in whose course a message was
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Lane, Message, OptionCallPayload, OptionResultPayload, Usage
+from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
 from antiphon.runtime.extending import AGAIN, PARK
 from antiphon.service._threads import find_thread
 from antiphon.service._transcript import in_one_line
 
 StepKind: TypeAlias = Literal["said", "called", "answered", "failed"]
 SpanOutcome: TypeAlias = Literal["open", "completed", "failed", "said"]
-Mark: TypeAlias = Literal["approval", "parked", "redelivered"]
-"""What is unusual about a message: a person is asked, a person must settle it, it was delivered another time."""
+Mark: TypeAlias = Literal["approval", "parked", "retried", "restarted", "taken_over"]
+"""What is unusual about a message: a person is asked; a person must settle it; something that failed is done once more; work
+that was interrupted begins again in a process; it begins again because a host took the thread over from another."""
 
 DEFAULT_WINDOW: Final = 500
-_APPROVE: Final = "APPROVE"
+APPROVE: Final = "APPROVE"
 """The option by which a toolkit asks a person. Its module needs the extra `agents`, which a reader need not have."""
-_MARKS: Final[dict[str, Mark]] = {_APPROVE: "approval", PARK: "parked", AGAIN: "redelivered"}
+_MARKS: Final[dict[str, Mark]] = {APPROVE: "approval", PARK: "parked"}
 _DEEPEST: Final = 100
 """Levels of nesting that are followed: a forged chain of parents must not take for ever."""
 
@@ -60,6 +61,10 @@ class SequenceStep:
     parent: int | None = None
     """The seq of the call in whose course it was said."""
     mark: Mark | None = None
+    host: str | None = None
+    """The host where interrupted work began again; None for other messages, and in older threads."""
+    taken_from: str | None = None
+    """The host that had the thread before it was taken over."""
     usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +104,10 @@ class TimelineSpan:
     depth: int = 0
     parent: int | None = None
     mark: Mark | None = None
+    host: str | None = None
+    """As that of a step."""
+    taken_from: str | None = None
+    """As that of a step."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -114,6 +123,44 @@ class TimelineWindow:
     spans: tuple[TimelineSpan, ...]
     next: int | None
     """Give it as `after` to continue; None at the end of the thread."""
+
+
+def mark_of(message: Message) -> Mark | None:
+    """Return what is unusual about a message."""
+    payload = message.payload
+    if isinstance(payload, PartsPayload):
+        return "retried" if message.lane == "effect" and _is_attempt(payload) else None
+    if payload.option_name != AGAIN:
+        return _MARKS.get(payload.option_name)
+    if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
+        return None
+    if payload.arguments.get("cause") != "recovered":
+        return "retried"
+    host, before = hosts_of(message)
+    return "restarted" if before in (None, host) else "taken_over"
+
+
+def hosts_of(message: Message) -> tuple[str | None, str | None]:
+    """Return the host where interrupted work began again, and the one that had the thread before; None if that is unknown."""
+    payload = message.payload
+    if message.lane != "effect" or not isinstance(payload, OptionCallPayload) or payload.option_name != AGAIN:
+        return None, None
+    host, before = (payload.arguments.get(name) for name in ("host", "taken_from"))
+    return host if isinstance(host, str) else None, before if isinstance(before, str) else None
+
+
+def mark_words(step: SequenceStep | TimelineSpan) -> str | None:
+    """Return what is unusual about a step, for a person."""
+    if step.mark == "taken_over":
+        return f"taken over from {step.taken_from} by {step.host}"
+    if step.mark == "restarted" and step.host is not None:
+        return f"restarted on {step.host}"
+    return step.mark
+
+
+def _is_attempt(payload: PartsPayload) -> bool:
+    data = [part.data for part in payload.parts if isinstance(part, DataPart)]
+    return len(data) == 1 and isinstance(data[0], Mapping) and data[0].get("type") == "ATTEMPT"
 
 
 def _to_json(value: SequenceStep | TimelineSpan) -> dict[str, Any]:
@@ -269,13 +316,15 @@ class _Window:
             "text": _text(message),
             "message_id": message.id,
             "usage": message.usage,
+            "mark": mark_of(message),
         }
+        base["host"], base["taken_from"] = hosts_of(message)
         if not isinstance(payload, OptionCallPayload | OptionResultPayload):
             depth, parent = await self.place(message)
             return SequenceStep(kind="said", receivers=message.to, depth=depth, parent=parent, **base)
         pair = await self.pair(payload.invocation_id)
         about: dict[str, Any] = {"option": payload.option_name, "invocation_id": payload.invocation_id}
-        about |= {"seconds": pair.seconds, "mark": _MARKS.get(payload.option_name), **base}
+        about |= {"seconds": pair.seconds, **base}
         if isinstance(payload, OptionCallPayload):
             depth, parent = await self.place(message)
             receivers = message.to or (payload.option_name,)
@@ -306,6 +355,7 @@ class _Window:
         message, result = call.message, pair.result
         option = message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
         depth, parent = await self.place(message)
+        host, before = hosts_of(message)
         is_error = result is not None and isinstance(said := result.message.payload, OptionResultPayload) and said.is_error
         return TimelineSpan(
             seq=call.seq,
@@ -321,7 +371,9 @@ class _Window:
             option=option,
             depth=depth,
             parent=parent,
-            mark=_MARKS.get(option),
+            mark=mark_of(message),
+            host=host,
+            taken_from=before,
         )
 
 

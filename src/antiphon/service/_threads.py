@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import orjson
 
-from antiphon.errors import PlaceError, ServiceError, UnknownThreadError
-from antiphon.ledger import Hit, Ledger, Record, ThreadFilter, ThreadOrder, ThreadSummary, record_reward
+from antiphon.errors import EncryptionError, ForgottenError, NotEncryptedError, PlaceError, ServiceError, UnknownThreadError
+from antiphon.ledger import (
+    Diagnosed,
+    Diagnosis,
+    Hit,
+    HostStatus,
+    Ledger,
+    Record,
+    RedactionRules,
+    ThreadFilter,
+    ThreadOrder,
+    ThreadSummary,
+    record_reward,
+)
 from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
 
+RUN_KIND: Final = "run/"
+"""How the kinds of threads begin that are runs of programs."""
+CHAIN_KIND: Final = "thread"
+"""The kind of threads that go through six phases."""
 LAST: Final = "last"
 """Stands for the most recent thread, wherever a person names one."""
 _WITHOUT_QUESTIONS: Final = frozenset({"knowledge", "system"})
 """Patterns of threads in which nobody asks anything."""
 _AT_THE_START: Final = 30
 """Messages among which the question of a thread is looked for."""
+_CLIENT: Final = "client"
+"""The kind of actor that asks for a person or a program."""
 _QUESTION_FIELDS: Final = ("initial_input", "input", "task", "request", "question")
 """How the first requests of the patterns call what was asked."""
 _SHORTEST: Final = 4
@@ -82,11 +100,40 @@ async def check_new(ledger: Ledger, name: str) -> None:
         raise PlaceError(f"there is a thread called {name!r}; choose another name, or ask in that one with --thread", name)
 
 
-async def question_of(ledger: Ledger, thread_id: str) -> str | None:
-    """Return the first question or task of a thread; without one, the first text. None if there is none."""
-    first = [record.message async for record in ledger.read(thread_id, before=_AT_THE_START + 1)]
-    asked = (_asked(message) for message in first)
-    return next(filter(None, asked), None) or next(filter(None, map(_text_of, first)), None)
+async def question_of(ledger: Ledger, thread_id: str, *, messages: int = _AT_THE_START) -> str | None:
+    """Return the first question or task of a thread; without one, the first text. None if there is none.
+
+    Of an encrypted thread that cannot be read, it says so. `messages` is how many messages the thread has, if that is known:
+    a short thread is then read at once.
+    """
+    try:
+        return await _question_in(ledger, thread_id, min(messages, _AT_THE_START))
+    except ForgottenError:
+        return "(forgotten)"
+    except EncryptionError:
+        return "(encrypted)"
+
+
+async def _question_in(ledger: Ledger, thread_id: str, messages: int) -> str | None:
+    first: str | None = None
+    # An iterator in the contract, a generator in fact: it is left at the question, so it is closed here.
+    found = cast("AsyncGenerator[Record, None]", ledger.read(thread_id, before=messages + 1))
+    async with aclosing(found) as records:
+        async for record in records:
+            if asked := _asked(record.message):
+                return asked
+            first = first or _text_of(record.message)
+    return first
+
+
+async def latest_question_of(ledger: Ledger, thread_id: str) -> str | None:
+    """Return the last question or task that was given to a thread; None if it was given none."""
+    found = None
+    async for record in ledger.read(thread_id):
+        message = record.message
+        if message.lane == "control" and message.policy.partition("/")[0] == _CLIENT:
+            found = _asked(message) or found
+    return found
 
 
 def _asked(message: Message) -> str | None:
@@ -230,12 +277,59 @@ async def delete_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
         ServiceError: a thread has a branch that is not deleted.
         UnknownThreadError: a thread does not exist.
     """
+    async for thread_id in _one_by_one(ledger.delete, thread_ids):
+        yield thread_id
+
+
+async def forget_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIterator[str]:
+    """Throw away the keys of encrypted threads, and yield the id of each whose messages cannot be read any more.
+
+    A thread is forgotten after its branches, so give them in the opposite order of `with_branches`.
+
+    Raises:
+        ForgottenError: the key of a thread was thrown away before.
+        NotEncryptedError: a thread is not encrypted.
+        ServiceError: a thread has a branch that is not forgotten.
+        UnknownThreadError: a thread does not exist.
+    """
+    async for thread_id in _one_by_one(ledger.forget, thread_ids):
+        yield thread_id
+
+
+async def _one_by_one(change: Callable[[str], Awaitable[object]], thread_ids: Sequence[str]) -> AsyncIterator[str]:
+    """Change threads, branches first, and yield the id of each that is done."""
     for thread_id in thread_ids:
         try:
-            await ledger.delete(thread_id)
+            await change(thread_id)
         except ValueError as exc:
             raise ServiceError(f"{thread_id}: it got a new branch meanwhile; list the branches again", thread_id) from exc
         yield thread_id
+
+
+async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[ThreadSummary, ...]:
+    """Return threads, and those of their branches that were not forgotten before, as `with_branches` does.
+
+    Raises:
+        NotEncryptedError: a thread is not encrypted.
+        UnknownThreadError: a thread does not exist.
+    """
+    found = await with_branches(ledger, thread_ids)
+    for thread_id in thread_ids:
+        if await ledger.wrapped_key(thread_id) is None:
+            raise NotEncryptedError(thread_id)
+    return tuple([each for each in found if each.thread_id in thread_ids or not await is_forgotten(ledger, each.thread_id)])
+
+
+async def is_forgotten(ledger: Ledger, thread_id: str) -> bool:
+    """Whether the key of a thread was thrown away."""
+    key = await ledger.wrapped_key(thread_id)
+    return key is not None and key.wrapped is None
+
+
+async def unsearched_threads(ledger: Ledger) -> int:
+    """Return how many threads a search of all threads leaves out, because they are encrypted."""
+    status = await ledger.encryption()
+    return 0 if status is None else status.threads
 
 
 # ---------------------------------------------------------------- as JSON
@@ -259,6 +353,7 @@ def thread_json(thread: ThreadSummary) -> dict[str, Any]:
         "owner": thread.owner,
         "kind": thread.kind,
         "unfit": unfit_json(thread),
+        "moved_to": thread.moved_to,
     }
 
 
@@ -266,7 +361,33 @@ def unfit_json(thread: ThreadSummary) -> list[dict[str, Any]]:
     """Return the builds that cannot continue what is open in a thread, and why; empty if nothing is open."""
     if not thread.open_calls:
         return []
-    return [{"build": each.build, "reason": each.reason, "at": each.at} for each in thread.unfit]
+    return [
+        {"build": each.build, "reason": "; ".join(each.reason.splitlines()), "at": each.at}  # it is shown in one line
+        for each in thread.unfit
+    ]
+
+
+def moved_reason(thread: ThreadSummary) -> str | None:
+    """Return where a thread was moved to; None if it was not."""
+    return None if thread.moved_to is None else f"it was moved to {thread.moved_to}, and continues there"
+
+
+def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | None:
+    """Return why what is open in a thread waits for a host, and what to do; None if nothing does, or a living host has it.
+
+    `hosts` are those of the ledger. A run of a program says itself what it waits for.
+    """
+    kind = thread.kind
+    if not thread.open_calls or kind is None or kind.startswith(RUN_KIND) or thread.moved_to is not None:
+        return None
+    living = [each.host for each in hosts if each.is_alive]
+    if any(host.name == thread.owner or kind in host.kinds for host in living):
+        return None
+    team = "" if kind == CHAIN_KIND else " --team FILE"
+    return (
+        f"no living host has the kind {kind!r}; continue it with `antiphon resume {thread.thread_id}`, "
+        f"or start a host that has it: `antiphon host{team}`"
+    )
 
 
 def record_json(record: Record) -> dict[str, Any]:
@@ -283,3 +404,56 @@ def record_json(record: Record) -> dict[str, Any]:
 def thread_of(record: Record) -> str:
     """Return the thread that a record was appended to. For a record that a branch shares, that is the origin."""
     return record.message.thread_id or ""
+
+
+# ---------------------------------------------------------------- the condition of a ledger
+
+_WAITING_LONG: Final = 60.0
+"""Seconds that a thread may be due before someone should look why no host takes it."""
+
+
+async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
+    """Examine a ledger: its store, its redaction, and threads that are due and that nobody takes. Nothing is written.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    found = list(await ledger.diagnose()) if isinstance(ledger, Diagnosed) else []
+    is_redacting = await ledger.redaction_of(new_thread_id()) is not None
+    advice = "open it without redaction=off, or unset ANTIPHON_REDACTION: secrets in messages are stored as they are"
+    found.append(Diagnosis("redaction", "on" if is_redacting else "off", None if is_redacting else advice))
+    found.append(_about(await ledger.redaction_rules()))
+    status = await ledger.encryption()
+    said = "off"
+    if status is not None:
+        said = f"{status.threads} threads, {status.forgotten} of them forgotten, by master key {status.master}"
+    found.append(Diagnosis("encryption", said))
+    hosts = await ledger.hosts()
+    living = sum(each.is_alive for each in hosts)
+    found.append(Diagnosis("hosts", f"{living} alive, {len(hosts) - living} ended that still own threads"))
+    page = await ledger.threads(ThreadFilter(open_calls=True, system=False), order="updated_at")
+    waiting = [each for each in page.threads if hostless_reason(each, hosts) is not None and _is_waiting_long(each)]
+    reason = hostless_reason(waiting[0], hosts) if waiting else None
+    found.append(Diagnosis("threads that wait for a host", str(len(waiting)), reason and f"{waiting[0].thread_id}: {reason}"))
+    return tuple(found)
+
+
+def _about(rules: RedactionRules) -> Diagnosis:
+    """Return whether the ledger accepts hosts with the rules of this handle."""
+    if rules.ledger is None:
+        return Diagnosis("redaction rules", f"none recorded; the first host records its own ({rules.own} with these settings)")
+    advice = "the hosts of the ledger have other rules than this command; use the same, or adopt these: --adopt-redaction"
+    return Diagnosis("redaction rules", rules.ledger, None if rules.is_accepted else advice)
+
+
+async def adopt_redaction(ledger: Ledger) -> RedactionRules:
+    """Make the redaction rules of this handle those of the ledger's hosts.
+
+    Raises:
+        OtherRedactionError: a host is alive.
+    """
+    return await ledger.adopt_redaction()
+
+
+def _is_waiting_long(thread: ThreadSummary) -> bool:
+    return (current_port().now() - thread.updated_at).total_seconds() > _WAITING_LONG

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -138,6 +139,37 @@ def brief(value: Any, most: int = _SHORT) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def outcome_text(value: Any, most: int = _SHORT) -> str:
+    """Return the result of a tool on one line, for people: the first line of a text, the fields of an object by name."""
+    found = thaw(value)
+    if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):  # text that only looks like JSON
+            found = json.loads(found)
+    if isinstance(found, dict):
+        fields = cast("dict[str, Any]", found).items()
+        return brief("; ".join(f"{name}: {_summary(each)}" for name, each in fields) or "nothing", most)
+    if isinstance(found, list):
+        return brief(_summary(cast("list[Any]", found)) or "nothing", most)
+    lines = found.strip().splitlines() if isinstance(found, str) else ()
+    return brief(f"{lines[0].removeprefix('- ')} …" if len(lines) > 1 else found, most)
+
+
+def _summary(value: Any) -> str:
+    """Return a value inside of another in a few words."""
+    match value:
+        case dict():
+            return ", ".join(map(str, cast("dict[str, Any]", value)))
+        case list() if any(isinstance(each, dict | list) for each in cast("list[Any]", value)):
+            count = len(cast("list[Any]", value))
+            return f"{count} result{'' if count == 1 else 's'}"
+        case list():
+            return ", ".join(map(str, cast("list[Any]", value)))
+        case str():
+            return value
+        case _:
+            return json.dumps(value)
+
+
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call on one line, each argument as JSON; a long one is cut."""
     given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
@@ -169,33 +201,76 @@ def _is_phase_prompt(message: Message) -> bool:
     return message.role_hint_for_llm == "system" or f"/run/{PHASES[0]}/" not in message.parent_id
 
 
-def phase_talk(talk: Iterable[Message]) -> list[Message]:
-    """Return the talk of six phases as it is read: without prompts that repeat what is known, and with outputs as text.
+def phase_talk(messages: Iterable[Message]) -> list[Message]:
+    """Return a thread of six phases as it is read: the questions, and what each phase says or contributes.
 
-    An agent gives a typed output by a call: its text is shown as text, and its judgement as data. The answer of the last phase
-    is another message of the thread, and takes the place of the text that it was made from. A refused output stays a call.
+    Prompts that repeat what is known are left out. An agent gives a typed output by a call: its text is shown as text, and its
+    judgement as data. A refused output stays a call. If an agent has only chosen a source, the result of its phase is shown
+    instead. The answer of the last phase is another message of the thread, and takes the place of the text that it was made
+    from.
     """
-    told = [message for message in talk if not _is_phase_prompt(message)]
+    told = [message for message in messages if not (message.lane == "talk" and _is_phase_prompt(message))]
     refused = {message.invocation_id for message in told if _is_output(message) and _is_refused(message)}
+    asked: str | None = None
+    chosen: Message | None = None
     found: list[Message] = []
     for message in told:
-        last = found[-1] if found else None
-        if not _is_output(message) or message.invocation_id in refused:
-            if last is not None and last.policy == message.policy == PHASES[-1] and message.id.endswith("/answer"):
-                judged = tuple(part for part in last.parts if isinstance(part, DataPart))
-                payload = PartsPayload(parts=(*message.parts, *judged))
-                found[-1] = last.model_copy(update={"payload": payload})
-            else:
-                found.append(message)
+        if message.lane != "talk":
+            asked = _question(message) or asked
+            if chosen is not None and (result := _phase_result(message, chosen.policy)) is not None:
+                found.append(_with_text(chosen, result))
+                chosen = None
+        elif _is_choice(message):
+            chosen = message
+        elif message.policy == PHASES[-1] and message.id.endswith("/answer"):
+            spoken = found.pop() if found and found[-1].policy == PHASES[-1] else chosen or message
+            judged = tuple(part for part in spoken.parts if isinstance(part, DataPart))
+            found.append(spoken.model_copy(update={"payload": PartsPayload(parts=(*message.parts, *judged))}))
+            chosen = None
+        elif message.role_hint_for_llm == "user" and message.parent_id is not None and asked is not None:
+            found.append(_with_text(message, asked))  # the prompt may repeat what was said before
+        elif not _is_output(message) or message.invocation_id in refused:
+            found.append(message)
         elif isinstance(message.payload, OptionCallPayload):
             found.append(message.model_copy(update={"payload": _as_said(message.payload)}))
     return found
+
+
+def _question(message: Message) -> str | None:
+    """Return the question that the first phase is given."""
+    call = message.payload
+    if not isinstance(call, OptionCallPayload) or call.option_name != ProcessPhase.message_type:
+        return None
+    return str(call.arguments.get("input", "")) if call.arguments.get("phase_type") == PHASES[0] else None
+
+
+def _phase_result(message: Message, phase: str) -> str | None:
+    """Return what a phase has contributed, if a message is its result."""
+    outcome = message.payload
+    if not isinstance(outcome, OptionResultPayload) or outcome.option_name != ProcessPhase.message_type or outcome.is_error:
+        return None
+    result: Any = thaw(outcome.result)
+    return str(result["output"]["response"]) if result["phase_type"] == phase else None
+
+
+def _with_text(message: Message, text: str) -> Message:
+    return message.model_copy(update={"payload": PartsPayload(parts=(TextPart(text=text),))})
 
 
 def _is_output(message: Message) -> bool:
     """Whether a message gives a typed output, or says that it was taken."""
     payload = message.payload
     return isinstance(payload, OptionCallPayload | OptionResultPayload) and payload.option_name == _OUTPUT_TOOL
+
+
+def _is_choice(message: Message) -> bool:
+    """Whether the agent of a phase has only chosen a source, by a call or as JSON text."""
+    if message.policy not in PHASES:
+        return False
+    if isinstance(message.payload, OptionCallPayload):
+        return message.payload.option_name == _OUTPUT_TOOL and set(message.payload.arguments) == {"source"}
+    value = _structure(message.text or "")
+    return isinstance(value, dict) and set(value) == {"source"}
 
 
 def _is_refused(message: Message) -> bool:
@@ -211,13 +286,13 @@ def _as_said(call: OptionCallPayload) -> PartsPayload:
     return PartsPayload(parts=(*said, DataPart(data=judged)) if judged else said)
 
 
-def cited_sources(conversation: Conversation) -> tuple[tuple[str, str], ...]:
-    """Return the sources of the last answer of six phases, in the order of their numbers, each with what is quoted from it."""
+def cited_sources(conversation: Conversation) -> tuple[Mapping[str, Any], ...]:
+    """Return the citations of the last answer of six phases, in the order of their numbers."""
     for message in reversed(conversation):
         match message.parts if message.lane == "control" else ():
             case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
                 cited: Any = thaw(said["data"]).get("citations") or ()
-                return tuple((str(each.get("source", "")), str(each.get("quote", ""))) for each in cited)
+                return tuple(cited)
             case _:
                 pass
     return ()

@@ -212,8 +212,9 @@ class Spans:
             return
         span = note.span
         detach(note.token)
-        span.set_attributes({f"{names.TAG}{name}": value for name, value in activity.tags.items()})
         if span.is_recording():
+            if activity.tags:
+                span.set_attributes({f"{names.TAG}{name}": value for name, value in activity.tags.items()})
             if activity.operation is not None:
                 span.update_name(name_of(activity.operation))
                 span.set_attributes({**_operated(activity), **_counted(activity)})

@@ -6,25 +6,32 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 from antiphon import errors
 from antiphon.ledger import (
+    ALL_MODELS,
     SYSTEM_PATTERN,
+    WITHHELD,
     Fold,
     Host,
     Ledger,
+    Limit,
+    LimitStatus,
+    MasterKey,
+    PermitGrant,
+    PermitWants,
     Record,
     Snapshot,
     TermEntry,
     TermIndex,
     ThreadFilter,
-    ThreadJournal,
     ThreadOrder,
     Woken,
 )
+from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.messages import (
     Conversation,
     MediaPart,
@@ -357,6 +364,7 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         await ledger.append("t", [_said()], epoch=first)
         second = await ledger.claim("t")
         _same(second > first, True)
+        _same((first.seq, second.seq), (1, 2))
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
         await _refused(errors.FencedError, ledger.append("t", [], epoch=first, status="mine"))
         await ledger.append("t", [_said()], epoch=second)
@@ -382,6 +390,7 @@ async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
     async with open_() as ledger:
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=1))
         epoch = await ledger.claim("new")
+        _same(epoch.seq, 0)
         await _refused(errors.FencedError, ledger.append("new", [_said()], epoch=epoch + 1))
         await ledger.append("new", [_said()], epoch=epoch)
 
@@ -512,20 +521,26 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         error = await _refused(errors.OwnedError, ledger.claim("t", by=other))
         _same((error.thread_id, error.owner, error.until <= until + timedelta(seconds=600)), ("t", "one", True))
         await ledger.append("t", [_said()], epoch=first)
-        second = await ledger.claim("t", by=one)
+        second = await ledger.claim("t", by=one, kind="other")  # its kind stays
         _same(second > first, True)  # also for the same host: its earlier appends are then fenced
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
+        await _refused(errors.FencedError, ledger.release("t", epoch=first))
         _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
         await ledger.leave(one)
         third = await ledger.claim("t", by=other)
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=second))
+        await _refused(errors.FencedError, ledger.release("t", epoch=second))
+        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="other"))).threads], ["t"])
         await _refused(errors.UnknownHostError, ledger.claim("t", by=one))
         fourth = await ledger.claim("t")  # without a host, it is taken from its owner
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=third))
         await ledger.append("t", [_said()], epoch=fourth)
         summary = await ledger.thread("t")
         _same(summary and (summary.owner, summary.kind, summary.messages), (None, "agent", 2))
-        _same(await ledger.claim("t", by=other) > fourth, True)
+        fifth = await ledger.claim("t", by=other)
+        _same(fifth > fourth, True)
+        owners = [each.taken_from for each in (first, second, third, fourth, fifth)]
+        _same(owners, [None, None, "one", "other", None])  # a host takes nothing from itself
 
 
 async def only_a_host_that_lives_may_claim(open_: _Opener) -> None:
@@ -655,7 +670,11 @@ async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
         _same(await ledger.take(host), ())
         await ledger.leave(dead)
         (taken,) = await ledger.take(host)
-        _same((taken.thread_id, taken.why, taken.epoch), ("open", "abandoned", 2))
+        _same((taken.thread_id, taken.why), ("open", "abandoned"))
+        _same((taken.epoch, taken.epoch.seq, taken.epoch.taken_from), (2, 1, "dead"))
+        given = await ledger.claim("given up", by=host)
+        _same((given, given.taken_from), (2, None))  # it had been released
+        await ledger.release("given up", epoch=given)
         await _refused(errors.FencedError, ledger.append("open", [_result(call)], epoch=1))
         await ledger.append("open", [_result(call)], epoch=2)
         _same(await ledger.take(host), ())
@@ -685,6 +704,25 @@ async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
         _same((branch.kind, branch.owner, branch.due_at), ("chain", None, None))
 
 
+async def threads_that_wait_for_a_host_are_listed(open_: _Opener) -> None:
+    async def waiting(before: datetime) -> list[str]:
+        page = await ledger.threads(ThreadFilter(due_before=before), "created_at")
+        return [each.thread_id for each in page.threads]
+
+    async with open_() as ledger:
+        await ledger.beat(host := _host("a"))
+        for name in ("posted", "taken", "early", "late"):
+            await ledger.post(name, _to())
+        now = (await ledger.hosts())[0].since
+        for name, wake_at in (("early", now), ("late", now + timedelta(days=1))):
+            await ledger.release(name, epoch=await ledger.claim(name, by=host), seen=1, wake_at=wake_at)
+        await ledger.claim("taken", by=host)
+        await ledger.append("quiet", [_to()])
+        _same(await waiting(now + timedelta(hours=1)), ["posted", "early"])
+        _same(await waiting(now + timedelta(days=2)), ["posted", "early", "late"])
+        _same(await waiting(now), [])
+
+
 async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener) -> None:
     old, older, new = _host("old", "1"), _host("older", "1"), _host("new", "2")
     async with open_() as ledger:
@@ -696,14 +734,16 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
         for host in (old, older):
             _same(await ledger.take(host), ())
         (listed,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
-        _same([(each.build, each.reason) for each in listed.unfit], [("1", "the prompt has changed")])
+        why = WITHHELD if await ledger.is_encrypted("t") else "the prompt has changed"
+        _same([(each.build, each.reason) for each in listed.unfit], [("1", why)])
         (again,) = await ledger.take(new)
         _same((again.thread_id, again.why), ("t", "due"))
         await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)
         for host in (old, older, new):
             _same(await ledger.take(host), ())  # no build is left that can continue it: it is listed, and not taken
         summary = await ledger.thread("t")
-        _same(summary and [(each.build, len(each.reason)) for each in summary.unfit], [("1", 22), ("2", 2000)])
+        lengths = [("1", len(why)), ("2", len(why) if why == WITHHELD else 2000)]
+        _same(summary and [(each.build, len(each.reason)) for each in summary.unfit], lengths)
         _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
         epoch = await ledger.claim("t", by=old)  # an explicit claim removes the mark
         await ledger.release("t", epoch=epoch, wake_at=(await ledger.hosts())[0].since)
@@ -901,6 +941,13 @@ async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
         _same([thread.thread_id for thread in machinery.threads], ["t3"])
         late = await ledger.threads(ThreadFilter(updated_after=newest.threads[1].updated_at))
         _same([thread.thread_id for thread in late.threads], ["t6"])
+        counted = [(each.status, each.pattern, each.threads) for each in await ledger.count_threads()]
+        _same(counted, [("even", "peers", 4), ("odd", "peers", 2), ("odd", SYSTEM_PATTERN, 1)])
+        _same([each.threads for each in await ledger.count_threads(system=True)], [1])
+        await ledger.append("t7", [_said()])
+        await ledger.append("t8", [_call()])
+        others = [(each.status, each.pattern, each.threads, each.open) for each in await ledger.count_threads(system=False)]
+        _same(others, [(None, None, 2, 1), ("even", "peers", 4, 0), ("odd", "peers", 2, 0)])
         wrong: Any = "id; DROP TABLE threads"
         await _refused(ValueError, ledger.threads(order=wrong))
         await _refused(ValueError, ledger.threads(page="' OR 1=1"))
@@ -1046,7 +1093,10 @@ async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
         await _refused(errors.AppendRefusedError, ledger.append("c", [first]))
         _same([record.message.text for record, _ in await _some(ledger, 4, thread_id="c")], ["one", "two", "other", "deep"])
         _same(len(await _some(ledger, 5)), 5)
-        _same([hit.record.seq for hit in await ledger.search("two", thread_id="c")], [2])
+        if await ledger.is_encrypted("c"):
+            await _refused(errors.NotSearchableError, ledger.search("two", thread_id="c"))
+        else:
+            _same([hit.record.seq for hit in await ledger.search("two", thread_id="c")], [2])
         difference = await ledger.diff("t", "c")
         _same((difference.common, len(difference.left), len(difference.right)), (2, 1, 2))
         _same((await ledger.verify(heads=await ledger.heads())).damages, ())
@@ -1070,6 +1120,10 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("the quick brown fox"), _said("a brown, quick bear"), call])
         await ledger.append("u", [_said("nothing brown here")])
+        if await ledger.is_encrypted("t"):  # an index would be readable
+            _same([await ledger.search(each) for each in ("QUICK brown", "bro*", "zurich")], [(), (), ()])
+            await _refused(errors.NotSearchableError, ledger.search("brown", thread_id="u"))
+            return
         found = await ledger.search("QUICK brown")
         _same({hit.record.seq for hit in found}, {1, 2})
         _same(["«quick»" in hit.snippet for hit in found], [True, True])
@@ -1101,6 +1155,10 @@ async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(
         _same(await found("fox"), [])
         old = [_said("a 1: animal | the quick fox"), _said("a 1: animal | slow bear"), _said("no entry: fox")]
         await ledger.append("shelf", old)
+        if await ledger.is_encrypted("shelf"):
+            await _refused(errors.NotSearchableError, found("fox"))
+            await _refused(errors.NotSearchableError, ledger.rebuild_terms(index))
+            return
         await ledger.append("shelf/b", [_said("b 1: plant | a fox glove a fox")])
         await ledger.append("shelves", [_said("c 1: animal | fox")])
         _same(sorted(await found("fox")), ["a fox glove a fox", "the quick fox"])
@@ -1164,18 +1222,87 @@ async def what_is_deleted_is_gone(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("secret"), _call()])
         await ledger.append("u", [_said("secret too")])
-        _same(len(await ledger.search("secret")), 2)
+        is_found = not await ledger.is_encrypted("t")
+        _same(len(await ledger.search("secret")), 2 * is_found)
         await ledger.fork("t", into="b")
         await _refused(ValueError, ledger.delete("t"))
         removed = await ledger.delete("t", with_branches=True)
         _same(sorted(removed), ["b", "t"])
         _same(await _all(ledger, "t"), [])
         _same(await ledger.thread("t"), None)
-        _same([hit.record.message.thread_id for hit in await ledger.search("secret")], ["u"])
+        _same([hit.record.message.thread_id for hit in await ledger.search("secret")], ["u"] * is_found)
         await _refused(errors.UnknownThreadError, ledger.delete("t"))
         (record,) = await ledger.append("t", [_said()])
         _same(record.seq, 1)
         _same((await ledger.verify()).damages, ())
+
+
+async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _Opener) -> None:
+    picture = MediaPart(modality="image", url="data:image/png;base64," + "iVBORw0K" * 2_000)
+    image = Message(policy="user", payload=PartsPayload(parts=(picture,)))
+    async with open_() as ledger:
+        await ledger.append("t", [_said("one"), image, _call()], snapshot=Snapshot("f", {"n": 3}))
+        await ledger.append("u", [image])
+        await _refused(errors.UnknownThreadError, ledger.forget("nobody"))
+        if not await ledger.is_encrypted("t"):
+            await _refused(errors.NotEncryptedError, ledger.forget("t"))
+            return
+        heads = await ledger.heads()
+        await ledger.fork("t", at=2, into="b")
+        await ledger.append("b", [_said("another way")])
+        await ledger.fork("b", into="c")
+        await _refused(ValueError, ledger.forget("t"))
+        _same(await ledger.forget("c"), ("c",))
+        _same(len(await _all(ledger, "b")), 3)
+        await _refused(errors.ForgottenError, _all(ledger, "c"))
+        _same(sorted(await ledger.forget("t", with_branches=True)), ["b", "t"])
+        await _refused(errors.ForgottenError, ledger.forget("t"))
+        for name in ("t", "b", "c"):
+            for doing in (
+                _all(ledger, name),
+                ledger.append(name, [_said()]),
+                ledger.post(name, _said(to=("somebody",))),
+                ledger.replay(name, Fold("f", 0, lambda state, _: state, dump=int, load=lambda value: int(str(value)))),
+                ledger.open_calls(name),
+                ledger.fork(name, at=1),
+                ledger.journal(name),
+                _some(ledger, 1, thread_id=name),
+            ):
+                await _refused(errors.ForgottenError, doing)
+        _same([each.message.id for each, _ in await _some(ledger, 1)], [image.id])
+        _same((await ledger.open_calls_of("look")).calls, ())
+        _same([record.message.payload for record in await _all(ledger, "u")], [image.payload])
+        _same((await ledger.verify(heads=heads)).damages, ())
+        status = await ledger.encryption()
+        _same(None if status is None else (status.threads, status.forgotten), (4, 3))
+        summary = await ledger.thread("t")
+        _same(None if summary is None else (summary.messages, summary.open_calls, summary.owner), (3, 0, None))
+        await ledger.delete("t", with_branches=True)
+        await ledger.append("t", [_said("anew")])
+        _same([each.message.text for each in await _all(ledger, "t")], ["anew"])
+        _same((await ledger.verify()).damages, ())
+
+
+async def another_master_key_opens_what_it_wraps_anew(open_: _Opener) -> None:
+    async with open_() as ledger:
+        call = _call()
+        await ledger.append("t", [_said("one"), call], snapshot=Snapshot("f", 1))
+        status = await ledger.encryption()
+        if status is None:
+            return
+        await ledger.append("gone", [_said("two")])
+        await ledger.forget("gone")
+        heads, before = await ledger.heads(), await _all(ledger, "t")
+        new = MasterKey.from_text(MasterKey.generate())
+        _same(await ledger.rotate(new), 1)
+        changed = await ledger.encryption()
+        _same((None if changed is None else changed.master, await ledger.heads()), (new.id, heads))
+        _same(await _all(ledger, "t"), before)
+        _same([record.message.id for record in (await ledger.open_calls_of("look")).calls], [call.id])
+        await ledger.append("t", [_result(call)])
+        await ledger.append("new", [_said("three")])
+        await _refused(errors.ForgottenError, _all(ledger, "gone"))
+        _same((await ledger.verify(heads=heads)).damages, ())
 
 
 async def what_is_old_expires_unless_a_branch_needs_it(open_: _Opener) -> None:
@@ -1215,13 +1342,6 @@ async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> No
         await _refused(errors.UnknownThreadError, ledger.verify("nobody"))
 
 
-async def _journal(ledger: Ledger, thread_id: str) -> ThreadJournal:
-    """Return the rows of a thread as they are exported."""
-    summary = await ledger.thread(thread_id)
-    origin, at = (None, None) if summary is None else (summary.forked_from, summary.forked_at)
-    return ThreadJournal(thread_id, tuple(await _all(ledger, thread_id, after=at or 0)), origin, at)
-
-
 async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
     call, picture = _call(lane="control", to=("agent",)), f"data:image/png;base64,{'A' * 20_000}"
     image = Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=picture),)))
@@ -1231,7 +1351,7 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         await ledger.fork("t", at=2, into="b")
         await ledger.append("b", [_said("another way")])
         heads, before = await ledger.heads(), [await _all(ledger, name) for name in ("t", "b")]
-        journals = [await _journal(ledger, name) for name in ("t", "b")]
+        journals = [await ledger.journal(name) for name in ("t", "b")]
         await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they are there
         await ledger.delete("t", with_branches=True)
         made = await ledger.restore(journals, heads)
@@ -1248,13 +1368,79 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
+async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
+    host, late = Host("h", "1", ("agent",), 60.0), Host("late", "1", ("agent",), 60.0)
+    async with open_() as ledger:
+        before = await ledger.redaction_rules()
+        _same((before.ledger, before.is_accepted), (None, True))
+        await ledger.beat(host)
+        _same(await ledger.redaction_rules(), replace(before, ledger=before.own))
+        own: Any = ledger
+        rules = getattr(ledger, "redaction", None)
+        if rules is None:
+            return  # a store of its own making, whose rules cannot be changed from here
+        more = rules.rules.with_secrets({"token": "registered value"})
+        own.redaction = LedgerRedaction.of(more)  # as another process that has registered values opens it
+        await ledger.beat(host)
+        fewer, others = replace(rules.rules, keys=frozenset({"salary"})), replace(rules.rules, patterns={"n": "N[0-9]+"})
+        for other in ("off", fewer, others):
+            own.redaction = LedgerRedaction.of(other)
+            await _refused(errors.OtherRedactionError, ledger.beat(host))
+            await _refused(errors.OtherRedactionError, ledger.beat(late))
+            await _refused(errors.OtherRedactionError, ledger.adopt_redaction())
+            _same((await ledger.redaction_rules()).is_accepted, False)
+        _same([each.host.name for each in await ledger.hosts()], ["h"])
+        await ledger.leave(host)
+        adopted = await ledger.adopt_redaction()
+        _same(adopted.ledger, adopted.own)
+        await ledger.beat(late)
+        own.redaction = rules
+        await _refused(errors.OtherRedactionError, ledger.beat(host))
+        _same((await ledger.verify()).is_whole, True)
+
+
+async def a_moved_thread_continues_in_no_way(open_: _Opener) -> None:
+    host, to = Host("h", "1", ("agent",), 60.0), "sqlite:////there.db"
+    async with open_() as ledger:
+        await _refused(errors.UnknownThreadError, ledger.move("t", to=to))
+        await ledger.beat(host)
+        await ledger.post("t", _said("wake up", to=("agent/1",)))
+        (taken,) = await ledger.take(host)
+        await _refused(errors.OwnedError, ledger.move("t", to=to))
+        await ledger.append("t", [_call(lane="effect")], epoch=taken.epoch, status="running", pattern="chain")
+        await ledger.release("t", epoch=taken.epoch)
+        before = await ledger.head("t")
+        standing = await ledger.move("t", to=to)
+        _same((standing.status, standing.pattern, standing.kind, standing.posted), ("running", "chain", "agent", 1))
+        _same(standing.due_at is not None, True)
+        _same(await ledger.move("t", to=to), standing)
+        await _refused(errors.ThreadMovedError, ledger.move("t", to="sqlite:////elsewhere.db"))
+        await _refused(errors.ThreadMovedError, ledger.append("t", [_said()], epoch=taken.epoch))
+        await _refused(errors.ThreadMovedError, ledger.append("t", [_said()]))
+        await _refused(errors.ThreadMovedError, ledger.post("t", _said(to=("agent/1",))))
+        await _refused(errors.ThreadMovedError, ledger.claim("t"))
+        await _refused(errors.FencedError, ledger.release("t", epoch=taken.epoch))
+        await _refused(errors.ThreadMovedError, ledger.claim("t", by=host))
+        _same(await ledger.take(host), ())
+        summary = await ledger.thread("t")
+        _same(
+            None if summary is None else (summary.moved_to, summary.owner, summary.due_at, summary.unfit), (to, None, None, ())
+        )
+        _same(await ledger.head("t"), before)
+        _same(len(await _all(ledger, "t")), 2)
+        branch = await ledger.fork("t", into="branch")
+        _same(branch.moved_to, None)
+        await ledger.append("branch", [_said("goes on")])
+        _same((await ledger.verify()).is_whole, True)
+
+
 async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("one"), _call(), _said("three")])
         await ledger.append("u", [_said()])
         await ledger.fork("t", at=1, into="b")
         heads = {head.thread_id: head for head in await ledger.heads()}
-        whole, other, branch = [await _journal(ledger, name) for name in ("t", "u", "b")]
+        whole, other, branch = [await ledger.journal(name) for name in ("t", "u", "b")]
         await ledger.delete("u")
         await ledger.delete("t", with_branches=True)
         first, second, third = whole.records
@@ -1321,10 +1507,167 @@ async def a_closed_ledger_says_so(open_: _Opener) -> None:
     await _refused(errors.LedgerError, ledger.head("t"))
 
 
+# ---------------------------------------------------------------- limits for all hosts
+
+
+async def _leased(ledger: Ledger, host: Host, **wants: Any) -> PermitGrant:
+    """Lease permits of the model `m`."""
+    return (await ledger.permits(host, {"m": PermitWants(**wants)}))["m"]
+
+
+async def _in_use(ledger: Ledger) -> LimitStatus:
+    (found,) = await ledger.limits()
+    return found
+
+
+async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
+    """A limit is of one model, or of all; without a limit, nothing is refused."""
+    async with open_() as ledger:
+        _same(await ledger.limits(), ())
+        await ledger.beat(_host("one"))
+        _same(await _leased(ledger, _host("one"), waiting=10**6), PermitGrant())
+        await ledger.set_limit(Limit("m", at_once=3))
+        await ledger.set_limit(Limit(ALL_MODELS, per_minute=7, cost_per_day=Decimal("0.5")))
+        _same([each.limit.model for each in await ledger.limits()], [ALL_MODELS, "m"])
+        _same((await _leased(ledger, _host("one"), waiting=5)).at_once, 3)
+        await ledger.set_limit(Limit("m", at_once=4))
+        _same((await _leased(ledger, _host("one"), in_use=3, waiting=2)).at_once, 4)
+        await ledger.set_limit(Limit("m", at_once=1))  # what is at work goes on, and counts
+        _same((await _leased(ledger, _host("one"), in_use=4, waiting=2)).at_once, 1)
+        _same([each.held for each in await ledger.limits()], [0, 4])
+        await ledger.set_limit(Limit("m"))
+        _same([each.limit.model for each in await ledger.limits()], [ALL_MODELS])
+        await ledger.set_limit(Limit("never"))
+        _same(await _leased(ledger, _host("one"), waiting=9), PermitGrant())
+        await _refused(errors.SecretNameError, ledger.set_limit(Limit("sk-ant-api03-" + "a" * 80, at_once=1)))
+        await _refused(errors.UnknownHostError, _leased(ledger, _host("two"), waiting=1))
+
+
+async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None:
+    """However many hosts ask at the same time, they have at most as many permits as the limit says, and all get some."""
+    async with open_() as ledger:
+        hosts = [_host(f"host {number}") for number in range(4)]
+        for host in hosts:
+            await ledger.beat(host)
+        await ledger.set_limit(Limit("m", at_once=6))
+        await asyncio.gather(*(_leased(ledger, host, waiting=50) for host in hosts for _ in range(3)))
+        status = await _in_use(ledger)
+        _same(status.held <= 6, True)  # noqa: PLR2004
+        held = {each.host: each.held for each in status.holders}
+        for host in (*hosts, *hosts):  # requests end, and each host asks again: an equal share for each
+            grant = await _leased(ledger, host, in_use=min(1, held[host.name]), waiting=50)
+            held[host.name] = grant.at_once or 0
+            _same(sum(held.values()) <= 6, True)  # noqa: PLR2004
+        _same(min(held.values()) >= 1, True)
+        for host in hosts:
+            await _leased(ledger, host)
+        _same((await _in_use(ledger)).holders, ())
+        _same((await _leased(ledger, hosts[0], waiting=50)).at_once, 6)  # what nobody else needs
+
+
+async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
+    """With more hosts than permits, a permit that becomes free is for the host that waits longest without any."""
+    async with open_() as ledger:
+        one, two, three = (_host(name) for name in ("one", "two", "three"))
+        for host in (one, two, three):
+            await ledger.beat(host)
+        await ledger.set_limit(Limit("m", at_once=1))
+        _same((await _leased(ledger, one, waiting=9)).at_once, 1)
+        _same((await _leased(ledger, two, waiting=1)).at_once, 0)
+        _same((await _leased(ledger, three, waiting=1)).at_once, 0)
+        _same((await _leased(ledger, one, in_use=1, waiting=8)).at_once, 0)  # it begins no other when this one has ended
+        _same((await _leased(ledger, two, waiting=1)).at_once, 0)
+        _same((await _leased(ledger, one, waiting=8)).at_once, 0)
+        _same((await _leased(ledger, three, waiting=1)).at_once, 0)
+        _same((await _leased(ledger, two, waiting=1)).at_once, 1)
+        await _leased(ledger, two)
+        _same((await _leased(ledger, one, waiting=8)).at_once, 0)
+        _same((await _leased(ledger, three, waiting=1)).at_once, 1)
+        await ledger.leave(three)
+        _same((await _leased(ledger, one, waiting=8)).at_once, 1)
+
+
+async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
+    """Permits last as long as the lease of their host; a host that comes back says what it still has at work."""
+    async with open_() as ledger:
+        one, two = _host("one"), _host("two")
+        await ledger.beat(one)
+        await ledger.beat(two)
+        await ledger.set_limit(Limit("m", at_once=2))
+        _same((await _leased(ledger, one, waiting=2)).at_once, 2)
+        _same((await _leased(ledger, two, waiting=2)).at_once, 0)
+        await _let_expire(ledger, one)
+        _same((await _leased(ledger, two, waiting=2)).at_once, 2)
+        _same([each.host for each in (await _in_use(ledger)).holders], ["two"])
+        await _refused(errors.HostExpiredError, _leased(ledger, one, in_use=2))
+        await ledger.beat(one)
+        _same((await _leased(ledger, one, in_use=1, waiting=3)).at_once, 0)  # it slept with a request at work
+        _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 1)
+        await ledger.leave(one)
+        _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 2)
+
+
+async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
+    """Permits to begin requests are used up for a minute, whichever host used them, and also if it died."""
+    async with open_() as ledger:
+        hosts = [_host(f"host {number}") for number in range(4)]
+        for host in hosts:
+            await ledger.beat(host)
+        await ledger.set_limit(Limit("m", per_minute=10))
+        given = await asyncio.gather(*(_leased(ledger, host, waiting=4) for host in hosts for _ in range(4)))
+        _same(sum(each.starts or 0 for each in given), 10)
+        _same({each.at_once for each in given}, {None})
+        await ledger.leave(hosts[0])
+        _same([(await _leased(ledger, host, waiting=1)).starts for host in hosts[1:]], [0, 0, 0])
+        status = await _in_use(ledger)
+        _same((status.started, status.waiting), (10, 3))
+
+
+async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
+    """Reserved and spent together stay within the limit of the day; what a dead host had reserved counts as spent."""
+    async with open_() as ledger:
+        one, two = _host("one"), _host("two")
+        await ledger.beat(one)
+        await ledger.beat(two)
+        await ledger.set_limit(Limit("m", cost_per_day=Decimal(1)))
+        most, some = Decimal("0.4"), Decimal("0.1")
+        grant = await _leased(ledger, one, waiting=3, reserve=(most, most, most))
+        _same((grant.reserved, grant.left), (Decimal("0.8"), Decimal(1)))
+        grant = await _leased(ledger, two, waiting=1, reserve=(most,))
+        _same((grant.reserved, grant.left), (Decimal(0), Decimal(1)))
+        for _ in range(2):  # one request has ended and cost less; to report that twice changes nothing
+            grant = await _leased(ledger, one, in_use=1, reserved=most, spent=some)
+            _same((grant.reserved, grant.left), (most, Decimal("0.9")))
+        _same((await _leased(ledger, two, waiting=1, reserve=(most,))).reserved, most)
+        status = await _in_use(ledger)
+        _same((status.spent, status.reserved), (some, Decimal("0.8")))
+        await _let_expire(ledger, one)
+        grant = await _leased(ledger, two, in_use=1, waiting=1, reserved=most, reserve=(most,))
+        _same((grant.reserved, grant.left), (most, Decimal("0.5")))
+        await ledger.beat(one)
+        grant = await _leased(ledger, one, spent=Decimal("0.3"), reported=some)  # only what came since its last report
+        _same(grant.left, Decimal("0.3"))
+        await ledger.set_limit(Limit("m", cost_per_day=Decimal(5)))
+        _same((await _leased(ledger, two, waiting=1, reserve=(most,))).left, Decimal("4.3"))
+
+
+async def limits_and_their_use_are_known_when_opened_again(open_: _Opener) -> None:
+    """Limits, permits and what was spent are stored."""
+    async with open_() as ledger:
+        await ledger.beat(_host("one"))
+        await ledger.set_limit(Limit("m", at_once=2, per_minute=9, cost_per_day=Decimal("1.5")))
+        await _leased(ledger, _host("one"), in_use=1, waiting=1, reserve=(Decimal("0.2"),), spent=Decimal("0.3"))
+        before = await ledger.limits()
+    async with open_() as ledger:
+        _same(await ledger.limits(), before)
+        _same((await ledger.verify()).is_whole, True)
+
+
 _DURABLE = frozenset(
     {
         "what_was_said_is_there_when_opened_again",
         "hosts_and_owners_are_known_when_opened_again",
+        "limits_and_their_use_are_known_when_opened_again",
         "a_closed_ledger_says_so",
     }
 )
@@ -1366,6 +1709,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_thread_is_due_when_its_time_comes,
         the_open_calls_of_a_dead_host_are_taken,
         a_host_takes_only_what_it_can_run,
+        threads_that_wait_for_a_host_are_listed,
         a_build_that_cannot_go_on_is_not_given_the_thread_again,
         a_host_is_told_which_of_its_threads_were_posted_to,
         open_calls_of_one_option_are_found_in_all_threads,
@@ -1389,12 +1733,23 @@ LEDGER_CHECKS: dict[str, _Check] = {
         terms_find_messages_until_their_source_is_replaced_removed_or_deleted,
         what_a_ledger_says_it_takes_out_is_what_it_takes_out,
         what_is_deleted_is_gone,
+        what_is_forgotten_cannot_be_read_and_is_whole,
+        another_master_key_opens_what_it_wraps_anew,
         what_is_old_expires_unless_a_branch_needs_it,
         heads_from_before_prove_that_nothing_was_cut_off,
         what_heads_prove_can_be_restored,
         what_no_head_proves_is_not_restored,
+        a_moved_thread_continues_in_no_way,
+        hosts_of_a_ledger_redact_by_the_same_rules,
         what_was_said_is_there_when_opened_again,
         hosts_and_owners_are_known_when_opened_again,
+        limits_are_set_changed_and_removed,
+        many_hosts_have_no_more_permits_than_there_are,
+        a_host_without_a_permit_goes_first,
+        a_dead_host_gives_its_permits_back,
+        in_no_minute_more_requests_begin,
+        money_is_reserved_before_it_is_spent,
+        limits_and_their_use_are_known_when_opened_again,
         a_closed_ledger_says_so,
     )
 }

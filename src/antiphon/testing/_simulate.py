@@ -22,8 +22,8 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeAlias, TypeVar, cast
 
 from antiphon.errors import DeliveryError, FencedError, LedgerError, LedgerUnavailableError, OwnedError
+from antiphon.ledger import Epoch, Ledger, Record, TakenThread, Woken
 from antiphon.ledger import Host as LedgerHost
-from antiphon.ledger import Ledger, Record, TakenThread, Woken
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
 from antiphon.messages.keys import kind_of
@@ -139,7 +139,7 @@ class FaultyLedger:
                 raise LedgerUnavailableError("simulated", thread_id)
         return records
 
-    async def claim(self, thread_id: str, **more: Any) -> int:
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
         await self._wait()
         return await self._ledger.claim(thread_id, **more)
 
@@ -281,7 +281,8 @@ class World:
 
     def _begin(self, number: int, host: Host, settings: Settings) -> Node:
         node = Node(f"life {number}")
-        self._loop.start_in(node, self._life(host, settings))
+        named = replace(settings, host=settings.host or f"life-{number}")  # rows name the host: the same in every simulation
+        self._loop.start_in(node, self._life(host, named))
         return node
 
     async def _life(self, host: Host, settings: Settings) -> None:
@@ -358,7 +359,7 @@ class SharedLedger(FaultyLedger):
             self._world.say("inv", **said, content=content_of(message), epoch=epoch)
             self._world.say("ok", **said)
 
-    async def claim(self, thread_id: str, **more: Any) -> int:
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
         await self._before("claim")
         epoch = await self._ledger.claim(thread_id, **more)
         self._claimed(thread_id, epoch, more["by"])

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 import uvicorn
 from pydantic_ai import Agent, UnexpectedModelBehavior
@@ -124,19 +124,22 @@ def main(folder: Path, count: int) -> None:
     listener.set_inheritable(True)
     app = make_app(folder)
     say(f"port {listener.getsockname()[1]}")
-    workers = {work(app, listener) for _ in range(count)}
+    workers, changing = {work(app, listener) for _ in range(count)}, Lock()
 
     def stop() -> None:
         sys.stdin.read()
-        for pid in tuple(workers):
-            os.kill(pid, signal.SIGKILL)
-        os._exit(0)
+        with changing:  # no worker begins after the others are killed
+            for pid in workers:
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(pid, signal.SIGKILL)
+            os._exit(0)
 
     Thread(target=stop, daemon=True).start()
     while True:
         pid, _ = os.wait()
-        workers.discard(pid)
-        workers.add(work(app, listener))
+        with changing:
+            workers.discard(pid)
+            workers.add(work(app, listener))
 
 
 if __name__ == "__main__":

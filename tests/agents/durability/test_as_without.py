@@ -217,6 +217,19 @@ async def test_a_branch_of_a_conversation_is_a_conversation_under_its_own_id() -
     assert (record.conversation_id, record.forked_from) == ("branch", "chat")
 
 
+async def test_a_branch_after_a_saved_answer_is_a_conversation_with_that_answer() -> None:
+    """The rows that save an answer belong to its step."""
+    chat = Chat()
+    for number, prompt in enumerate(("one", "two", "three"), 1):
+        await chat.request(f"r{number}", prompt)
+    for step, texts in ((1, ["one", "answer 1"]), (2, ["one", "answer 1", "two", "answer 3"])):
+        branch = await chat.ledger.fork("chat", at_step=step)
+        assert await chat.texts(branch.thread_id) == texts
+    await chat.request("r4", "four", branch.thread_id)
+    assert await chat.texts(branch.thread_id) == [*texts, "four", "answer 5"]
+    assert len(await chat.texts()) == 6
+
+
 async def test_an_answer_is_stored_once_also_if_it_has_a_price() -> None:
     chat = Chat()
     await chat.request("r1", "a question of this text")

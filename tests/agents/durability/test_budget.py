@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
+from pydantic_ai.exceptions import ModelConnectionError, ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon.agents import AgentBudget, LedgerConversationStore, LedgerDurability, ledger_run
 from antiphon.errors import BudgetExceededError
-from antiphon.ledger import open_ledger
+from antiphon.ledger import Limit, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import SystemPort, use_port
 
@@ -169,3 +171,30 @@ async def test_the_ledger_file_of_a_run_is_whole(tmp_path: Any) -> None:
             await clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"])).run("go")
         assert (await ledger.verify()).is_whole
         assert not await ledger.open_calls("t")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_paid"),
+    [
+        (ModelHTTPError(503, "gpt-4o"), False),
+        (UserError("nothing was sent"), False),
+        (ModelConnectionError("gpt-4o", "the stream was cut"), True),
+        (UnexpectedModelBehavior("the answer is no JSON"), True),
+    ],
+)
+async def test_a_request_that_may_have_been_answered_counts_against_the_money_of_a_day(
+    error: Exception, is_paid: bool
+) -> None:
+    """Only a request that the provider refused, or that was never sent, has cost nothing."""
+    ledger = MemoryLedger()
+    await ledger.set_limit(Limit("gpt-4o", cost_per_day=Decimal(5)))
+
+    def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise error
+
+    agent = Agent(FunctionModel(fail, model_name="gpt-4o"), name="clerk", capabilities=[LedgerDurability(ledger)])
+    async with ledger_run("t", ledger=ledger):
+        with pytest.raises(Exception, match=r".+"):
+            await agent.run("Hello.")
+    (status,) = await ledger.limits()
+    assert (status.spent + status.reserved > 0) is is_paid

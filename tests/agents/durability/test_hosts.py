@@ -3,12 +3,12 @@
 import asyncio
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from antiphon import open_ledger
 from antiphon.agents import ledger_run
@@ -23,8 +23,8 @@ class Program:
     """The program in another process."""
 
     def __init__(self, folder: Path, heartbeat: float) -> None:
-        arguments = [sys.executable, str(PROGRAM), f"sqlite:///{folder}/ledger.db", str(folder / "payments"), str(heartbeat)]
-        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        arguments = f"sqlite:///{folder}/ledger.db", folder / "payments", heartbeat
+        self.process = forked.start(PROGRAM, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def says(self) -> str:
         assert self.process.stdout is not None

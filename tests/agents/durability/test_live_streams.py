@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -12,7 +14,17 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import DurabilityWarning, LedgerDurability, durable_stream, ledger_run, listen
+from antiphon.agents import (
+    AgentBudget,
+    DurabilityWarning,
+    LedgerDurability,
+    current_effect,
+    durable_stream,
+    ledger_run,
+    listen,
+    runs,
+)
+from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
 from antiphon.runtime.extending import Journal
@@ -131,6 +143,56 @@ async def test_a_stream_that_is_left_by_an_error_is_not_recorded_and_is_asked_fo
     assert await outcomes(ledger) == []
     async with ledger_run("t"):
         assert (await speaker.agent(ledger).run("speak")).output == "one two three"  # also without a stream
+
+
+@pytest.mark.parametrize("does_ignore", [False, True])
+async def test_a_stream_whose_time_ends_while_the_program_waits_for_an_event_fails_there(does_ignore: bool) -> None:
+    """The program itself is not cancelled. A model that ignores the cancellation once says nothing more to it."""
+    ledger, speaker, seen = MemoryLedger(), Speaker(), list[str]()
+
+    async def stream(messages: Any, info: Any) -> AsyncIterator[str]:
+        yield "one "
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not does_ignore:
+                raise
+        yield "two "
+
+    limit = asyncio.timeout(5)
+
+    async def read() -> None:
+        agent, model = speaker.agent(ledger, budget=AgentBudget(seconds=0.05)), FunctionModel(stream_function=stream)
+        async with limit, ledger_run("t"), agent.run_stream("speak", model=model) as result:
+            async for words in result.stream_text(delta=True, debounce_by=None):
+                seen.append(words)
+
+    with pytest.raises(BudgetExceededError):
+        await read()
+    assert not limit.expired()
+    assert seen == ["one "]
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_stream_runs_in_the_context_of_its_effect_to_its_end() -> None:
+    """A variable that a model sets before an event has its value after it, and the effect has its key."""
+    ledger, speaker, seen = MemoryLedger(), Speaker(), list[Any]()
+    own = ContextVar("own", default="nothing")
+
+    async def stream(messages: Any, info: Any) -> AsyncIterator[str]:
+        token = own.set("mine")
+        for word in ("one ", "two "):
+            yield word
+            seen.append((own.get(), current_effect()))
+        own.reset(token)
+
+    agent = speaker.agent(ledger)
+    async with ledger_run("t"), agent.run_stream("speak", model=FunctionModel(stream_function=stream)) as result:
+        assert await result.get_output() == "one two "
+    assert own.get() == "nothing"
+    assert [(value, effect and effect.key) for value, effect in seen] == [("mine", "t/run/speaker/model")] * 2
 
 
 async def test_what_listens_to_a_thread_ends_with_the_run() -> None:
@@ -308,6 +370,34 @@ async def test_nothing_is_recorded_after_the_block_has_ended() -> None:
     began.set()
     with pytest.raises(RuntimeError, match="the block of ledger_run\\('t'\\) has ended"):
         await task
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_a_stream_that_is_open_at_the_end_of_the_block_is_reported_and_the_run_stays_open(required: bool) -> None:
+    """Its answer is not recorded, so the run has not ended; and a late reader must not take the thread again."""
+    ledger, speaker = MemoryLedger(), Speaker()
+    late = AsyncExitStack()
+
+    async def begin() -> Any:
+        async with ledger_run("t", required=required):
+            return await late.enter_async_context(speaker.agent(ledger).run_stream("go"))
+
+    if required:
+        with pytest.raises(RuntimeError, match="ends while a stream of agent 'speaker' is open"):
+            await begin()
+    else:
+        with pytest.warns(DurabilityWarning, match="ends while a stream of agent 'speaker' is open"):
+            result = await begin()
+        with pytest.raises(RuntimeError, match="the block of ledger_run\\('t'\\) has ended"):
+            await result.get_output()
+    with suppress(RuntimeError):
+        await late.aclose()
+    assert not any(each.is_alive for each in await ledger.hosts())
+    (run,) = await runs(ledger)
+    assert (run.status, run.is_left) == (("failed", False) if required else ("waiting", True))
+    async with ledger_run("t"):
+        assert (await speaker.agent(ledger).run("go")).output == "one two three"
+    assert await runs(ledger) == ()
 
 
 def test_a_program_without_an_event_loop_uses_run_sync() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.agents.durability.agents import Desk, call, script
 from antiphon.agents import LedgerDurability, LedgerRun, ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import dumps
+from antiphon.messages import Message, OptionCallPayload, dumps, loads, thaw
 
 
 class CutError(Exception):
@@ -61,6 +62,9 @@ class Office:
     def odd(self, ctx: RunContext[None]) -> str | None:
         return f"Odd {ctx.run_step}." if ctx.run_step % 2 else None
 
+    def rest(self) -> str | None:
+        return "Do not work." if self.day == "Sunday" else None
+
     def today(self) -> str:
         self.asked.append(self.day)
         return f"Today is {self.day}."
@@ -73,9 +77,9 @@ def _words(messages: list[ModelMessage]) -> str:
     return " | ".join([*said, requests[-1].instructions or ""])
 
 
-async def cut(office: Office, agent: Agent[None, str]) -> None:
+async def cut(office: Office, agent: Agent[None, str], thread_id: str = "t") -> None:
     with pytest.raises(CutError):
-        async with ledger_run("t"):
+        async with ledger_run(thread_id):
             await agent.run("look")
 
 
@@ -130,6 +134,88 @@ async def test_a_text_is_stored_once_in_a_run_however_many_requests_say_it() -> 
     stored = [row.lane for row in rows if office.day.encode() in dumps(row)]
     assert sorted(stored) == ["effect", "talk"]  # with the request that says it, and in the conversation
     assert len(office.told) == 6
+
+
+async def test_a_value_is_recorded_once_in_a_run_and_again_only_when_it_differs() -> None:
+    """The second request says the same and records nothing. A text that comes back is a reference to its row."""
+    ledger = MemoryLedger()
+    days = iter(["Monday", "Monday", "Tuesday", "Monday", ""])
+    office = Office(ledger, requests=5)
+
+    def today() -> str | None:
+        return next(days) or None
+
+    async with ledger_run("t"):
+        await office.agent(instructions=today).run("look")
+    assert office.told == ["Monday", "Monday", "Tuesday", "Monday", ""]
+    payloads = [record.message.payload async for record in ledger.read("t") if record.message.lane == "effect"]
+    arguments: list[Any] = [
+        thaw(each.arguments.get("arguments", {})) for each in payloads if isinstance(each, OptionCallPayload)
+    ]
+    rows = [each.get("new_values", {}).get("instructions") for each in arguments if "model" in each]
+    assert [{name: value for name, value in (row or {}).items() if name != "hash"} for row in rows] == [
+        {"text": "Monday"},
+        {},
+        {"text": "Tuesday"},
+        {"same_as": "t/run/clerk/model"},
+        {"text": None},
+    ]
+
+
+@pytest.mark.parametrize("days", [("Monday", "Sunday"), ("Sunday", "Monday")])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_function_that_says_nothing_on_another_day_does_not_stop_a_run(days: tuple[str, str], is_first: bool) -> None:
+    """It said something and is silent now, or the other way round: the recorded requests say what they said."""
+    ledger, told = MemoryLedger(), list[list[str]]()
+    for day, cut_at in zip(days, (2, None), strict=True):
+        office = Office(ledger, requests=3, cut_at=cut_at)
+        office.day = day
+        functions = [office.rest, office.today] if is_first else [office.today, office.rest]
+        agent = office.agent(instructions=functions)
+        if cut_at is not None:
+            await cut(office, agent)
+        else:
+            async with ledger_run("t"):
+                await agent.run("look")
+        told.append(office.told)
+    assert told[1] == told[0][2:]
+
+
+@pytest.mark.parametrize("thread_id", ["all", "odd", "same"])
+@pytest.mark.parametrize("cut_at", [None, 2, 3])
+async def test_a_run_that_an_earlier_version_has_recorded_goes_on(thread_id: str, cut_at: int | None) -> None:
+    """Its rows have all texts of each request. This version adds rows that have the differences, and is cut once more."""
+    ledger, told = MemoryLedger(), list[str]()
+    lines = Path(__file__).with_name("values_of_an_earlier_version.jsonl").read_bytes().splitlines()
+    rows = [row for row in map(loads, lines) if isinstance(row, Message) and row.thread_id == thread_id]
+    await ledger.append(thread_id, rows)
+    for end, day in ((cut_at, "Monday"), (None, "Tuesday")):
+        office = Office(ledger, requests=4, cut_at=end)
+        office.day = day
+        functions = {"all": [office.step, office.odd, office.today], "odd": [office.odd], "same": [office.today]}
+        agent = office.agent(instructions=functions[thread_id])
+        if end is not None:
+            await cut(office, agent, thread_id)
+            continue
+        if day == "Tuesday":
+            async with ledger_run(thread_id):
+                result = await agent.run("look")
+            told = [message.instructions or "" for message in result.all_messages() if isinstance(message, ModelRequest)]
+    last = "Monday" if cut_at == 3 else "Tuesday"
+    days = ["Monday", "Monday", "Monday", last]
+    assert (
+        told
+        == {
+            "all": [
+                "Step 1 of Monday.\n\nOdd 1.\n\nToday is Monday.",
+                "Step 2 of Monday.\n\nToday is Monday.",
+                "Step 3 of Monday.\n\nOdd 3.\n\nToday is Monday.",
+                f"Step 4 of {last}.\n\nToday is {last}.",
+            ],
+            "odd": ["Odd 1.", "", "Odd 3.", ""],
+            "same": [f"Today is {day}." for day in days],
+        }[thread_id]
+    )
 
 
 async def test_each_request_gets_its_own_texts_back_by_the_names_of_the_instructions() -> None:

@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
+from tests.forked import Forked
 
 from antiphon.ledger import open_ledger
 from antiphon.runtime import System
@@ -51,7 +52,7 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "tests.agents.durability.charging_workers", str(folder), "3"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = Forked(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().split()[1])
         self.workers: list[int] = []

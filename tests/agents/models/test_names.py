@@ -206,7 +206,7 @@ def test_a_mistake_in_the_configuration_is_named(tmp_path: Path, text: str, comp
     [
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = " + b"{a = " * 20_000, "nested too deeply"),
-        (b".".join([b"a"] * 20_000) + b" = 1", "a: there is no key 'a'"),
+        (b".".join([b"a"] * 5_000) + b" = 1", "a: there is no key 'a'"),
         (b"a = 1" + b"0" * 5000, "not TOML"),
         (b"model = '\xff'", "not TOML"),
         (b"#" * 1_000_001, "larger than 1 MB"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agents.toolkit.kit import call, run_agent, script
 from tests.cli.running import run
+from tests.forked import Forked
 
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import ParkedError
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def start(url: str, witness: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.agents.toolkit.waiting_program", url, witness], cwd=ROOT)
+    return Forked([sys.executable, "-m", "tests.agents.toolkit.waiting_program", url, witness], cwd=ROOT)
 
 
 async def until_quiet(url: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -402,3 +403,26 @@ def test_a_stranger_cannot_mark_a_thread() -> None:
         assert await till.plain(ledger) == [("success", "paid 5")]
 
     within(work)
+
+
+# ---------------------------------------------------------------- finished runs
+
+
+@pytest.mark.parametrize("was_guarded", [True, False])
+def test_a_finished_run_is_read_with_its_results_whether_or_not_there_is_a_toolkit_now(was_guarded: bool) -> None:
+    """G11: nothing goes on there, so nothing has to be guarded."""
+    till = Till()
+
+    async def work(ledger: Ledger) -> None:
+        ways = [till.plain, partial(till.guarded, approval=False)]
+        first = await ways[was_guarded](ledger, LOOK_THEN_PAY)
+        assert first == [("success", "a lot"), ("success", "paid 5")]
+        before = len(await rows(ledger))
+        for way in ways:
+            assert await way(ledger, LOOK_THEN_PAY) == first
+        bare = Agent(LOOK_THEN_PAY, name="clerk", capabilities=[_durable(ledger)])  # all tools are gone
+        assert await _run(ledger, bare) == first
+        assert len(await rows(ledger)) == before
+
+    within(work)
+    assert till.witness.done == [("look", None), ("pay", 5)]

@@ -306,7 +306,7 @@ async def test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missin
         {},
     ):
         async with chain_on(ledger, Witness(judged=judged), config) as chain:
-            result = await chain.run("Why is the water for tea so loud?")
+            result = await chain.run("Where is the water for tea so loud?")
             rows = await said_in(ledger, result.thread_id)
         retrieved = [row.payload for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "effect"]
         asked = [thaw(each.arguments)["arguments"] for each in retrieved if each.option_name == "retrieve"]
@@ -348,7 +348,7 @@ async def test_the_goals_of_the_agent_decide_the_scores_that_code_gives() -> Non
 
 async def test_a_source_that_an_agent_relies_on_is_not_taken_for_noise() -> None:
     """A question in other words: by words alone the source would be released."""
-    question = "What is the right warmth of water, for leaves of a light kind that are green?"
+    question = "Which warmth suits delicate pale leaves, such as green ones?"
     kept: list[bool] = []
     for used in (["1"], []):
         witness = Witness(judged={"experience": [{"synthesis": "s", "used": used, "missing": None if used else "x"}]})

@@ -11,9 +11,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in
 
 from antiphon.errors import ChainConfigError, UnguardedToolError
-from antiphon.messages import OptionResultPayload, thaw
+from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.postchain import ChainConfig, ExperienceOutput, PostChain
+from antiphon.patterns.postchain._config import prompt_digest
 from antiphon.protocol import PHASES, AgentConfig
 
 QUIET = ChainConfig(backoff=0, phases={"action": AgentConfig(tools=())})
@@ -148,8 +149,46 @@ async def test_what_an_agent_has_itself_is_not_configured() -> None:
 # ---------------------------------------------------------------- prompts
 
 
-async def test_a_prompt_comes_from_a_file_and_the_thread_has_its_hash_and_its_text(tmp_path: Path) -> None:
-    """A thread that was begun goes on with the recorded text, whatever the file says by then."""
+def _as_recorded_earlier(row: Message, text: str) -> Message:
+    """Return a prepared context as an earlier version has recorded it: with the text of the prompt."""
+    assert isinstance(row.payload, OptionResultPayload)
+    result = thaw(row.payload.result)
+    assert result["context"]["messages"] == []
+    result["context"]["messages"] = [{"role": "system", "content": text}]
+    return row.model_copy(update={"payload": row.payload.model_copy(update={"result": result})})
+
+
+@pytest.mark.parametrize("upto", ["prepared", "prepared by an earlier version", "asked"])
+async def test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(tmp_path: Path, upto: str) -> None:
+    """Before the model was asked, the current prompt counts, and the phase says which one it was."""
+    mine = tmp_path / "mine.md"
+    mine.write_text("You are the experience phase of a tea house.\n")
+    (tmp_path / "chain.toml").write_text('[prompts]\nexperience = "mine.md"\n')
+    ledger = await known()
+    async with chain_on(ledger, config=tmp_path / "chain.toml") as chain:
+        thread_id = (await chain.run(QUESTION)).thread_id
+    rows = await said_in(ledger, thread_id)
+    planned = next(place for place, row in enumerate(rows, 1) if "experience@fe3b97f0e867" in row.model_dump_json())
+    told = next(place for place, row in enumerate(rows, 1) if row.text == "You are the experience phase of a tea house.")
+    assert planned < told
+    if upto == "prepared by an earlier version":
+        rows[planned - 1] = _as_recorded_earlier(rows[planned - 1], "You are the experience phase of a tea house.")
+    half = await branch(ledger, thread_id, told + 2 if upto == "asked" else planned, rows)
+    mine.write_text("You are the experience phase of a coffee house.\n")
+    async with chain_on(half, config=tmp_path / "chain.toml") as chain:
+        result = await chain.wait(thread_id)
+    assert result.status == "completed"
+    texts = [row.text for row in await said_in(half, thread_id) if row.lane == "talk" and row.text.endswith(" house.")]
+    output = result.outputs["experience"]
+    if upto != "prepared":
+        assert texts == ["You are the experience phase of a tea house."]
+        assert "prompt" not in output
+    else:
+        assert texts == ["You are the experience phase of a coffee house."]
+        assert output.get("prompt") == f"experience@{prompt_digest(texts[0])}"
+
+
+async def test_a_prompt_comes_from_a_file_and_the_thread_has_its_hash_and_once_its_text(tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_text("You are the experience phase of a tea house.\n")
     (tmp_path / "chain.toml").write_text('[prompts]\nexperience = "mine.md"\n')
     ledger = await known()
@@ -163,8 +202,10 @@ async def test_a_prompt_comes_from_a_file_and_the_thread_has_its_hash_and_its_te
     ]
     assert prepared[0]["metadata"]["prompt"] == "action@2"
     assert prepared[1]["metadata"]["prompt"] == "experience@fe3b97f0e867"
-    assert prepared[1]["messages"][0]["content"] == "You are the experience phase of a tea house."
-    assert "You are the experience phase of a tea house." in [row.text for row in rows if row.lane == "talk"]
+    assert prepared[0]["messages"][0]["content"].startswith("You are the action phase")
+    assert prepared[1]["messages"] == []
+    (own,) = [row for row in rows if "of a tea house" in row.model_dump_json()]
+    assert (own.lane, own.text) == ("talk", "You are the experience phase of a tea house.")
 
     (tmp_path / "mine.md").write_text("  \n")
     with pytest.raises(ChainConfigError, match=r"prompts.experience: .*mine.md is empty"):

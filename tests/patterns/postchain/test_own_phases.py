@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
-from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in
+from tests.patterns.chains import QUESTION, Teller, Witness, branch, chain_on, known, said_in
 
 from antiphon.errors import ChainConfigError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
-from antiphon.patterns.postchain import ChainConfig, Contribution, OwnPhase, PhaseWork, PostChain, Prune
+from antiphon.patterns.postchain import ChainConfig, Contribution, OwnPhase, PhaseWork, PostChain, Prune, rerun
 from antiphon.protocol import PHASES, AgentConfig
 
 QUIET = ChainConfig(backoff=0, phases={"action": AgentConfig(tools=())})
@@ -166,3 +166,40 @@ async def test_the_six_phases_are_nothing_that_a_thread_records() -> None:
         rows = await said_in(chain.ledger, result.thread_id)
         assert (await chain.life(result.thread_id)).phases is None
         assert "phases" not in rows[0].payload.arguments  # type: ignore[union-attr]
+
+
+async def test_a_thread_with_phases_of_the_program_is_run_again() -> None:
+    """With the program's phases it comes out the same; with a phase that concludes otherwise, there it diverges."""
+    witness = Witness(judged={"critique": [{"verdict": "Vague.", "stars": 5}]})
+    ledger = MemoryLedger()
+    async with chain_on(ledger, witness=witness, config=QUIET, phases=ORDER) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await chain.wait(thread_id)
+    asked = list(witness.asked)
+
+    class Milder(Critique):
+        """The same phase, with another conclusion."""
+
+        def conclude(self, work: PhaseWork, output: Verdict) -> Contribution:  # type: ignore[override]
+            return Contribution(output.verdict, 1.0, (), {"stars": output.stars + 1})
+
+    given: dict[str, Any] = {"config": QUIET, "make_model": lambda name: Teller(witness)}
+    assert await rerun(ledger, thread_id, phases=ORDER, **given) is None
+    found = await rerun(ledger, thread_id, phases=tuple(Milder if each is Critique else each for each in ORDER), **given)
+    assert found is not None
+    assert ("critique" in found.what, "stars" in found.reason) == (True, True)
+    assert witness.asked == asked
+
+
+async def test_the_text_of_a_prompt_is_recorded_once_and_said_to_the_model_once() -> None:
+    """Elsewhere, its name stands for it, which has its hash. The prompt of a phase of ours is in its prepared context too."""
+    ledger = MemoryLedger()
+    async with chain_on(ledger, witness=Witness(), config=QUIET, phases=("action", Plain, "yield")) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await chain.wait(thread_id)
+
+    rows = [record.message async for record in ledger.read(thread_id)]
+    for text, lanes in ((str(Plain.prompt), ["talk"]), ("You are the action phase", ["control", "talk"])):
+        assert [row.lane for row in rows if text in row.model_dump_json()] == lanes

@@ -13,6 +13,7 @@ from antiphon.patterns.postchain._context import ChainContext, PhaseWork
 from antiphon.patterns.postchain._quoting import choice_of, choice_prompt, likely_items, quoted_answer
 from antiphon.protocol import PHASES, AgentConfig
 from antiphon.retrieval import KnowledgeBase
+from antiphon.service import open_chain, phase_talk
 
 TEA = "# Tea\n\nGreen tea is steeped at 80 degrees. It is drunk warm."
 POTS = "# Pots\n\nIn a pot, green tea is steeped at 75 degrees."
@@ -99,11 +100,36 @@ async def test_each_phase_says_in_a_line_what_it_has_contributed() -> None:
     said = {phase: contribution(phase, result.outputs[phase]) for phase in PHASES}
     assert said["action"] == "no tool fits the question"
     assert said["experience"].startswith("2 passages found; the best is tea.md > Tea, line 3 (1.00); chosen by ")
-    assert said["intention"] == "1 goal; scores 1.00, 1.00"
+    assert said["intention"] == "1 goal; scores 1.00, 0.96"
     assert said["observation"].startswith("recorded for later threads: Tea")
-    assert said["understanding"] == "2 passages kept, 0 let go of"
+    assert said["understanding"] == "2 sources kept, 0 released"
     assert said["yield"].startswith("2 citations; confidence 1.00; chosen by ")
     assert [result.outputs[phase]["response"] for phase in PHASES[:-1]] == [said[phase] for phase in PHASES[:-1]]
+
+
+class Teller(Chooser):
+    """Gives its choice as JSON text."""
+
+    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        chosen = super().__call__(messages, info)
+        return ModelResponse([TextPart('{"source":"none"}')]) if chosen.tool_calls[0].tool_name != "calculator" else chosen
+
+
+@pytest.mark.parametrize("chooser", [Chooser(), Teller()], ids=["call", "text"])
+async def test_a_phase_that_only_chose_a_source_is_read_as_what_it_contributed(chooser: Chooser) -> None:
+    """The choice is for the program. A reader sees the result of the phase, and the question without what came before."""
+    ledger = MemoryLedger()
+    config = ChainConfig(outputs="quotes", backoff=0, phases={"action": AgentConfig(tools=("calculator",))})
+    async with PostChain(ledger, model=FunctionModel(chooser), config=config) as chain:
+        first = await chain.run("What is 17 * 23?")
+        await chain.run("And once more?", thread_id=first.thread_id)
+    rows = [record.message async for record in ledger.read(first.thread_id)]
+
+    read = [(message.policy, message.text or "") for message in phase_talk(rows) if message.kind == "parts"]
+    assert [policy for policy, _ in read] == ["user", *PHASES] * 2
+    assert [read[0][1], read[7][1]] == ["What is 17 * 23?", "And once more?"]
+    assert [text for _, text in read[1:3]] == ["called calculator", "0 passages found"]
+    assert read[6][1].startswith("calculator(expression='17 * 23') gave 391 [1]")
 
 
 async def test_a_model_that_ignores_the_form_leaves_the_choice_to_code() -> None:
@@ -165,3 +191,14 @@ def test_a_place_names_what_is_known_of_it() -> None:
     assert place_of({"source": "a.md"}) == "a.md"
     assert place_of({"source": "a.md", "heading": ["Top", "B"], "lines": [4, 4]}) == "a.md > B, line 4"
     assert place_of({"source": "a.md", "lines": [4, 6]}) == "a.md, lines 4-6"
+
+
+async def test_the_script_calculates_what_was_asked_last() -> None:
+    """Its prompt begins with the earlier turns, and they have expressions, too."""
+    async with open_chain(MemoryLedger(), model="scripted") as runner:
+        first = await runner.ask("What is 17 * 23?", user_id="ada")
+        second = await runner.ask("And what is 5 * 7?", thread_id=first.thread_id, user_id="ada")
+    assert [(each.answer or "").split(" [1]")[0] for each in (first, second)] == [
+        "calculator(expression='17 * 23') gave 391",
+        "calculator(expression='5 * 7') gave 35",
+    ]

@@ -43,7 +43,7 @@ def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None
     assert re.match(r"thread \S+; if it is interrupted, go on with: .* resume ", shown[0])
     assert shown[1:3] == ["● controller", "● analyst, asked by controller"]
     assert '  analyst → csv_totals(path="**/*.csv")' in shown
-    assert any(line.startswith("  ← csv_totals: - units by city: Oslo 587") for line in shown)
+    assert any(line.startswith("  ← csv_totals: units by city: Oslo 587") for line in shown)
     assert any("the words are a script's" in line for line in shown)
 
 

@@ -89,6 +89,7 @@ def test_a_result_and_a_failure() -> None:
     assert run(main(RuntimeError("the model is broken"))) == ("failed", {"desk": "failure", "ada": "failure"})
 
 
+@pytest.mark.virtual_time
 async def test_a_worker_that_takes_too_long_has_timed_out_and_its_task_is_ended() -> None:
     toolkit = Toolkit()
 
@@ -108,6 +109,7 @@ async def test_a_worker_that_takes_too_long_has_timed_out_and_its_task_is_ended(
         assert [each["type"] for each in task] == ["task", "injected_context", "action", "error", "error"]
 
 
+@pytest.mark.virtual_time
 async def test_a_phase_that_takes_too_long_has_timed_out_with_everything_in_it() -> None:
     toolkit = Toolkit()
 

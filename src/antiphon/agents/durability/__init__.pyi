@@ -8,6 +8,8 @@ from antiphon.agents.durability._failures import ToolFailures as ToolFailures
 from antiphon.agents.durability._failures import is_outcome as is_outcome
 from antiphon.agents.durability._failures import is_recorded as is_recorded
 from antiphon.agents.durability._failures import is_tried as is_tried
+from antiphon.agents.durability._model_request import note_price as note_price
+from antiphon.agents.durability._model_request import permitted as permitted
 from antiphon.agents.durability._model_request import price_of as price_of
 from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk

@@ -2,12 +2,12 @@
 
 | operation | in the journal |
 |---|---|
-| a model request | `none`: what it was about, and in the talk what was said and answered |
-| a tool call | what the tool says of itself, `once` unless it says otherwise |
-| a look at what tools or instructions there are, a check of arguments | `none` |
+| a model request | `none`: hashes of prompt and tools; the messages and the answer are talk |
+| a tool call | the effects that the tool declares, by default `once` |
+| listing tools or instructions, validating arguments | `none` |
 | giving up a suspended answer | `idempotent` |
 | compacting a history | `none` |
-| whatever else a capability does | `once` |
+| any other operation of a capability | `once` |
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents._state import ToolChanges
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, tool_errors, with_known_errors
-from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
+from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
@@ -86,7 +86,7 @@ _EFFECTS: dict[type[Any], Effects] = {
 
 
 _UNNAMED: Final = "<toolset>"
-"""What the journal calls a toolset that has no id."""
+"""The name in the journal of a toolset without an id."""
 _RETURNED: Final = "returned"
 
 
@@ -140,14 +140,15 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     def registrations(self) -> Sequence[Callable[..., object]]:
         return ()
 
-    async def run_of(self, context: RunContext[object] | None) -> LedgerRun:
-        """Return the part of the current run that an operation belongs to."""
-        run = current_run()
-        assert run is not None  # noqa: S101 (operations are bound to runs)
-        await run.open(self.ledger)
-        if context is None or context.run_id is None:
-            return run
-        return run.of_agent(context.run_id, self.agent)
+
+async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: str) -> LedgerRun:
+    """Return the part of the current run that an operation of an agent belongs to."""
+    run = current_run()
+    assert run is not None  # noqa: S101 (operations are bound to runs)
+    await run.open(ledger)
+    if context is None or context.run_id is None:
+        return run
+    return run.of_agent(context.run_id, agent)
 
 
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
@@ -165,7 +166,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     @override
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
         operation = self._operation
-        run = await self._backend.run_of(_context_of(params))
+        run = await run_of(_context_of(params), self._backend.ledger, self._backend.agent)
         label = None if operation.invocation_label is None else operation.invocation_label(params)
         name = self._backend.namer.invocation_name(operation.operation_id, label=label).operation_name
         if isinstance(params, ModelRequestParams):
@@ -184,8 +185,12 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         was_done = False
 
         async def start() -> Any:
-            asking, relay = self._handled(cast("ParamsT", params)), current_relay()
-            return await (asking if relay is None or not id.streaming else relay.answer(asking))
+            async with permitted(run, params.run_context.model, params.messages, params.model_settings) as permit:
+                asking, relay = self._handled(cast("ParamsT", params)), current_relay()
+                response = await (asking if relay is None or not id.streaming else relay.answer(asking))
+                if isinstance(response, ModelResponse):
+                    note_price(permit, response)
+                return response
 
         async def ask(key: str) -> Json:
             nonlocal was_done

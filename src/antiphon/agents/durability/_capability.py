@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, Self, cast, get_args
 from weakref import WeakValueDictionary
 
@@ -41,12 +42,12 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
-from antiphon.agents._observers import publish_live, told_as_agent
-from antiphon.agents._opening import OnChange
+from antiphon.agents._observers import live_publisher, told_as_agent
+from antiphon.agents._opening import OnChange, check_choice
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.config import known_names
-from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._backend import LedgerBackend, run_of
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._streaming import (
@@ -77,7 +78,7 @@ _OF_MODELS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Stores what an agent does inside of `ledger_run` before it acts, and reuses it when the program runs again.
+    """Records the steps of an agent inside of `ledger_run`, and reuses the records when the program runs again.
 
     Outside of `ledger_run` it changes nothing.
     """
@@ -123,7 +124,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
         Raises:
             TypeError: the ledger is not open, or is none.
-            ValueError: what `effects` says of a tool is not one of `none`, `idempotent` and `once`.
+            ValueError: what `effects` says of a tool is not one of `none`, `idempotent` and `once`, or what `on_change` says
+                is none of its words.
         """
         if not isinstance(ledger, str):
             check_opened(ledger)
@@ -133,6 +135,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if wrong := [name for name, said in self._effects.items() if said not in get_args(Effects)]:
             said = self._effects[wrong[0]]
             raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
+        check_choice("on_change", on_change, OnChange)
         self._is_checked = not self._effects
         """Whether `effects` names only tools that the agent has, as far as that can be known."""
         self._reconcile = reconcile
@@ -182,10 +185,23 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     @override
     def _bind_models(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._given = WeakValueDictionary[int, Model]()
+        self._bound: dict[tuple[str | None, str], Any] = {}
+        """The operations of models that were used, by their ids and names."""
         if agent.model is not None:
             super()._bind_models(agent)
         else:
             self._models_by_id = dict(self._extra_models)
+
+    @override
+    def _bind_model_operations(self, backend: Any, *, model_id: str | None, model_name: str) -> Any:
+        """Return the operations of a model. Those of a model that is known by its id are bound once, not with each request."""
+        make = partial(super()._bind_model_operations, backend, model_id=model_id, model_name=model_name)
+        if isinstance(model_id, _GivenModelId):
+            return make()
+        found = self._bound.get((model_id, model_name))
+        if found is None or found[0] is not self:  # a copy of this capability has its own
+            found = self._bound[model_id, model_name] = (self, make())
+        return found[1]
 
     @override
     def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
@@ -272,16 +288,21 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         return self._live or super().has_wrap_run_event_stream
 
     @override
-    async def wrap_run_event_stream(
+    def wrap_run_event_stream(
         self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
     ) -> AsyncIterable[AgentStreamEvent]:
         if self._process_event_stream is not None:
             stream = self._process_event_stream.wrap_run_event_stream(ctx, stream=stream)
-        agent = None if ctx.agent is None else ctx.agent.name
+        return self._published(ctx, stream) if self._live else stream
+
+    async def _published(
+        self, ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterable[AgentStreamEvent]:
+        publish = live_publisher(None if ctx.agent is None else ctx.agent.name)
         try:
             async for event in stream:
-                if self._live and not isinstance(event, _OF_MODELS):  # those are published when the model says them
-                    publish_live(agent, event)
+                if publish is not None and not isinstance(event, _OF_MODELS):  # those are published when they are streamed
+                    publish(event)
                 yield event
         finally:
             if isinstance(stream, AsyncGenerator):
@@ -309,13 +330,13 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     async def before_node_run(self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]) -> AgentNode[AgentDepsT]:
-        """Have system-prompt functions give the texts that are recorded."""
+        """Make system-prompt functions return the recorded texts."""
         if current_run() is None or not isinstance(node, UserPromptNode):
             return node
         functions, dynamic = node.system_prompt_functions, node.system_prompt_dynamic_functions
         if not functions and not dynamic:
             return node
-        run = await self.get_durable_operation_backend().run_of(ctx)
+        run = await run_of(ctx, self._ledger, self.name)
         kept = {id(runner): _recording(run, runner) for runner in (*functions, *dynamic.values())}
         return replace(
             node,
@@ -331,24 +352,21 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         request_context = with_live_model(await super().before_model_request(ctx, request_context))
         if current_run() is None:
             return request_context
-        run = await self.get_durable_operation_backend().run_of(ctx)
+        run = await run_of(ctx, self._ledger, self.name)
         parameters, values = request_context.model_request_parameters, PromptValues.of(run)
         if any(map(is_recorded, parameters.function_tools)):
             offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
             request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
-        parts = parameters.instruction_parts or ()
-        if any(part.dynamic for part in parts):
-            given = await values.instructions(run, parts)
+        given = await values.instructions(run, parameters.instruction_parts or ())
+        if given is not None:
             request_context.model_request_parameters = replace(parameters, instruction_parts=given)
-        else:
-            values.forget(run)
         return request_context
 
     @override
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
         if current_run() is None:
             return super().get_wrapper_toolset(toolset)
-        return RecordedTools(toolset.visit_and_replace(self._recorded), self.get_durable_operation_backend().run_of)
+        return RecordedTools(toolset.visit_and_replace(self._recorded), partial(run_of, ledger=self._ledger, agent=self.name))
 
     @override
     async def on_tool_validate_error(
@@ -362,7 +380,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     ) -> ValidatedToolArgs:
         """Return the recorded arguments of a call that was made: the tool may take others now."""
         if current_run() is not None:
-            run = await self.get_durable_operation_backend().run_of(ctx)
+            run = await run_of(ctx, self._ledger, self.name)
             if (recorded := await RecordedCall.of(run, call.tool_name, call.tool_call_id)) is not None:
                 return recorded.arguments
         return await super().on_tool_validate_error(ctx, call=call, tool_def=tool_def, args=args, error=error)

@@ -142,7 +142,7 @@ def _classes(base: type[Exception]) -> list[type[Exception]]:
 
 @contextmanager
 def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[None, None, None]:
-    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given.
+    """Store the exception of a tool under its own code, to distinguish it from an outcome that a person has given.
 
     `changes` returns what the tool changed before it raised; it is stored with the error.
     """
@@ -228,7 +228,7 @@ def is_recorded(error: Exception) -> bool:
 
 
 def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:
-    """Return what the program gets: what was raised here, or its stored form, if it was cut or redacted on the way."""
+    """Return the error for the program: the one raised here, or its stored form, if it was cut or redacted."""
     is_same = original is not None and _has_all(details, _class_and_arguments(original))
     error = original if original is not None and is_same else stored
     with suppress(AttributeError):  # a class without room for the mark
@@ -264,7 +264,7 @@ _OUTCOME: Final = "_antiphon_is_outcome"
 
 
 class ModelOutages(Protocol):
-    """How a model request is treated that fails because of something outside, such as a provider that is down."""
+    """How a model request is treated that fails for an outside reason, such as a provider that is down."""
 
     def pause(self, error: Exception, failures: int) -> float | None:
         """Return the seconds after which the model is asked again; None: it is not asked again."""
@@ -344,7 +344,7 @@ class RetryPolicy:
 
 _CODE: Final = re.compile(r"(.*) \(([A-Z][A-Z_]{2,63})\)", re.DOTALL)
 _UNTYPED: Final = "Error"
-"""What dialects call an error that has no type."""
+"""The type that dialects give to an error without a type."""
 
 
 class ToolFailure(NamedTuple):

@@ -36,7 +36,7 @@ _REQUEST: Unit = {
     "metadata": None,
     "state": "complete",
 }
-"""What the dialect writes of a request, beside its parts."""
+"""The fields of a request that the dialect writes, besides its parts."""
 _RESPONSE: Unit = {
     "usage": None,
     "model_name": None,
@@ -64,12 +64,12 @@ _TEXT = {"content", "id", "provider_name", "provider_details", "citations", "par
 _THOUGHT = {"content", "id", "signature", "provider_name", "provider_details", "part_kind"}
 _NO_NOTES: bytes = own({NAME: {}})
 _NOTHING: Final = residue(None, "something")[0]["was"]
-"""The fingerprint of what is written of most fields."""
+"""The hash of the default of most fields."""
 _CALL = {"tool_name", "args", "tool_call_id", "tool_kind", "id", "provider_name", "provider_details", "part_kind"}
 
 
 class PlainMessage(NamedTuple):
-    """What one message is made of."""
+    """The content of one message."""
 
     payload: Payload
     policy: str

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
-from pydantic_ai.exceptions import UnexpectedModelBehavior
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior, UserError
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.settings import ModelSettings
 from pydantic_core import to_json
 from typing_extensions import override
 
@@ -68,6 +69,7 @@ from antiphon.runtime.extending import is_too_large, says_the_same_value, text_o
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
+    from antiphon.runtime.extending import RequestPermit
 
 # ---------------------------------------------------------------- the price
 
@@ -80,6 +82,61 @@ def price_of(response: ModelResponse) -> Decimal | None:
         return response.cost().total_price
     except (LookupError, ValueError, ArithmeticError):
         return None
+
+
+_MOST_OUTPUT: Final = 4096
+"""Tokens that an answer is reserved for, if the settings of the request do not say how many it may have."""
+_BYTES_A_TOKEN: Final = 3
+"""Of a prompt, as JSON: fewer than there are, so that a request seldom costs more than was reserved for it."""
+
+
+class NamedModel(Protocol):
+    """A model, as far as its limits are concerned."""
+
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def system(self) -> str: ...
+
+
+def _price_before(model: NamedModel, messages: list[ModelMessage], settings: ModelSettings | None) -> Decimal:
+    """Return what a request may cost in US dollars: its prompt, and the longest answer; 0 where no price is known."""
+    from genai_prices import Usage, calc_price  # noqa: PLC0415 (loads all prices: only where money is limited)
+
+    prompt = len(ModelMessagesTypeAdapter.dump_json(messages)) // _BYTES_A_TOKEN
+    given: Mapping[str, Any] = cast("Mapping[str, Any]", settings or {})
+    usage = Usage(input_tokens=prompt, output_tokens=given.get("max_tokens") or _MOST_OUTPUT)
+    for provider_id in (model.system, None):
+        with suppress(LookupError, ValueError, ArithmeticError):
+            return calc_price(usage, model.model_name, provider_id=provider_id).total_price
+    return Decimal(0)
+
+
+@asynccontextmanager
+async def permitted(
+    run: LedgerRun, model: NamedModel, messages: list[ModelMessage], settings: ModelSettings | None
+) -> AsyncGenerator[RequestPermit, None]:
+    """Hold a permit for a request under the limits of all hosts.
+
+    A request that the provider refused, or that was never sent, has cost nothing. Any other failure may have come after an
+    answer, or after a part of one: what was reserved then counts as spent.
+
+    Raises:
+        LimitReachedError: the money of the day is spent, or there was no permit in time.
+    """
+    names = [model.model_name, f"{model.system}:{model.model_name}"]
+    async with run.journal.permit(run.thread_id, names, lambda: _price_before(model, messages, settings)) as permit:
+        try:
+            yield permit
+        except (ModelHTTPError, UserError):
+            permit.cost = Decimal(0)
+            raise
+
+
+def note_price(permit: RequestPermit, response: ModelResponse) -> None:
+    """Correct what was reserved for a request by what its answer cost, if money is limited and the price is known."""
+    if permit.is_priced and (cost := price_of(response)) is not None:
+        permit.cost = cost
 
 
 # ---------------------------------------------------------------- bounds
@@ -132,13 +189,16 @@ def _too_large() -> UnexpectedModelBehavior:
     return UnexpectedModelBehavior("the model's answer is too large to be written down, and has parts that cannot be cut")
 
 
-@asynccontextmanager
-async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
-    """Cancel a request after some seconds; None: never.
+def time_limit(seconds: float | None, where: str) -> AbstractAsyncContextManager[None]:
+    """Return the block of a request that is cancelled after some seconds; None: never.
 
-    Raises:
-        BudgetExceededError: it was cancelled.
+    It raises `BudgetExceededError` if it was cancelled.
     """
+    return nullcontext() if seconds is None else _limited(seconds, where)
+
+
+@asynccontextmanager
+async def _limited(seconds: float, where: str) -> AsyncGenerator[None, None]:
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -219,8 +279,8 @@ class ModelRequestEffect(RunStep):
         await self._talk.spend(run, [self._limits], "request", self.id)
         values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
         more: dict[str, Json] = {} if offered is None else {OFFERED: offered}
-        if self._values:
-            more[VALUES] = values.row(run, self._values)
+        if new_values := values.row(run, self._values):
+            more[VALUES] = new_values
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
         said = self._talk.unsaid(units, self._known.marks(), self._place)
         self._talk.reach(self.journal.length(self.thread_id))
@@ -229,7 +289,7 @@ class ModelRequestEffect(RunStep):
             intent = self.intent({**self.arguments, _UPTO: version + len(said), **more})
             try:
                 records = await self._append([*said, intent], expected_version=version)
-            except AppendConflictError as exc:  # another part of the run, or a post, was faster
+            except AppendConflictError as exc:  # another part of the run, or a post, came first
                 await self.journal.settle(self.thread_id)
                 self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
             else:
@@ -281,7 +341,7 @@ class ModelRequestEffect(RunStep):
         return self.id.rpartition("/")[2] == REQUEST
 
     async def _check_namesakes(self, intent: Message, change: StepChange) -> None:
-        """Refuse to take what another agent of the same name was answered.
+        """Refuse the recorded answer of another agent with the same name.
 
         Agents of one name are told apart by the order in which they begin. If they run at the same time, that order may be
         another one when the program runs again. So a first request that differs from the recorded one may be that of another
@@ -364,7 +424,7 @@ class ModelRequestEffect(RunStep):
 
     @override
     def restart(self) -> None:
-        """Go on in another part of the run: everything that the agent does from here on is new."""
+        """Continue in another part of the run: all further steps of the agent are new."""
         course = self.course
         assert isinstance(course, RunPart)  # noqa: S101 (an agent has a part of its own)
         course.invocation_id = renamed(course.invocation_id)
@@ -433,7 +493,7 @@ class ModelRequestEffect(RunStep):
         self._talk.answered(self._answer)
         *said, stored = await self._write_answer([*rows, outcome])
         if any(one is not other for one, other in zip(said, rows, strict=True)):
-            self._answer, self._stored = None, said  # something was redacted: what counts is what is stored
+            self._answer, self._stored = None, said  # something was redacted: the stored form counts
         return stored
 
     async def _write_answer(self, rows: list[Message]) -> Sequence[Message]:
@@ -471,7 +531,7 @@ class ModelRequestEffect(RunStep):
 def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage] | None:
     """Return the agent's own messages, if a processor has changed some on their way to the model.
 
-    The thread has what the model was told; but the agent's own messages identify it, because they come again.
+    The thread has the messages that the model got. The agent's own messages identify the prompt, because they come again.
     """
     own, sent = params.run_context.messages, params.messages
     if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
@@ -480,7 +540,7 @@ def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage]
 
 
 _PROMPT_PARTS: Final = {"system": "system prompt", "user": "question", "tool": "results of tools"}
-"""What a message of a prompt is called, by its role."""
+"""The name of a message of a prompt in an error, by its role."""
 
 
 def _say_the_same(before: Sequence[Message], after: Sequence[Message]) -> bool:

@@ -1,8 +1,8 @@
-"""The identity of a prompt: a hash of its content, without the times and ids that differ from run to run.
+"""The identity of a prompt: a hash of its content, without times and ids, which differ between runs.
 
 **Values.** Functions of a program compute parts of a prompt: instructions and system prompts, such as one with the date. Their
-texts are recorded with the request, so that a run that goes on says the same again (`PromptValues`). Literal texts are not
-recorded there: a changed one is a changed program.
+texts are recorded with the requests, each where it differs from the one before, so that a continued run sends the same texts
+(`PromptValues`). Literal texts are not recorded there: a changed one is a changed program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.agents._changes import short_hash
 from antiphon.agents._opening import EffectKeys
 from antiphon.agents._secrets import Unit
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
-from antiphon.messages.keys import child_id
+from antiphon.messages.keys import child_id, is_renamed
 from antiphon.runtime.extending import is_too_large
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def dump(messages: Sequence[ModelMessage]) -> list[Unit]:
 class HashedPrompt:
     """A prompt as JSON, with a digest of each of its messages.
 
-    A prompt is mostly the one before it and a bit more: messages that were read then are read again only if they changed.
+    A prompt usually extends the one before it: messages that were hashed then are hashed again only if they changed.
     """
 
     def __init__(self, messages: Sequence[ModelMessage], before: HashedPrompt | None = None) -> None:
@@ -187,7 +187,11 @@ def _digest(value: Any) -> str:
 
 REQUEST: Final = "model"
 """The key of model requests."""
-VALUES: Final = "values"
+VALUES: Final = "new_values"
+"""The key of the texts that differ from those of the request before."""
+_ALL_VALUES: Final = "values"
+"""The key of all texts of a request, as earlier versions wrote them."""
+_INSTRUCTIONS: Final = "instructions"
 
 
 def recorded_arguments(intent: Message) -> JsonObject | None:
@@ -199,24 +203,51 @@ def recorded_arguments(intent: Message) -> JsonObject | None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text of a function, and the request whose row has it."""
+    """A text of a function; None: it said nothing."""
 
     text: str | None
     hash: str
-    at: str
+    """Empty if the text was redacted."""
+
+
+_SILENT: Final = _Text(None, short_hash(None))
+
+
+class _LastTexts:
+    """What the last request of a run of an agent said, as the thread has it."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, _Text] = {}
+        """By the name of the function or its part."""
+        self.places: dict[str, str] = {}
+        """By the hash of a text, the request whose row has it."""
+        self.is_whole = False
+        """Whether the last row has all texts, and not only new ones: an earlier version wrote it."""
+
+    def keep(self, name: str, text: _Text, at: str) -> None:
+        """Note a text, and the request that says it."""
+        self.texts[name] = text
+        self.places.setdefault(text.hash, at)
+
+    def all_of(self, texts: Mapping[str, str | None]) -> dict[str, str | None]:
+        """Return the texts of a request, and None for each instruction that the last request had and this one has not."""
+        gone = [name for name, known in self.texts.items() if known.text is not None and name.startswith(_INSTRUCTIONS)]
+        return {**dict.fromkeys(gone), **texts}
 
 
 class PromptValues:
-    """The texts that functions gave for the prompts of a run. Each text is stored once in a run of an agent.
+    """The texts that functions gave for the prompts of a run.
 
-    A row has, by the name of the function or its part, the hash of the text, and the text itself or the request that has it.
+    The row of a request has the texts that differ from those of the request before it in the same run of an agent, by the name
+    of the function or its part: the hash of the text, and the text itself or the request that has it. So a text that stays the
+    same is recorded once in a run, and each text is stored once.
     """
 
     def __init__(self) -> None:
         self._recorded: dict[str, dict[str, _Text]] = {}
         """By request, what an earlier attempt has recorded."""
-        self._stored: dict[tuple[str, str], _Text] = {}
-        """By run of an agent and name, the last text that the thread has."""
+        self._last: dict[str, _LastTexts] = {}
+        """By run of an agent."""
         self._system: dict[str, dict[str, str | None]] = {}
         """By run of an agent, the system prompts of its first request."""
         self._next: dict[str, dict[str, str | None]] = {}
@@ -224,7 +255,7 @@ class PromptValues:
 
     @classmethod
     def of(cls, run: LedgerRun) -> PromptValues:
-        """Return the one that a run and all its parts share."""
+        """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
     async def system_prompt(self, run: LedgerRun, name: str) -> str | None:
@@ -241,20 +272,28 @@ class PromptValues:
         """Note the text of a system-prompt function, for the first request of an agent."""
         self._system.setdefault(run.course.invocation_id, {})[f"system:{name}"] = text
 
-    async def instructions(self, run: LedgerRun, parts: Sequence[InstructionPart]) -> list[InstructionPart]:
-        """Return the instructions of the next request of an agent, with the recorded texts of functions."""
-        own = run.course.invocation_id
-        recorded, counts = await self._of_next_request(run), Counter[str]()
-        said, given = dict(self._system.get(own, {})), list[InstructionPart]()
+    async def instructions(self, run: LedgerRun, parts: Sequence[InstructionPart]) -> list[InstructionPart] | None:
+        """Return the instructions of the next request of an agent, with the recorded texts of functions; None: as they are."""
+        own, recorded = run.course.invocation_id, await self._of_next_request(run)
+        if not recorded and not any(part.dynamic for part in parts):
+            self._next.pop(own, None)
+            return None
+        counts, given = Counter[str](), list[InstructionPart]()
+        said: dict[str, str | None] = {}
         for part in parts:
-            if part.dynamic:
-                name = _name(part, counts)
-                found = recorded.get(name)
-                text = part.content if found is None or found.text is None else found.text
-                said[name] = text
-                part = part if text == part.content else replace(part, content=text)  # noqa: PLW2901 (the same part)
-            given.append(part)
-        self._next[own] = said
+            if not part.dynamic:
+                given.append(part)
+                continue
+            name = _name(part, counts)
+            found = recorded.get(name, _SILENT)
+            text = said[name] = found.text if recorded and found.hash else part.content
+            if text is not None:
+                given.append(part if text == part.content else replace(part, content=text))
+        for name, found in recorded.items():  # a function that says nothing now
+            if name not in said and name.partition("=")[0] == _INSTRUCTIONS and found.text is not None:
+                said[name] = found.text
+                given.append(InstructionPart(found.text, dynamic=True))
+        self._next[own] = {name: text for name, text in said.items() if text is not None}
         return given
 
     def take(self, run: LedgerRun) -> Mapping[str, str | None]:
@@ -262,29 +301,31 @@ class PromptValues:
         own = run.course.invocation_id
         return {**self._system.pop(own, {}), **self._next.get(own, {})}
 
-    def forget(self, run: LedgerRun) -> None:
-        """Drop the texts of a request whose instructions have none of a function."""
-        self._next.pop(run.course.invocation_id, None)
-
     def row(self, run: LedgerRun, texts: Mapping[str, str | None]) -> dict[str, Json]:
-        """Return texts in their stored form, for the row of a request."""
+        """Return the texts of a request that differ from those of the request before, in their stored form."""
         said: dict[str, Json] = {}
-        for name, text in texts.items():
-            known = self._stored.get((run.course.invocation_id, name))
-            digest = short_hash(text)
-            is_known = known is not None and known.hash == digest
-            said[name] = {"hash": digest, **({"same_as": known.at} if known is not None and is_known else {"text": text})}
+        last = self._last_of(run)
+        for name, text in last.all_of(texts).items():
+            known = last.texts.get(name)
+            if known is None or known.text != text or last.is_whole:
+                at = last.places.get(digest := short_hash(text))
+                said[name] = {"hash": digest, "text": text} if at is None else {"hash": digest, "same_as": at}
         return said
 
     def stored(self, run: LedgerRun, id: str, texts: Mapping[str, str | None]) -> None:
         """Note that the row of a request is stored."""
-        for name, text in texts.items():
-            self._keep(run, name, _Text(text, short_hash(text), id))
+        last = self._last_of(run)
+        if not is_renamed(id):  # the row of a further attempt is not read
+            last.is_whole = False
+        for name, text in last.all_of(texts).items():
+            if (known := last.texts.get(name)) is None or known.text != text:
+                last.keep(name, _Text(text, short_hash(text)), id)
 
-    def _keep(self, run: LedgerRun, name: str, text: _Text) -> None:
-        own = run.course.invocation_id, name
-        if (known := self._stored.get(own)) is None or known.hash != text.hash:
-            self._stored[own] = text
+    def _last_of(self, run: LedgerRun) -> _LastTexts:
+        own = run.course.invocation_id
+        if (last := self._last.get(own)) is None:
+            last = self._last[own] = _LastTexts()
+        return last
 
     async def _of_next_request(self, run: LedgerRun) -> dict[str, _Text]:
         """Return what is recorded of the next request of an agent; nothing, if it is a new one."""
@@ -292,32 +333,50 @@ class PromptValues:
             return {}
         course = run.course
         assert isinstance(course, EffectKeys)  # noqa: S101 (an agent's part of a run is one)
-        request = child_id(course.invocation_id, course.upcoming_key(REQUEST))
+        request = child_id(course.invocation_id, course.peek_key(REQUEST))
         if request not in self._recorded:
-            values = await _values(run, request)
-            found = {name: await self._text(run, request, name, said) for name, said in values.items()}
-            self._recorded[request] = {name: text for name, text in found.items() if text is not None}
-            for name, text in self._recorded[request].items():
-                self._keep(run, name, text)
+            self._recorded[request] = await self._read(run, request)
         return self._recorded[request]
 
-    async def _text(self, run: LedgerRun, request: str, name: str, said: Json) -> _Text | None:
-        """Return a recorded text; None if it was redacted: what the function says now has to do, and is compared."""
+    async def _read(self, run: LedgerRun, request: str) -> dict[str, _Text]:
+        """Return the texts of a recorded request: those of the request before it, and what its row says."""
+        if (arguments := await _arguments(run, request)) is None:
+            return {}
+        last = self._last_of(run)
+        said = _values(arguments)
+        if VALUES in arguments:
+            last.is_whole = False
+        elif last.is_whole or said:  # an earlier version wrote it: it has all texts
+            last.texts, last.is_whole = {}, True
+        for name, each in said.items():
+            last.texts[name] = _Text(None, "")
+            await self._hear(run, request, name, each)
+        return dict(last.texts)
+
+    async def _hear(self, run: LedgerRun, request: str, name: str, said: Json) -> None:
+        """Take a recorded text. If it was redacted, the current text of the function counts, and is compared."""
         if not isinstance(said, JsonObject):
-            return None
-        at = said.get("same_as")
+            return
+        at, digest = said.get("same_as"), said.get("hash")
         if isinstance(at, str):
-            request, said = at, (await _values(run, at)).get(name)
-        text = said.get("text") if isinstance(said, JsonObject) else None
-        is_whole = isinstance(said, JsonObject) and "text" in said and said.get("hash") == short_hash(text)
-        return _Text(cast("str | None", text), short_hash(text), request) if is_whole else None
+            found = _values(await _arguments(run, at) or {}).values()
+            whole = [each for each in found if isinstance(each, JsonObject) and "text" in each and each.get("hash") == digest]
+            request, said = at, whole[0] if whole else said
+        text = said.get("text")
+        if "text" in said and digest == short_hash(text):
+            self._last_of(run).keep(name, _Text(cast("str | None", text), str(digest)), request)
 
 
-async def _values(run: LedgerRun, id: str) -> Mapping[str, Json]:
+async def _arguments(run: LedgerRun, id: str) -> Mapping[str, Json] | None:
+    """Return what identifies a recorded request; None if there is none."""
     records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
     rows = [record.message for record in records if record.message.lane == "effect"]
-    arguments = recorded_arguments(rows[0]) if rows else None
-    values = None if arguments is None else arguments.get(VALUES)
+    return recorded_arguments(rows[0]) if rows else None
+
+
+def _values(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the texts in the row of a request."""
+    values = arguments.get(VALUES, arguments.get(_ALL_VALUES))
     return values if isinstance(values, JsonObject) else {}
 
 
@@ -382,6 +441,6 @@ class OfferedTools:
 
 def _name(part: InstructionPart, counts: Counter[str]) -> str:
     """Return the name of an instruction: its id, if it has one, and its number among those of the same name."""
-    name = f"instructions:{part.id}" if part.id is not None else "instructions"
+    name = f"{_INSTRUCTIONS}:{part.id}" if part.id is not None else _INSTRUCTIONS
     counts[name] += 1
     return name if counts[name] == 1 else f"{name}={counts[name]}"

@@ -1,9 +1,10 @@
 """Streams: the events of an answer reach the program while the effect that records the answer is at work.
 
-The effect runs in a task of its own: it begins before the first event, and ends after the last one. It takes an event from the
-model when the program asks for one. So a slow program slows the model down, as it does without a ledger. The program gets the
-end of the stream after the outcome is recorded: what it does next follows from a recorded answer. An answer that is recorded
-already comes as one event for each part.
+The effect runs in a task of its own: it begins before the first event, and ends after the last one. It opens the stream of
+the model, lends it to the program, and waits. The program takes each event from the model itself, in the context of the effect
+and without a change of tasks. So a slow program slows the model down, as it does without a ledger. The program gets the end of
+the stream after the outcome is recorded: what it does next follows from a recorded answer. An answer that is recorded already
+comes as one event for each part.
 
 **A stream that is left early.** The request ends later than its stream, and only then it is known why the program has left. If
 the request ends without an error, the part that was streamed is recorded as the answer. If it fails or is cancelled, as when
@@ -17,11 +18,12 @@ a limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import replace
 from datetime import datetime
+from types import coroutine
 from typing import Any, cast
 
 import anyio
@@ -34,10 +36,6 @@ from pydantic_ai.messages import (
     ModelResponseStreamEvent,
     PartDeltaEvent,
     PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
     ToolCallPart,
     ToolCallPartDelta,
 )
@@ -54,30 +52,35 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage
 from typing_extensions import override
 
-from antiphon.agents._observers import publish_live
+from antiphon.agents._observers import live_publisher
+from antiphon.agents._opening import OpenAnswers
+from antiphon.agents._run import current_run
 from antiphon.messages import current_limits
 
 # ---------------------------------------------------------------- from the effect to the program
 
 
 class Relay:
-    """Events on their way from an effect, which takes them from a model, to the program."""
+    """The stream of a model, on its way from the effect that opens it to the program that reads it."""
 
     def __init__(self, record: Callable[[], Coroutine[Any, Any, ModelResponse]]) -> None:
         self.source: StreamedResponse | None = None
         """The stream of the model; None as long as it is not open, and if the answer is recorded already."""
         self._is_ready = asyncio.Event()
-        self._events: asyncio.Queue[ModelResponseStreamEvent | None] = asyncio.Queue()
-        self._is_asked = asyncio.Event()
-        self._has_given = False
+        self._events: AsyncIterator[ModelResponseStreamEvent] | None = None
+        """The events that the program may read now."""
+        self._see: Callable[[ModelResponseStreamEvent], None]
+        self._is_read: asyncio.Future[None]
+        """Ends when the program has read them all, with the error that it met there."""
+        self._reader: asyncio.Task[Any] | None = None
+        """The task of the program, while it waits for an event."""
+        self._has_changed = asyncio.Event()
         self._is_streaming = False
         self._is_left = False
         self._is_kept = False
-        token = _current.set(self)
-        try:
-            self.recording = asyncio.ensure_future(record())
-        finally:
-            _current.reset(token)
+        self._context = copy_context()
+        self._context.run(_current.set, self)
+        self.recording = asyncio.get_running_loop().create_task(record(), context=self._context)
         self.recording.add_done_callback(self._end)
 
     # ------------------------------------------------------------ the effect's side
@@ -88,13 +91,33 @@ class Relay:
         self._is_streaming = True
         self._is_ready.set()
 
-    async def give(self, event: ModelResponseStreamEvent) -> None:
-        """Pass an event on, and wait until the program asks for the next one."""
-        self._events.put_nowait(event)
-        await self._is_asked.wait()
-        self._is_asked.clear()
+    async def lend(
+        self, events: AsyncIterator[ModelResponseStreamEvent], see: Callable[[ModelResponseStreamEvent], None]
+    ) -> None:
+        """Let the program read events, and wait until it has read the last one. Raise what it met.
+
+        `see` is called with each event, before the program gets it.
+        """
         if self._is_left:  # a model may have ignored the cancellation
             raise asyncio.CancelledError
+        is_read = self._is_read = asyncio.get_running_loop().create_future()
+        self._events, self._see = events, see
+        self._has_changed.set()
+        try:
+            await is_read
+        except asyncio.CancelledError:
+            await self._take_back()
+            raise
+
+    async def _take_back(self) -> None:
+        """Stop the program from reading. If it waits for an event, wait until it has stopped."""
+        self._events = None
+        if self._reader is not None:
+            self._reader.cancel()
+        while self._reader is not None:
+            self._has_changed.clear()
+            with suppress(asyncio.CancelledError):  # the effect is cancelled already
+                await self._has_changed.wait()
 
     async def answer(self, asking: Coroutine[Any, Any, Any]) -> Any:
         """Wait for the answer; if the program has left the stream, return the part that it has seen."""
@@ -112,7 +135,7 @@ class Relay:
     def _end(self, recording: asyncio.Future[Any]) -> None:
         if not recording.cancelled():
             recording.exception()  # it was looked at: the program may have left before the error
-        self._events.put_nowait(None)
+        self._has_changed.set()
         self._is_ready.set()
 
     # ------------------------------------------------------------ the program's side
@@ -121,23 +144,71 @@ class Relay:
         """Wait until the stream is open, or the answer is there."""
         await self._is_ready.wait()
 
+    @property
+    def _is_lent(self) -> bool:
+        return self._events is not None
+
     async def next(self) -> ModelResponseStreamEvent | None:
-        """Return the next event; None at the end."""
-        if self._has_given:
-            self._is_asked.set()
-        self._has_given = True
-        return await self._events.get()
+        """Return the next event; None after the effect has ended."""
+        while True:
+            if (events := self._events) is None:
+                if self.recording.done():
+                    return None
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                continue
+            reader = self._reader = cast("asyncio.Task[Any]", asyncio.current_task())
+            cancelling, error = reader.cancelling(), None
+            try:
+                event: ModelResponseStreamEvent = await _in_context(self._context, events.__anext__())
+                if self._is_lent:  # a model may have ignored the cancellation
+                    self._see(event)
+                    return event
+            except StopAsyncIteration:
+                pass
+            except asyncio.CancelledError:
+                if self._is_lent:
+                    raise
+            except Exception as exc:  # noqa: BLE001 (the effect raises it)
+                error = exc
+            finally:
+                self._reader = None
+            self._stop_reading(error, reader, cancelling)
+
+    def _stop_reading(self, error: Exception | None, reader: asyncio.Task[Any], cancelling: int) -> None:
+        """Return the stream to the effect; `cancelling` says how often the program had been cancelled before."""
+        if self._is_lent:
+            self._events = None
+            self._is_read.set_result(None) if error is None else self._is_read.set_exception(error)
+            return
+        self._has_changed.set()  # the effect has taken it back, and waits
+        if reader.uncancel() > cancelling:
+            raise asyncio.CancelledError
 
     async def end(self, *, is_kept: bool) -> None:
         """End the effect of a stream that was left: record the part that was streamed, or nothing."""
         self._is_left, self._is_kept = True, is_kept
-        self._is_asked.set()
         if not is_kept or self._is_streaming:
             self.recording.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait((self.recording,))
         if is_kept and not self.recording.cancelled():
             self.recording.result()
+
+
+@coroutine
+def _in_context(context: Context, step: Any) -> Generator[Any, Any, Any]:
+    """Await a step of a generator in the context of another task, which waits meanwhile."""
+    go_on, given = step.send, None
+    while True:
+        try:
+            waited_for = context.run(go_on, given)
+        except StopIteration as end:
+            return end.value
+        try:
+            go_on, given = step.send, (yield waited_for)
+        except BaseException as exc:  # noqa: BLE001 (it is passed on)
+            go_on, given = step.throw, exc
 
 
 _current: ContextVar[Relay | None] = ContextVar("antiphon.agents.relay", default=None)
@@ -156,6 +227,8 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self._relays: list[Relay] = []
+        self.live: Model | None = None
+        """The model of the request, when its streams are live."""
 
     def add(self, relay: Relay) -> None:
         """Add a stream."""
@@ -188,12 +261,15 @@ async def request_streams() -> AsyncGenerator[None]:
 
 
 def with_live_model(request: ModelRequestContext) -> ModelRequestContext:
-    """Have the streams of a request be live."""
+    """Make the streams of a request live."""
     streams, model = _streams.get(), request.model
+    if streams is None or model is streams.live:
+        return request
     while isinstance(model, WrapperModel) and not isinstance(model, LiveModel):
         model = model.wrapped
-    if streams is not None and not isinstance(model, LiveModel):
+    if not isinstance(model, LiveModel):
         request.model = LiveModel(request.model, streams)
+    streams.live = request.model
     return request
 
 
@@ -216,12 +292,16 @@ class LiveModel(WrapperModel):
         async def record() -> ModelResponse:
             given = messages, model_settings, model_request_parameters, run_context
             async with self.wrapped.request_stream(*given) as recorded:
-                async for _ in recorded:  # one that has failed after some events raises after them
-                    pass
+                if type(recorded) is not CompletedStreamedResponse:
+                    async for _ in recorded:  # one that has failed after some events raises after them
+                        pass
                 return recorded.get()
 
         relay = Relay(record)
         self._streams.add(relay)
+        if (run := current_run()) is not None and run.is_open:
+            agent = None if run_context is None else run_context.agent
+            run.opened.share(OpenAnswers).add(relay.recording, (agent and agent.name) or "agent")
         await relay.opened()
         if relay.source is not None:
             yield LiveStream(relay, relay.source, model_request_parameters)
@@ -334,7 +414,7 @@ class TappedModel(WrapperModel):
 _MESSAGES = 4
 """An answer has several messages (reasoning, text, calls): together they may have this many times the limit of one."""
 _EVENT = 16
-"""What an event counts besides its text, so that a stream of empty events ends, too."""
+"""The bytes that an event counts besides its text, so that a stream of empty events ends, too."""
 
 
 async def relay_events(
@@ -345,28 +425,35 @@ async def relay_events(
     Raises:
         UnexpectedModelBehavior: it does not end.
     """
-    relay = current_relay()
+    events, relay = cast("AsyncIterator[ModelResponseStreamEvent]", aiter(stream)), current_relay()
     most, size = _MESSAGES * current_limits().message_bytes, 0
-    async for event in stream:
+
+    def see(event: ModelResponseStreamEvent) -> None:
+        nonlocal size
         size += _EVENT + len(_words(event))
         if size > most:
             raise UnexpectedModelBehavior(
                 f"the model has said more than {most:,} characters and does not stop: it is given up"
             )
-        if is_live:
-            publish_live(agent, event)
-        if relay is not None:
-            await relay.give(cast("ModelResponseStreamEvent", event))  # the stream of a model has no others
+        if publish is not None:
+            publish(event)
+
+    publish = live_publisher(agent) if is_live else None
+    if relay is not None:
+        await relay.lend(events, see)
+    else:
+        async for event in events:
+            see(event)
 
 
-def _words(event: Any) -> str:
-    """Return what an event adds to an answer."""
-    match event:
-        case PartStartEvent(part=TextPart(content=words) | ThinkingPart(content=words) | ToolCallPart(args=str(words))):
-            return words
-        case PartDeltaEvent(delta=TextPartDelta(content_delta=words) | ToolCallPartDelta(args_delta=str(words))):
-            return words
-        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(words))):
-            return words
-        case _:
-            return ""
+def _words(event: ModelResponseStreamEvent) -> str:
+    """Return the text that an event adds to an answer."""
+    if isinstance(event, PartDeltaEvent):
+        delta = event.delta
+        words = delta.args_delta if isinstance(delta, ToolCallPartDelta) else getattr(delta, "content_delta", None)
+    elif isinstance(event, PartStartEvent):
+        part = event.part
+        words = part.args if isinstance(part, ToolCallPart) else getattr(part, "content", None)
+    else:
+        return ""
+    return words if isinstance(words, str) else ""

@@ -1,6 +1,6 @@
 """Talk: the messages to and from models, as messages of the thread, each once, however often it is sent.
 
-A prompt is a whole history, and the next one is the same and a bit more. Each message of it has a mark, which is stored with
+A prompt is a whole history, and the next prompt extends it. Each message of it has a mark, which is stored with
 the first of its rows. Messages without a row are written before the request begins; an answer is written with the outcome of
 its request; instructions are written where they change.
 """
@@ -70,7 +70,7 @@ class ThreadTalk:
 
     @classmethod
     def of(cls, run: LedgerRun) -> ThreadTalk:
-        """Return the one that a run and all its parts share."""
+        """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
     def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> HashedPrompt:
@@ -92,6 +92,8 @@ class ThreadTalk:
 
     async def read(self, run: LedgerRun) -> None:
         """Read the thread, the first time only."""
+        if self._is_read:
+            return
         async with (
             self._reading
         ):  # agents in parallel wait until all of it is read: with half of it they would exceed their budgets
@@ -173,7 +175,7 @@ class ThreadTalk:
         rows: list[Message] = []
         anew = self._anew.setdefault(agent_run, set()) if is_renamed(agent_run := run_of(place.id)) else None
         for unit, mark in zip(units, marks, strict=True):
-            # A restarted agent says again what it said, in the same words or not; not what was said before it.
+            # A restarted agent writes its own messages again, changed or not, but not the messages before it.
             is_own = anew is not None and unit.get("run_id") == units[-1].get("run_id")
             if mark not in (anew if anew is not None and is_own else self._marks):
                 self._keep(mark, place.id)
@@ -181,7 +183,7 @@ class ThreadTalk:
         return rows
 
     def know(self, marks: Iterable[str], place: TalkPlace) -> None:
-        """Count messages as said, although the program says them otherwise now: what is recorded stays as it is."""
+        """Count messages as written, although the program words them differently now: the recorded ones stay."""
         for mark in marks:
             self._keep(mark, place.id)
 
@@ -207,7 +209,7 @@ class ThreadTalk:
 
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
-    """Return what the thread of a run says about toolkits. It is read with the talk, once.
+    """Return the guards that the thread of a run records. They are read with the talk, once.
 
     Raises:
         LedgerError: it cannot be read.

@@ -1,8 +1,8 @@
 """A tool call as an effect: the effects a tool declares in its metadata, and what happens if the outcome is unknown.
 
-Also what is recorded about the tools of a server. A list that equals the last one is stored as a reference to that row. What
-was offered is recorded, and a run that goes on offers the same; so the server is asked again before its tool is called, and a
-tool that has changed is not called.
+Also what is recorded about the tools of a server. A list that equals the last one is stored as a reference to that row. The
+offered tools are recorded, and a continued run offers the same. So the server is asked again before its tool is called, and a
+changed tool is not called.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_args, get_type_hints
@@ -28,14 +29,14 @@ from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._changes import RunStep, StepChange, short_hash
-from antiphon.agents._opening import OnChange
+from antiphon.agents._opening import OnChange, UnrecordedStepError
 from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key, child_id, park_id
+from antiphon.messages.keys import as_key, child_id, is_below, park_id
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import GivenUp, is_too_large, text_of
 
@@ -116,8 +117,14 @@ def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
     A set has another order in each process: it is sorted. The text of an object that is not JSON has an address: only its type
     is stored. NaN is stored as text.
     """
+    if all(type(value) in _PLAIN for value in arguments.values()):
+        return cast("dict[str, Json]", dict(arguments))
     plain = to_jsonable_python(_steady(_any.dump_python(dict(arguments), fallback=_type_of)), fallback=_type_of)
     return cast("dict[str, Json]", plain)
+
+
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+"""The types of most arguments, which are JSON."""
 
 
 def _type_of(value: Any) -> str:
@@ -309,7 +316,7 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
 
 
 class CallNotes:
-    """What a tool does to its run beside returning a result: it enqueues messages, or cancels the run.
+    """Side effects of a tool on its run: it enqueues messages, or cancels the run.
 
     That is recorded with the result, and done again when the result comes from the journal.
     """
@@ -331,14 +338,15 @@ class CallNotes:
 
     def context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
         """Return the context for the tool."""
-        own: dict[str, Any] = {"_cancellation": _NotedCancellation(self, getattr(ctx, "_cancellation", None))}
+        own: Any = copy(ctx)  # `replace` builds it anew from its fifty fields
+        own._cancellation = _NotedCancellation(self, getattr(ctx, "_cancellation", None))
         if ctx.pending_messages is not None:
-            own["pending_messages"] = _NotedQueue(self._enqueued, ctx.pending_messages)
-        return replace(ctx, **own)
+            own.pending_messages = _NotedQueue(self._enqueued, ctx.pending_messages)
+        return cast("RunContext[AgentDepsT]", own)
 
     @contextmanager
     def scope(self) -> Generator[None, None, None]:
-        """Have the tool of this call run, here and now."""
+        """Make this call the current one while its tool runs."""
         self._is_live = True
         token = _notes.set(self)
         try:
@@ -490,8 +498,11 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
 
     @override
     async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
-        tools = await super().get_tools(ctx)
-        if current_run() is None or not (run := await self.run_of(ctx)).is_again:
+        tools, run = await super().get_tools(ctx), current_run()
+        if run is None or (run.is_open and not run.is_again):
+            return tools
+        run = await self.run_of(ctx)
+        if not run.is_again:
             return tools
         talk = ThreadTalk.of(run)
         await talk.read(run)
@@ -507,14 +518,32 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        if not is_recorded(tool.tool_def):
-            return await super().call_tool(name, tool_args, ctx, tool)
+        if current_run() is None or not is_recorded(tool.tool_def):
+            try:
+                return await self.wrapped.call_tool(name, tool_args, ctx, tool)
+            except UnrecordedStepError:
+                if current_run() is None or not (await self.run_of(ctx)).opened.is_finished:
+                    raise  # else the tool has got a toolkit since, or has lost it
         run = await self.run_of(ctx)
         recorded = await RecordedCall.of(run, name, ctx.tool_call_id)
+        if recorded is None and run.opened.is_finished:
+            return await _told_result(run, name, ctx.tool_call_id)
         if recorded is None:
             raise ModelRetry(f"Unknown tool name: {name!r}.")
-        run.course.next_key(f"{name}:{ctx.tool_call_id}")  # the program has come by it
+        run.course.next_key(f"{name}:{ctx.tool_call_id}")  # the program has reached it
         return _returned(recorded.outcome)
+
+
+async def _told_result(run: LedgerRun, tool: str, call_id: str | None) -> Any:
+    """Return what the model of a finished run was told of a call, whatever has made it: a toolkit records its own calls."""
+    records = await run.ledger.by_invocation(call_id or "", thread_id=run.thread_id)
+    own = [row.message for row in records if row.message.lane == "talk" and is_below(row.message.id, run.course.invocation_id)]
+    results = [row.payload for row in own if isinstance(row.payload, OptionResultPayload)]
+    if not results:
+        raise ModelRetry(f"Unknown tool name: {tool!r}.")
+    if results[-1].is_error:
+        raise ToolFailed(results[-1].error_message or "")
+    return thaw(results[-1].result)
 
 
 def is_recorded(tool: ToolDefinition) -> bool:
@@ -530,7 +559,7 @@ _result: TypeAdapter[Any] = TypeAdapter(CallToolResult)
 def _returned(outcome: Any) -> Any:
     """Return what a tool returned, or raise what it raised, from its recorded outcome."""
     if not isinstance(outcome, dict) or "returned" not in outcome:
-        return cast("Any", outcome)  # as a person has said
+        return cast("Any", outcome)  # as a person has settled it
     said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
     if said["kind"] == "model_retry":
         raise ModelRetry(said["message"])
@@ -551,7 +580,7 @@ class RecordedLists:
 
     @classmethod
     def of(cls, run: LedgerRun) -> RecordedLists:
-        """Return the one that a run and all its parts share."""
+        """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
     def write(self, name: str, id: str, value: Json) -> Json:

@@ -1,6 +1,6 @@
 """Models for agents: any that Pydantic AI knows, one that follows a script, and a small real one on this machine.
 
-The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
+The names are listed in `__init__.pyi`, and imported when first used, so that unused parts cost nothing.
 """
 
 from antiphon._lazy import lazy_names as _lazy_names

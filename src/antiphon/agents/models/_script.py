@@ -177,7 +177,7 @@ def _heard(scene: Scene, request: ModelRequest) -> Scene:
                 scene = replace(scene, refusal=said(part.content))
             case SystemPromptPart():
                 scene = replace(scene, instructions=f"{scene.instructions}\n{part.content}")
-            case _:  # what providers alone understand
+            case _:  # parts that only providers understand
                 pass
     return scene
 

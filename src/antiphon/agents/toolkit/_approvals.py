@@ -24,7 +24,7 @@ from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 from antiphon.agents.toolkit._outcome import APPROVAL_EXPIRED
 from antiphon.agents.toolkit._schema import check_agent
 from antiphon.errors import AppendRefusedError
-from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
@@ -208,14 +208,14 @@ async def pending_approvals(ledger: Ledger) -> tuple[Approval, ...]:
 
 
 async def _open_threads(ledger: Ledger) -> AsyncIterator[str]:
-    page = await ledger.threads(order="created_at")
+    wanted = ThreadFilter(open_calls=True)
+    page = await ledger.threads(wanted, "created_at")
     while True:
         for thread in page.threads:
-            if thread.open_calls:
-                yield thread.thread_id
+            yield thread.thread_id
         if page.next is None:
             return
-        page = await ledger.threads(order="created_at", page=page.next)
+        page = await ledger.threads(wanted, "created_at", page=page.next)
 
 
 async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:

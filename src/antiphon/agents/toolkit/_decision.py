@@ -54,7 +54,7 @@ class RequestedCall:
 
 @dataclass(frozen=True)
 class Grant:
-    """That an agent may call a tool.
+    """The permission of an agent to call a tool.
 
     Raises:
         ValueError: a name, the schema, the number or the time is not valid.

@@ -91,7 +91,7 @@ class ToolkitPolicy:
         return self.redaction.text
 
     def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
-        """Return what a toolkit with these tools enforces for an agent."""
+        """Return the rules that a toolkit with these tools enforces for an agent."""
         own = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
         asks = [name for name, tool in own.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)]
         lenient = frozenset(name for name, tool in own.items() if tool.allows_untrusted)
@@ -125,7 +125,7 @@ class Invocations:
 
     @classmethod
     def of(cls, run: LedgerRun) -> Invocations:
-        """Return the one that a run and all its parts share."""
+        """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
     def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:

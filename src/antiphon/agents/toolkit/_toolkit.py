@@ -264,7 +264,7 @@ class Toolkit:
 
     @property
     def permissions(self) -> Permissions:
-        """What is granted and revoked."""
+        """The grants and revocations."""
         return self.policy.permissions
 
     def grant(
@@ -413,7 +413,7 @@ def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass
 class ToolkitCapability(AbstractCapability[object]):
-    """What one agent may use of a toolkit."""
+    """The tools of a toolkit that one agent may use, as a capability."""
 
     toolkit: Toolkit = field(repr=False)
     agent: str

@@ -39,7 +39,7 @@ _CORRECTIONS: Final = 3
 
 
 class SharedTools(Protocol):
-    """What an agent's toolset needs of a toolkit. `Toolkit` is one."""
+    """The methods of a toolkit that an agent's toolset uses; `Toolkit` has them."""
 
     name: str
     policy: ToolkitPolicy
@@ -60,7 +60,7 @@ class SharedTools(Protocol):
 
 
 class AgentToolset(AbstractToolset[Any]):
-    """What one agent may use of a toolkit."""
+    """The tools of a toolkit that one agent may use, as a toolset."""
 
     def __init__(self, toolkit: SharedTools, agent: str) -> None:
         self._toolkit = toolkit
@@ -178,7 +178,7 @@ class AgentToolset(AbstractToolset[Any]):
 
 
 def stopped_by(error: ParkedError) -> dict[str, str]:
-    """Return what tells a stopped call from a parked one, for `parked_error`."""
+    """Return the mark that distinguishes a stopped call from a parked one, for `parked_error`."""
     return {_CAUSE: error.cause, _ROW: error.row or ""} if isinstance(error, StoppedError) else {}
 
 

@@ -28,7 +28,7 @@ __all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """What a tool is called with."""
+    """The description and the parameters of a tool."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ class Tool(ABC):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the tool."""
         return self.schema.name
 
     @property

@@ -1,6 +1,6 @@
 """Tools that come with antiphon: arithmetic, memory, documents, and the web, where it is turned on.
 
-The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
+The names are listed in `__init__.pyi`, and imported when first used, so that unused parts cost nothing.
 """
 
 from antiphon._lazy import lazy_names as _lazy_names

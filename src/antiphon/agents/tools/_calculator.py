@@ -32,9 +32,9 @@ _LONGEST = 1000
 _DEEPEST = 50
 """Parentheses, signs and powers inside each other."""
 _MOST_DIGITS = 50
-"""Of a number that is written, and of one that comes out."""
+"""Digits of a number in the expression, and of the result."""
 _NOUGHTS = 10
-"""After the point, before a number is written with a power of ten."""
+"""Zeros after the point before a number is written with an exponent."""
 _LARGEST_EXPONENT = 1000
 """Of a power, and of ten in a number that is written."""
 _CONTEXT = decimal.Context(
@@ -89,7 +89,7 @@ _OF_SEVERAL: Mapping[str, Callable[[Sequence[Decimal]], Decimal]] = {
 
 
 def calculate(expression: str) -> str:
-    """Return what an expression comes to, as a decimal number of at most fifty digits.
+    """Return the value of an expression, as a decimal number of at most fifty digits.
 
     Raises:
         CalculationError: it is not an expression, too long or too deep, or has no value.
@@ -106,7 +106,7 @@ def calculate(expression: str) -> str:
 
 
 def _shown(value: Decimal) -> str:
-    """Return a number without superfluous noughts, and written out unless most of it would be noughts."""
+    """Return a number without trailing zeros, and without an exponent unless most digits would be zeros."""
     if not value.is_finite():
         raise CalculationError("it has no value")
     plain = value.normalize()
@@ -116,7 +116,7 @@ def _shown(value: Decimal) -> str:
 
 
 class _Parser:
-    """One token of foresight, a method for each rule."""
+    """A recursive descent parser: one token of lookahead, a method for each rule."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -235,7 +235,7 @@ def _number(token: _Token) -> Decimal:
 
 
 def _divided(value: Decimal, sign: str, other: Decimal) -> Decimal:
-    """Return a product, a quotient, or what is left of one; as in Python, what is left has the sign of the divisor."""
+    """Return a product, a quotient or a remainder; as in Python, the remainder has the sign of the divisor."""
     if sign == "*":
         return value * other
     if not other:

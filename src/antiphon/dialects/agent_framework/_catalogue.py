@@ -39,10 +39,10 @@ ContentModel: TypeAlias = type[Value]
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """What there is to know about one type of message."""
+    """One type of message: its model, builder and fields."""
 
     model: type[AnyMessage]
-    """What a message of this type is checked by, and read as."""
+    """The model that validates and parses a message of this type."""
     builder: str
     """The function of `message_builder` that makes one."""
     description: str
@@ -150,7 +150,7 @@ def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
 
 
 def validate_message(message: object) -> bool:
-    """Whether this is a message as the format wants it: known type, its fields, fitting content, ISO timestamp."""
+    """Whether a message is valid: known type, its fields, fitting content, ISO timestamp."""
     return not validation_errors(message)
 
 
@@ -225,7 +225,7 @@ def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPl
 
 # ---------------------------------------------------------------- the shape of a host's own store
 
-# A host plugs in its own store; nothing here does I/O. `location` is the key that the host finds messages by: a job, a
+# A host plugs in its own store; nothing here does I/O. `location` is the key by which the host finds messages: a job, a
 # session, a user. Messages are plain dicts of the format, the oldest first. Methods may be plain or `async`; a plain one
 # runs in the event loop, so one that may take long should be `async`.
 
@@ -260,5 +260,5 @@ class RecordingMessageStore(Protocol):
     """A store that also accepts new messages."""
 
     def add_message(self, location: str, message: dict[str, Any]) -> Awaitable[None] | None:
-        """Keep a message. The same one may come again: it has the same `message_id`."""
+        """Store a message. The same message may be added again, with the same `message_id`."""
         ...

@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 class ErrorContent(Value, frozen=True):
-    """What went wrong. Plain text is the `error_message`."""
+    """An error. Plain text is the `error_message`."""
 
     accepts: ClassVar[str] = "text or an object"
 
@@ -147,7 +147,7 @@ class ErrorContent(Value, frozen=True):
 
 
 class FinalContent(Value, frozen=True):
-    """How a task ended: what to do with which payload. Plain text is a message to display."""
+    """The end of a task: an action and its payload. Plain text is a message to display."""
 
     accepts: ClassVar[str] = "text or an object"
 
@@ -164,7 +164,7 @@ class FinalContent(Value, frozen=True):
 
 
 class SynthesisContent(Value, frozen=True):
-    """What a manager made of its workers' results, where that is more than text."""
+    """A manager's synthesis of its workers' results, if it is more than text."""
 
     accepts: ClassVar[str] = "text or an object"
 
@@ -178,7 +178,7 @@ class SynthesisContent(Value, frozen=True):
 
 
 class Phase(Value, frozen=True):
-    """A part of a strategic plan: what one worker, or manager, is to reach.
+    """A part of a strategic plan: the goals of one worker or manager.
 
     Its place in the plan, from 0, is its `phase_id`. The second spellings are those of older plans.
     """
@@ -266,7 +266,7 @@ class ScriptPlanContent(Value, frozen=True):
 
 
 class InjectedContext(Value, frozen=True):
-    """What a manager hands to a worker along with the task."""
+    """The context that a manager gives to a worker with the task."""
 
     manager_goal: Text | None = None
     worker_task: Text | None = None
@@ -280,7 +280,7 @@ class InjectedContext(Value, frozen=True):
 # ---------------------------------------------------------------- times
 
 Timestamp: TypeAlias = "str | datetime | float"
-"""What a builder takes as a time."""
+"""The times that a builder accepts."""
 
 # `datetime.fromisoformat` takes more than date and time, and more in each Python version: the shape is fixed here.
 _HOUR, _SIXTY, _FRACTION, _ZONE = r"([01]\d|2[0-3])", r"[0-5]\d", r"([.,]\d+)?", r"(Z|[+-]\d\d(:?\d\d)?)?"

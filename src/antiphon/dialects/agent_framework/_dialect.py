@@ -1,6 +1,6 @@
-"""The agent_framework dialect, both ways.
+"""Reads and writes agent_framework entries.
 
-Talk and plans are said, tasks and actions are calls; observations, errors and finals answer them.
+Messages and plans are talk. Tasks and actions are calls; observations, errors and finals are their results.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ _FROM_MANAGER = frozenset({"synthesis"})
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Each message is an entry of its own."""
+    """Return whether a message belongs to the current unit: never, each message is an entry."""
     return False
 
 

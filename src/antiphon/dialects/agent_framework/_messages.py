@@ -46,7 +46,7 @@ Synthesis: TypeAlias = Annotated[str | SynthesisContent, PlainValidator(_take_sy
 
 
 class Envelope(Value, frozen=True):
-    """What every message may have, whatever its type."""
+    """The fields that every type of message may have."""
 
     type: str
     agent_key: Name | None = None
@@ -66,7 +66,7 @@ class Envelope(Value, frozen=True):
 
 
 def own_fields(model: type[Envelope]) -> list[str]:
-    """Return the type and the fields that say something, which come before those that say when, whose and which."""
+    """Return the type and the content fields; they come before the timestamp, the agent and the ids."""
     return ["type", *(name for name in model.model_fields if name not in Envelope.model_fields and name != "call_id")]
 
 
@@ -74,14 +74,14 @@ def own_fields(model: type[Envelope]) -> list[str]:
 
 
 class UserMessage(Envelope, frozen=True):
-    """What a user said."""
+    """A message of the user."""
 
     type: Literal["user_message"] = constants.USER_MESSAGE
     content: Text
 
 
 class AssistantMessage(Envelope, frozen=True):
-    """What the assistant answered."""
+    """An answer of the assistant."""
 
     type: Literal["assistant_message"] = constants.ASSISTANT_MESSAGE
     content: Text
@@ -91,11 +91,11 @@ class AssistantMessage(Envelope, frozen=True):
 
 
 class Trace(Envelope, frozen=True):
-    """A message of an execution trace: it says whose."""
+    """A message of an execution trace, with the agent that it belongs to."""
 
     agent_key: Name  # pyright: ignore[reportGeneralTypeIssues] (has no default here: it must be given)
     call_id: Name | None = None
-    """What a call and its answer have in common; without it, they pair by their order per `agent_key`."""
+    """The id that pairs a call with its answer; without it, they pair by their order per `agent_key`."""
 
 
 class TaskMessage(Trace, frozen=True):
@@ -115,7 +115,7 @@ class ActionMessage(Trace, frozen=True):
 
 
 class ObservationMessage(Trace, frozen=True):
-    """What a tool gave back; a failure that the tool itself reports is one too."""
+    """The result of a tool, also a failure that the tool itself reports."""
 
     type: Literal["observation"] = constants.OBSERVATION
     content: AnyJson
@@ -129,7 +129,7 @@ class ObservationMessage(Trace, frozen=True):
 
 
 class ErrorMessage(Trace, frozen=True):
-    """What was raised while something ran. The type of a textual error may stand beside it."""
+    """An error that was raised during execution. The type of a textual error may be a separate field."""
 
     type: Literal["error"] = constants.ERROR
     content: ErrorContent
@@ -164,7 +164,7 @@ class FinalMessage(Envelope, frozen=True):
 
 
 class SynthesisMessage(Envelope, frozen=True):
-    """What a manager made of its workers' results, for all to see."""
+    """A manager's synthesis of its workers' results, visible to all agents."""
 
     type: Literal["synthesis"] = constants.SYNTHESIS
     content: Synthesis
@@ -178,7 +178,7 @@ class SynthesisMessage(Envelope, frozen=True):
 
 
 class StrategicPlanMessage(Envelope, frozen=True):
-    """An orchestrator's plan: what is to be reached, in phases."""
+    """An orchestrator's plan: goals, in phases."""
 
     type: Literal["strategic_plan"] = constants.STRATEGIC_PLAN
     content: StrategicPlanContent
@@ -209,7 +209,7 @@ class DirectorContextMessage(Envelope, frozen=True):
 
 
 class InjectedContextMessage(Envelope, frozen=True):
-    """What a worker is handed along with its task."""
+    """The context that a worker gets with its task."""
 
     type: Literal["injected_context"] = constants.INJECTED_CONTEXT
     content: InjectedContext

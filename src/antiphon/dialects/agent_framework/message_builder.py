@@ -2,8 +2,7 @@
 
 All take these as keywords: `timestamp` (ISO 8601 text, a datetime with its zone, or seconds since 1970; the time of the port
 if none is given), `metadata`, `message_id`, `turn_id`, `is_global`. Any other keyword becomes a key of the message, as the
-format allows; None is left out. Each raises a `ValidationError` where the message would not be one, and a `ValueError` for a
-time that is none.
+format allows; None is left out. Each raises a `ValidationError` if the message is invalid, and a `ValueError` if the time is.
 
 The names ending in `_entry` are the format's other spelling of the same functions.
 """
@@ -62,7 +61,7 @@ __all__ = [
 
 
 class Common(TypedDict, total=False):
-    """What every message may have."""
+    """The fields that every message may have."""
 
     timestamp: str | datetime | float | None
     metadata: Mapping[str, Json] | None

@@ -1,8 +1,8 @@
 """Assembles a streamed Anthropic message: blocks by index, each started, extended and stopped.
 
-The input of a call is an object, but comes as pieces of its JSON text, which is kept beside the block until the block stops.
-Without a piece, it is as the block began with it: `{}`. If the text is not one whole object when the block stops (the model
-ran out of tokens, or was told to stream input unchecked), the call never becomes whole.
+The input of a call is an object, but it is sent as pieces of JSON text. The text is kept beside the block until the block
+stops. Without any piece, the input is that of the start event: `{}`. If the text is not a complete object when the block stops
+(the model ran out of tokens, or the request asked for unchecked input), the call stays incomplete.
 """
 
 from __future__ import annotations

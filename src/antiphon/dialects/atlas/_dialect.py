@@ -1,4 +1,4 @@
-"""The Atlas dialect, both ways.
+"""Reads and writes Atlas messages.
 
 Tool calls, tool results and words of one utterance are one message, in this order. A task and its answer are one each: a call
 and its result.
@@ -74,7 +74,7 @@ def _read_task(unit: Unit, invocation: str, content: str, source: str | None, ta
 
 
 def _answers_call(unit: Unit, kind: str, replied: str) -> bool:
-    """Whether this answers a task: one that was given here, or one that was given where we cannot see."""
+    """Whether this answers a task: one in this conversation, or one outside of it."""
     return replied in unit.reading.calls or (kind != "response" and replied not in unit.reading.ids)
 
 
@@ -105,7 +105,7 @@ def _read_talk(
 
 
 def _replied_to(unit: Unit) -> str | None:
-    """Return the id of the message that words answer: the one they name, else the last of the task they name."""
+    """Return the id of the message that a text answers: the one that it names, else the last one of the task that it names."""
     metadata = unit.object("metadata")
     named, replied = metadata.get("in_reply_to_message"), metadata.get("in_reply_to")
     if isinstance(named, str) and named:
@@ -115,7 +115,7 @@ def _replied_to(unit: Unit) -> str | None:
 
 
 def _tool_use(unit: Unit, policy: str, calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[Part]:
-    """Say tool calls and results, noted as such: they are no tasks and answers. Return those that were said before."""
+    """Make messages of tool calls and results, marked as such: they are not tasks and answers. Return repeated ones."""
     noted = {"atlas": {**unit.metadata.get("atlas", {}), "tool": True}}
     for index, call in enumerate(calls):
         _read_tool_call(unit, index, call, policy, noted)
@@ -135,7 +135,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, n
 
 
 def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dict[str, Any]) -> str | None:
-    """Say a tool's result. Return the invocation instead if the same result was said before: another one is not an echo."""
+    """Make the message of a tool's result. If the same result came before, make none and return its invocation."""
     name, invocation, status = result.get("name", "unknown"), result.get("call_id"), result.get("status", "success")
     if not isinstance(name, str) or not isinstance(invocation, str):
         unit.fail("expected a name and a call_id as text", "tool_results", index)
@@ -166,7 +166,7 @@ _ORDER = {"option_call": 0, "option_result": 1, "parts": 2}
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """An utterance is one message, if it has its calls first, then its results, then its words."""
+    """Return whether a message belongs to the current unit: an utterance has its calls first, then results, then text."""
     first = group[0]
     if first.turn_id is None or first.turn_id != message.turn_id:
         return False
@@ -184,12 +184,12 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def _is_by_the_same(first: Message, message: Message) -> bool:
-    """Whether a message has the same author as the calls of its group, which come first; a tool's words are its own."""
+    """Whether a message has the same author as the calls of its group, which come first. A tool's text has its own author."""
     return "option_result" in (first.payload.kind, message.payload.kind) or message.policy == first.policy
 
 
 def _speaker(group: Sequence[Message]) -> str:
-    """Return the one who says the calls and the words of a group; empty if it has only results."""
+    """Return the author of the calls and texts of a group; empty if it has only results."""
     return next((message.policy for message in group if message.payload.kind != "option_result"), "")
 
 
@@ -213,7 +213,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 
 
 def _asked(message: Message, writing: Writing) -> Message | None:
-    """Return what a message of words answers, if that can be referred to."""
+    """Return the message that a text answers, if it can be referred to."""
     asked = message.in_reply_to
     return writing.conversation.get(asked) if asked in writing.heads and message.payload.kind == "parts" else None
 
@@ -287,7 +287,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
 
 
 def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, object]:
-    """Return the type of what is said, and what it answers."""
+    """Return the metadata of a unit: its type, and the message that it answers."""
     metadata: dict[str, object] = {"type": _type_of(group[0]) or _usual_type(group[0])}
     if (asked := _asked(group[-1], writing)) is not None:
         metadata["in_reply_to_message"] = asked.id
@@ -323,7 +323,7 @@ def _echoed(invocation: str, writing: Writing) -> dict[str, object]:
 
 
 def _usual_type(first: Message) -> str:
-    """Return the type of an utterance by what it begins with: calls stand before results, and both before words."""
+    """Return the type of an utterance by its first message: calls come before results, and both before text."""
     if first.payload.kind != "parts":
         return "tool_request" if first.payload.kind == "option_call" else "tool_response"
     return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"

@@ -1,4 +1,4 @@
-"""The fields of a message in the form it keeps: what each may be, and what it is if it is not given.
+"""The fields of a message in stored form: the allowed values and the default of each.
 
 A tool call is `{id, name, arguments}`, a result `{name, result, call_id, status}` and, if it failed, `error`. Other keys are
 kept. `ToolCall` and `ToolResult` are the typed way to say them.
@@ -33,7 +33,7 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool to be run. Its id, made if none is given, is what the result names."""
+    """A tool to run. The result refers to its id, which is generated if none is given."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=_no_arguments)
@@ -126,7 +126,7 @@ def encode_text(given: object, encoder: Encoder, path: Path) -> str:
 
 
 def _known(given: object, names: tuple[str, ...], path: Path, expected: str) -> dict[object, object]:
-    """Return a copy of a mapping, with None for what it does not have."""
+    """Return a copy of a mapping, with None for missing keys."""
     if not isinstance(given, Mapping):
         refuse(f"must be {expected}, not {type(given).__name__}", path)
     return {**dict.fromkeys(names), **cast("Mapping[Any, Any]", given)}
@@ -221,7 +221,7 @@ def _listed(given: object, name: str) -> list[object]:
 
 
 def parse(text: str | bytes) -> Any:
-    """Return what JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
         ContentError: it is not JSON in UTF-8, or an object has a key twice.

@@ -43,7 +43,7 @@ class Envelope(TypedDict, total=False):
 
 
 class Routed(Envelope, total=False):
-    """An envelope of which the factory knows who sends and receives it, unless it is told."""
+    """An envelope whose factory sets the sender and the receiver, unless they are given."""
 
     source_agent: str | None
     target_agent: str | None
@@ -69,12 +69,12 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     __slots__ = ("__weakref__", "_data", "_lock", "_sent")
 
     encoders: ClassVar[Encoders] = {}
-    """How to write values of other classes: `{class: function that gives a plain value}`. A subclass sets its own."""
+    """How to write values of other classes: `{class: function that returns a plain value}`. A subclass may replace it."""
 
     carried: ClassVar[frozenset[str]] = frozenset(
         {"trace_id", "traceparent", "tracestate", "correlation_id", "request_id", "session_id"}
     )
-    """Metadata that tell which messages belong together: an answer takes them over. A subclass sets its own."""
+    """Metadata keys that link related messages: an answer copies them. A subclass may replace it."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def content(self) -> str:
-        """What is said, as text."""
+        """The text of the message."""
         return cast("str", self._data["content"])
 
     @content.setter
@@ -126,7 +126,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What there is to know about the message: its `type`, what it answers, anything else. Read-only."""
+        """Data about the message: its `type`, the message that it answers, your own keys. Read-only."""
         return cast("dict[str, Any]", frozen(decode_fields(self._data["metadata"])))
 
     @metadata.setter
@@ -153,7 +153,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The tools to be run, each `{id, name, arguments}`. Read-only; `add_tool_call` adds one."""
+        """The tools to run, each `{id, name, arguments}`. Read-only; `add_tool_call` adds one."""
         return cast("list[dict[str, Any]]", frozen([decode_call(call) for call in self._items("tool_calls")]))
 
     @tool_calls.setter
@@ -171,7 +171,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def source_agent(self) -> str | None:
-        """Who sends it."""
+        """The sender."""
         return cast("str | None", self._data["source_agent"])
 
     @source_agent.setter
@@ -180,7 +180,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def target_agent(self) -> str | None:
-        """Who is to receive it."""
+        """The receiver."""
         return cast("str | None", self._data["target_agent"])
 
     @target_agent.setter
@@ -198,7 +198,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The fields that `from_dict` found and does not know. Read-only; `to_dict` gives them back."""
+        """Unknown fields that `from_dict` found. Read-only; `to_dict` writes them back."""
         return cast("dict[str, Any]", frozen({key: decode(value) for key, value in self._data.items() if key not in FIELDS}))
 
     def _assign(self, name: str, value: object) -> None:
@@ -225,7 +225,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def tracking(self) -> dict[str, Any]:
-        """The metadata that answers take over, such as `trace_id`; which these are, `carried` says."""
+        """The metadata that answers copy, such as `trace_id`; `carried` lists the keys."""
         return {name: value for name, value in self.metadata.items() if name in self.carried}
 
     # ------------------------------------------------------------ sent
@@ -236,13 +236,13 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return self._sent
 
     def seal(self) -> Self:
-        """Mark the message as sent: from here on any change is refused."""
+        """Mark the message as sent: any later change is refused."""
         with self._lock:
             self._sent = True
         return self
 
     def copy(self) -> Self:
-        """Return the same message, open to changes. Give it a `message_id` of its own if both are sent."""
+        """Return a copy that can be changed. Give it another `message_id` if both are sent."""
         return self._of(self.to_dict())
 
     def _check_open(self) -> None:
@@ -253,7 +253,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def message_type(self) -> str:
-        """The type in the metadata; without one, what the tool calls or results say it is, else `unknown`."""
+        """The type in the metadata; without one, the type that the tool calls or results imply, else `unknown`."""
         given = decode(self._data["metadata"].get("type"))
         if isinstance(given, str) and given:
             return given
@@ -263,7 +263,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def reply_to(self) -> str | None:
-        """Who is to receive the answer: `metadata["reply_to"]` if it names someone, else the sender."""
+        """The receiver of the answer: `metadata["reply_to"]` if set, else the sender."""
         named = decode(self._data["metadata"].get("reply_to"))
         return named if isinstance(named, str) and named else self.source_agent
 
@@ -276,7 +276,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def has_tool_results(self) -> bool:
-        """Whether it has something that tools gave back."""
+        """Whether it has results of tools."""
         return bool(self._data["tool_results"])
 
     def add_tool_call(self, name: str, arguments: Mapping[str, object] | None = None, call_id: str | None = None) -> str:
@@ -390,9 +390,10 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def create_result(
         cls, content: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
     ) -> Self:
-        """Say what a task has come to.
+        """Report the result of a task.
 
-        With another `target_agent` it is a step on the way: `metadata["reply_to"]` names who waits for the end.
+        With another `target_agent` it is an intermediate step: `metadata["reply_to"]` names the agent that waits for the final
+        result.
         """
         return cls._create(MessageType.RESULT, content, original_message, **envelope)
 
@@ -400,14 +401,14 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def create_error(
         cls, error_message: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
     ) -> Self:
-        """Say that something failed, in answer to a message or on its own."""
+        """Report an error, in answer to a message or on its own."""
         return cls._create(MessageType.ERROR, error_message, original_message, **envelope)
 
     @classmethod
     def create_status(
         cls, content: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
     ) -> Self:
-        """Say how far something has come."""
+        """Report progress."""
         return cls._create(MessageType.STATUS, content, original_message, **envelope)
 
     @classmethod
@@ -417,7 +418,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         tool_calls: Iterable[ToolCall | Mapping[str, object]] | None = None,
         **envelope: Unpack[Routed],
     ) -> Self:
-        """Ask for tools to be run. Give the `task_id` of the message in whose course they are needed."""
+        """Request tool calls. Pass the `task_id` of the message that needs them."""
         return cls._create(MessageType.TOOL_REQUEST, content, None, **envelope, tool_calls=tool_calls)
 
     @classmethod
@@ -428,7 +429,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         tool_results: Iterable[ToolResult | Mapping[str, object]] | None = None,
         **envelope: Unpack[Routed],
     ) -> Self:
-        """Give back what tools came to, in answer to the request."""
+        """Return the results of tools, in answer to the request."""
         return cls._create(MessageType.TOOL_RESPONSE, content, original_message, **envelope, tool_results=tool_results)
 
     @classmethod
@@ -457,7 +458,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Self:
-        """Read what `to_dict` gave. Only `content` is required; unknown fields are kept.
+        """Read the output of `to_dict`. Only `content` is required; unknown fields are kept.
 
         Raises:
             ValueError: it is not a message; the error has the path.
@@ -466,7 +467,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` gave.
+        """Read the output of `to_json`.
 
         Raises:
             ValueError: it is not JSON in UTF-8, or no message.

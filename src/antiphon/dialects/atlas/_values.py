@@ -9,7 +9,7 @@ A tag is an object with exactly these keys, and `type` only in the last row:
 | `{"__atlas__": "dict", "value": {...}}`: a plain object that has the key `__atlas__` of its own | that object |
 | `{"__atlas__": "enum", "type": "Colour", "value": "red"}`; also `dataclass`, `model` (Pydantic), `object` | the plain value |
 
-A datetime keeps its offset from UTC, not the name of its zone nor `fold`, for which ISO 8601 has no word; a named tuple is a
+A datetime keeps its offset from UTC, not the name of its zone nor `fold`, which ISO 8601 cannot express; a named tuple is a
 tuple. The name of a class is data for a reader: no class is looked up by it. An object that is not exactly a tag is a plain
 object, so the tags of a later version pass through unharmed. A message keeps its values in the written form, which is why
 type names survive being read, copied and passed on.
@@ -38,7 +38,7 @@ from antiphon.messages import JsonArray, current_limits
 
 
 class MessageType(StrEnum):
-    """What a message is for, as it stands in `metadata["type"]`."""
+    """The purpose of a message: the value of `metadata["type"]`."""
 
     QUERY = "query"
     """A question, from a user or an agent."""
@@ -50,19 +50,19 @@ class MessageType(StrEnum):
     """The answer to a query or a task."""
 
     RESULT = "result"
-    """What a task has come to, at its end or on the way."""
+    """The final or an intermediate result of a task."""
 
     ERROR = "error"
     """Something failed."""
 
     STATUS = "status"
-    """How far something has come."""
+    """Progress."""
 
     TOOL_REQUEST = "tool_request"
-    """Tool calls to be run."""
+    """Tool calls to run."""
 
     TOOL_RESPONSE = "tool_response"
-    """What the tools gave back."""
+    """Results of tools."""
 
 
 # ---------------------------------------------------------------- values
@@ -108,7 +108,8 @@ class Encoder:
     """Turns a caller's values into JSON, as a copy that shares nothing with them.
 
     `written`: the values are in the written form already (`from_dict`), so an object with the key `__atlas__` is left as it
-    is, and is checked to be readable. Depth is that of the written form, so that what could be written can be read.
+    is, and is checked to be readable. The depth limit applies to the written form, so that everything that can be written can
+    be read.
     """
 
     def __init__(self, encoders: Encoders, *, written: bool = False) -> None:
@@ -261,7 +262,7 @@ _SCALARS: dict[type[Any], tuple[str, Callable[[Any, Path], str]]] = {
 
 
 def _dumped(model: BaseModel, path: Path) -> object:
-    """Return a model as it writes itself: what it leaves out or masks stays out or masked."""
+    """Return a model in its own serialised form: fields that it excludes or masks stay so."""
     try:
         return model.model_dump(mode="json")
     except (PydanticSerializationError, ValueError) as exc:
@@ -322,7 +323,7 @@ def _restored(tag: str, value: Any, path: Path) -> Any:
 
 
 def _elements(encoded: list[object], path: Path) -> frozenset[object]:
-    """Return the elements of a set, if they come back as they went: each hashable, none the same as another."""
+    """Return the elements of a set, if they survive decoding: each is hashable, and no two are equal."""
     try:
         elements = frozenset(decode(each, (*path, index)) for index, each in enumerate(encoded))
     except TypeError:

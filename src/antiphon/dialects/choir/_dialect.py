@@ -71,7 +71,7 @@ def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
 
 
 def request_type(response_type: str) -> str:
-    """Return the request that a type of response is the answer to, as far as the type tells."""
+    """Return the request type that a response type answers; None if the type alone does not say."""
     known = next((entry.type for entry in CATALOGUE if entry.response_type == response_type), None)
     return known or response_type.removesuffix("_RESPONSE") or response_type
 
@@ -93,7 +93,7 @@ def _read_error(data: dict[str, object]) -> OutcomeFields:
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """Each message is one of its own."""
+    """Return whether a message belongs to the current unit: never, each message is a unit."""
     return False
 
 

@@ -3,9 +3,9 @@
 - **Citations** are separate from the answer, with offsets in bytes of UTF-8; in the core, offsets are characters of the part.
 - **Media** are bytes in base64, in either alphabet, or files by URI, as a part or in a result.
 - **Outcomes** are objects. The service knows two keys: `output` is the result of the function, `error` describes its failure;
-  an object with neither is itself what was returned. So a success is written as itself, if it is an object without these
-  keys (`error: null` is no error, and may be there), else as `{"output": …}`; and an error as `{"error": "Type: message"}`,
-  with its details beside it: the keys of an object, or `output`.
+  an object with neither key is the result itself. So a result that is an object without these keys is written unchanged
+  (`error: null` is no error, and is allowed); any other result as `{"output": …}`. An error is written as
+  `{"error": "Type: message"}`, with its details beside it: the keys of an object, or `output`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Assembles streamed Gemini responses: each chunk is a complete response with the next parts.
 
-The format does not mark a continued part: consecutive texts are one text, unless they differ in kind or one of them is
-signed, because a signature holds for its part as it is. A call comes whole, or (on the enterprise endpoint) as values at JSON
-paths, until one of its parts no longer says that it will continue.
+The format does not mark a continued part. Consecutive texts are one text, unless they differ in kind or one of them is signed:
+a signature is valid only for its part as it was sent. A call is sent whole or, on the enterprise endpoint, as values at JSON
+paths; the call is complete with the first part that lacks `willContinue`.
 """
 
 from __future__ import annotations

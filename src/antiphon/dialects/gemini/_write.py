@@ -42,7 +42,7 @@ ROLES = {"assistant": "model", "user": "user"}
 _CALLED = "called"
 """The key in `memory` of the written option names, by invocation: a response has the name of its call."""
 _UNNAMED = "calls without an id"
-"""Under what name these are remembered, each with its number."""
+"""The key in `memory` of the calls without an id, each with its number."""
 
 
 def together(group: Sequence[Message], message: Message) -> bool:

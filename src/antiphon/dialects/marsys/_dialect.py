@@ -1,4 +1,4 @@
-"""The MARSYS dialect, both ways.
+"""Reads and writes MARSYS messages.
 
 There are seven roles: three talk, two call and answer, one is a tool's, one fails. An utterance with its tool calls is one
 message, everything else is one each. A content is text, or a list of parts as OpenAI has them.
@@ -95,10 +95,11 @@ def read(unit: Unit) -> None:
     match role:
         case "system" | "user" | "assistant":
             _read_talk(unit, role)
-        case "tool" if unit.maybe_text("tool_call_id") and _error_type(unit):
-            _read_failure(unit, role)
         case "tool" if invocation := unit.maybe_text("tool_call_id"):
-            _read_answer(unit, invocation, role)
+            if _error_type(unit):
+                _read_failure(unit, role)
+            else:
+                _read_answer(unit, invocation, role)
         case "agent_call":
             _read_agent_call(unit)
         case "agent_response" if call := _call(unit):
@@ -166,7 +167,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
 
 
 def _arguments(unit: Unit, given: object, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
-    """Return the arguments, and their text where it is not plainly the JSON of them."""
+    """Return the arguments, and their text if it is not the compact JSON of them."""
     if (plain := as_object(given)) is not None:
         return plain, None
     if not isinstance(given, str):
@@ -188,7 +189,7 @@ def _names(unit: Unit) -> list[str]:
 
 
 def _call(unit: Unit) -> str | None:
-    """Return the invocation that an agent's answer is of."""
+    """Return the invocation that an agent's answer belongs to."""
     calls, names = unit.reading.calls, _names(unit)
     known = next((calls[name].invocation_id for name in names if name in calls), None)
     return known or next(iter(names), None)
@@ -214,11 +215,12 @@ def _read_agent_call(unit: Unit) -> None:
 def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
-    parts = _parts(unit)
-    if all(isinstance(part, TextPart) for part in parts):
-        payload["result"] = None if unit.value.get("content") is None else _words(unit)
-    else:
+    content = unit.value.get("content")
+    parts = _parts(unit) if isinstance(content, list) else []
+    if any(not isinstance(part, TextPart) for part in parts):
         payload["parts"] = parts
+    else:
+        payload["result"] = None if content is None else _words(unit)
     metadata = _as(role) if role == "agent_response" else {}
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
@@ -263,7 +265,7 @@ _TALKING = ("system", "user", "assistant")
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
-    """An utterance is one message: text first, then its calls."""
+    """Return whether a message belongs to the current unit: an utterance is one message, text first, then its calls."""
     first = group[0]
     return (
         first.turn_id is not None

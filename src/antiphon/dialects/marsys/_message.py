@@ -26,12 +26,12 @@ from antiphon.messages.json_values import JsonError, canonical, copy_checked, pa
 
 # ---------------------------------------------------------------- fields
 
-# Python cuts a finer fraction without a word.
+# Python drops a finer fraction silently.
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
 
 
 def as_object(value: object, what: str) -> Mapping[str, Any]:
-    """Return a value that is to be a dict, typed as one.
+    """Return a value typed as a dict.
 
     Raises:
         ValueError: it is something else.
@@ -44,7 +44,7 @@ def as_object(value: object, what: str) -> Mapping[str, Any]:
 def read_time(value: object) -> datetime:
     """Return a time with a fixed offset; one without a zone is UTC.
 
-    The offset is fixed because Python holds two times of different zones for unequal where the clock is put back.
+    The offset is fixed because Python holds two times of different zones unequal where the clock is put back.
     """
     if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
         with suppress(ValueError):
@@ -97,7 +97,7 @@ def _own_content(value: object) -> Any:
 
 Text: TypeAlias = Annotated[str, AfterValidator(_own_text)]
 Time: TypeAlias = Annotated[datetime, PlainValidator(read_time)]
-# Typed as what they can be made from; what is read is a dict and a list that cannot be changed.
+# Typed by what the constructor accepts; reading gives a frozen dict and a frozen list.
 Content: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], PlainValidator(_own_content)]
 Object: TypeAlias = Annotated[Mapping[str, Any], PlainValidator(_own_object)]
 Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_calls)]
@@ -136,7 +136,7 @@ def sanitize_tool_name(name: str) -> str:
 
 
 def llm_tool_calls(calls: Sequence[Mapping[str, object]], message_id: str) -> list[dict[str, Any]]:
-    """Return tool calls in the provider's whole form; what a call has beyond that form stays in it."""
+    """Return tool calls in the provider's complete form; other keys of a call are kept."""
     return [_llm_tool_call(thawed(call), f"{message_id}/{index}") for index, call in enumerate(calls)]
 
 
@@ -158,7 +158,7 @@ def _llm_function(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _id_of(place: str) -> str:
-    # Made from the place, not from chance: the same message gives the same dict each time. OpenAI takes 40 characters.
+    # Derived from the position, not random: the same message gives the same dict each time. OpenAI allows 40 characters.
     return f"call_{sha256(place.encode()).hexdigest()[:24]}"
 
 
@@ -194,18 +194,18 @@ class Message:
     content: Content
     """Text, or a list of parts as OpenAI has them: `{"type": "text", …}`, `{"type": "image_url", …}`; `text` has the words."""
     name: Text | None = None
-    """Who, by role: the speaker of an assistant or error message, the tool, the agent that is called or that responds."""
+    """By role: the speaker of an assistant or error message, the tool, or the agent that is called or responds."""
     message_id: Text = Field(default_factory=lambda: current_port().new_id())
     tool_calls: Calls | None = None
     """As given; `to_llm_dict` completes them."""
     tool_call_id: Text | None = None
     """Of a tool message: the `id` of the call it answers."""
     metadata: Object | None = None
-    """Context, never sent to a model: `caller` and `task_id` of an agent_call, `error_type` of an error, what you like."""
+    """Context that is never sent to a model: `caller` and `task_id` of an agent_call, `error_type` of an error, and others."""
     timestamp: Time = Field(default_factory=lambda: current_port().now())
     """Aware; a time without a zone is taken as UTC."""
     extra: Annotated[Object, AfterValidator(_no_field)] = Field(default_factory=dict, kw_only=True)
-    """Keys that came with the JSON form and are none of the fields; they go out with it again."""
+    """Keys of the JSON form that are not fields; they are written back."""
 
     # ------------------------------------------------------------ a value
 
@@ -218,7 +218,7 @@ class Message:
         return hash(self._content())
 
     def _content(self) -> tuple[Any, ...]:
-        """Return what makes two messages equal; in JSON, `1`, `1.0` and `true` differ."""
+        """Return the content by which two messages are equal; in JSON, `1`, `1.0` and `true` differ."""
         said = (self.role, self.name, self.message_id, self.tool_call_id, self.timestamp)
         return (*said, canonical(thawed([self.content, self.tool_calls, self.metadata, self.extra])))
 
@@ -236,7 +236,7 @@ class Message:
 
     @property
     def task_id(self) -> str | None:
-        """What pairs an agent_call with its agent_response."""
+        """The id that pairs an agent_call with its agent_response."""
         return self._text_in_metadata("task_id")
 
     @property
@@ -360,4 +360,4 @@ class Message:
 
 
 Processor: TypeAlias = Callable[[dict[str, Any]], "Mapping[str, Any] | Message"]
-"""What makes a response fit before it becomes a message."""
+"""A function that changes a response before it becomes a message."""

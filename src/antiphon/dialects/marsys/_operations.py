@@ -1,4 +1,4 @@
-"""What users do with messages: hand them to a model, validate them, follow a chain, filter, and make one of an error."""
+"""Functions on messages: prepare them for a model, validate, chain and filter them, and make one from an exception."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def process_llm_response(response_dict: Mapping[str, Any]) -> Message:
 
 
 def process_for_llm(message: Message) -> dict[str, Any]:
-    """Return a message in a role that providers know: what other agents say, and errors, are a user's words."""
+    """Return a message in a role that providers know: messages of other agents, and errors, become user messages."""
     match message.role:
-        case "agent_call":  # its name is the agent that is called; who calls is in the metadata
+        case "agent_call":  # its name is the called agent; the caller is in the metadata
             said = f"Request from {message.caller or _UNKNOWN}"
         case "agent_response":
             said = f"Response from {message.name or _UNKNOWN}"
@@ -148,7 +148,7 @@ class MessageChain:
 
 
 class Criteria(TypedDict, total=False):
-    """What a message can be looked for by. A criterion that is given counts, also if it is None."""
+    """The criteria for a search of messages. A criterion that is given counts, even if it is None."""
 
     role: str
     name: str | None
@@ -194,7 +194,7 @@ def filter_messages(messages: Iterable[Message], **criteria: Unpack[Criteria]) -
 def error_message(exc: BaseException, name: str | None = None) -> Message:
     """Return an exception as a message of the agent `name`: its text (or, if it has none, its class) and its class."""
     now, error_type = current_port().now(), type(exc).__name__
-    # A file name that is no Unicode may be in the text, and saying an error must not fail.
+    # The text may contain a file name that is not valid Unicode, and reporting an error must not fail.
     text = str(exc).encode(errors="backslashreplace").decode()
     return Message(
         role="error",

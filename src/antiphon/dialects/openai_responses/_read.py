@@ -1,8 +1,8 @@
 """Reads items: each becomes one message, and consecutive text, reasoning and calls of the assistant are one turn.
 
-A turn is told by its items standing in a row: reasoning, messages, calls, the service's own tools. A message in short form (it
-has no id, so it is history that somebody wrote) begins a turn of its own, unless what was before it was only thought or looked
-up. An item that the core has no word for stays whole.
+The format does not mark turns. Consecutive items of the assistant form one: reasoning, messages, calls, and the service's own
+tools. A message in short form has no id, so a program wrote it: it begins a new turn, unless only reasoning and searches
+precede it. An item that the core cannot express becomes a `ForeignPart`, unchanged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Assembles a streamed response: items by index or id, parts by index, and growing text.
 
-Everything is sent at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
-latest counts, because some things come only then (an item's encrypted content, annotations). Text that never came in deltas
-becomes a delta when it comes as a whole, so the deltas always add up to the text.
+The service sends everything at least twice: text in deltas, then complete, then again with its part, its item and the
+response. The last version is used, because some fields are only in it (encrypted content, annotations). Text that was not sent
+in deltas is reported as one delta when it arrives, so the deltas always add up to the text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Writes items: history of other formats in the short forms that need no id, native messages in the form that they had.
+"""Writes items: messages of other formats in short form, which needs no id; native messages in their original form.
 
-A message may be several items: each part that is an item of its own (reasoning with its signature, an image that the service
-made, other parts of this format only), and a message for the words between them.
+A message may become several items. A part that only this format has is an item: signed reasoning, an image that the service
+made. The texts between such parts are message items.
 """
 
 from __future__ import annotations

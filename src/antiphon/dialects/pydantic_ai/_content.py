@@ -1,8 +1,8 @@
-"""Citations and files, both ways; and the digests by which Pydantic AI knows files inside a tool's return.
+"""Reads and writes citations and files, and the digests by which Pydantic AI recognises files inside a tool's return.
 
-A citation of theirs may have several sources; in the core each source is one, and those of one citation are marked. A file is
-given by URL, as bytes, or held by a provider. Bytes are base64 in the URL-safe alphabet here, and in the standard one in the
-core, where every other format wants it.
+A citation of Pydantic AI may have several sources. In the core each source is one citation, and those that belong together are
+marked. A file is given by URL, as bytes, or by an id at a provider. Bytes are base64: here in the URL-safe alphabet, in the
+core in the standard alphabet, which every other format uses.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ _Item: TypeAlias = Mapping[str, Any]
 
 _MODALITIES = {"image-url": "image", "audio-url": "audio", "video-url": "video", "document-url": "document"}
 _PROVIDERS = ("anthropic", "openai", "google", "google-cloud", "google-gla", "google-vertex", "bedrock", "xai")
-"""Who may hold a file."""
+"""Providers that store uploaded files."""
 _KEYS = frozenset({"url", "force_download", "vendor_metadata", "kind", "media_type", "identifier"})
 _HELD_KEYS = (_KEYS - {"url", "force_download"}) | {"file_id", "provider_name"}
 _LOCATED = ("https://", "http://", "gs://", "s3://")
 _DETAIL = ("openai-chat", "openai-responses")
-"""Dialects that know how closely to look at an image."""
+"""Dialects that have the setting `detail` for images."""
 _TO_STANDARD = str.maketrans("-_", "+/")
 
 
@@ -226,14 +226,14 @@ def _written(spelling: dict[str, Any], part: MediaPart, content: bytes, writing:
 
 
 def digest(item: object) -> str:
-    """Return the fingerprint that marks an object in a tool's return as a file."""
+    """Return the digest that marks an object in a tool's return as a file."""
     return sha256(json.dumps(item, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def is_recorded(item: _Item, digests: list[object] | None) -> bool:
     """Whether a tool's return marks an object in it as a file, as opposed to data that only looks like one.
 
-    Bytes need no fingerprint. A return that records none at all is an old one: there, a link to the web is a file.
+    Bytes need no digest. A return without any digests was written by an older version: there, a web link is a file.
     """
     kind, mime = str(item.get("kind")), item.get("media_type")
     if kind == "binary":

@@ -20,7 +20,7 @@ from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningP
 from antiphon.messages.json_values import canonical
 
 INSTRUCTIONS = "instructions"
-"""The note of a message that was the instructions of its request; and the one of a request that has none, though some hold."""
+"""The note on a message that was read from the instructions of a request, and on a request that clears earlier ones."""
 AUDIO = "speech-audio"
 """The metadata of audio whose transcript precedes it."""
 _REDACTED = ("redacted_thinking", "redacted_content")
@@ -28,14 +28,14 @@ _REDACTED = ("redacted_thinking", "redacted_content")
 
 _Path: TypeAlias = tuple[str | int, ...]
 _VOICES = {"system-prompt": "system", "instruction-delta": "system", "user-prompt": "user", "speech": "user"}
-"""Who speaks in a part of a request; in all others it is Pydantic AI itself."""
+"""The policy of a part of a request, by its kind; parts of all other kinds are by Pydantic AI itself."""
 _USUAL = ("system-prompt", "user-prompt")
 _TOLD = ("system-prompt", "instruction-delta", "retry-feedback", "retry-prompt", "compaction")
-"""Parts whose content is a text, or of a retry the errors."""
+"""Kinds of parts whose content is text; the content of a retry may also be a list of errors."""
 
 
 class _Said(NamedTuple):
-    """What becomes a message."""
+    """The content of a message that is about to be made."""
 
     payload: PayloadFields
     policy: str

@@ -1,7 +1,7 @@
-"""What a tool returned: any JSON, with files among it; and how it came out, of which `failed` and `retried` are errors.
+"""Reads and writes the return of a tool: JSON that may contain files, and its outcome. `failed` and `retried` are errors.
 
-A return that is a file, or a list with files in it, is read as parts in their order: a text, a file, or data. Files deeper in
-some data stay data, and their digests are noted, so that Pydantic AI finds them again.
+A return that is a file, or a list with files in it, is read as parts in order: text, files and data. Files deeper inside data
+stay data. Their digests are kept, so that Pydantic AI recognises them again.
 """
 
 from __future__ import annotations

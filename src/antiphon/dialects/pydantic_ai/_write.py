@@ -1,8 +1,9 @@
 """Writes requests and responses, with every default in them.
 
-An utterance of the assistant is a response. All results that follow it are one request; every other message is a request, so
-that a longer history begins like a shorter one. (Pydantic AI joins neighbours when it sends them.) Instructions that were read
-from a request hold until others are said, and are written on every request: Pydantic AI looks at the last one.
+An utterance of the assistant is a response. All results that follow it are one request. Every other message is a separate
+request, so that a longer history begins like a shorter one; Pydantic AI joins adjacent requests when it sends them.
+Instructions that were read from a request apply until the next ones, and are written on every request: Pydantic AI uses those
+of the last.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def invocation_in(part: dict[str, object]) -> object:
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write messages that belong together: one unit, unless a viewpoint puts some of them on the other side."""
+    """Write messages that belong together: one unit, or several if a viewpoint gives them different roles."""
     if len(group) == 1:
         return _unit(group, writing)
     sides = groupby(group, lambda message: writing.role(message) == "assistant")
@@ -124,7 +125,7 @@ def _system(message: Message, notes: Mapping[str, Any], writing: BodyWriting) ->
 
 
 def _told(message: Message, kind: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part of a request that has a content, and a time if it is of those that do."""
+    """Return a part of a request with its content, and with its time if parts of that kind have one."""
     part = {"content": content, **spelled(kind, notes), "part_kind": kind}
     if kind in _TIMED:
         part["timestamp"] = write_time(message.created_at)
@@ -317,7 +318,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
 
 
 def _arguments(call: OptionCallPayload, form: str | None) -> object:
-    """Return arguments as they came: as an object, as its text, or not at all; from elsewhere as an object, where they are."""
+    """Return arguments in their original form: an object, its text, or null. Those of other formats are an object."""
     if call.arguments_text is not None or form == "text":
         return arguments_text(call)
     return None if form == "none" and not call.arguments else fresh(call, "arguments")

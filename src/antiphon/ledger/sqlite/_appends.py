@@ -18,14 +18,15 @@ ids of the last two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
-from antiphon.ledger._chain import Record, to_micros
+from antiphon.ledger._chain import Record, snapshot_hash, to_micros
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._stored import Thread, ThreadSegment, split
+from antiphon.ledger._vault import ThreadKey, WrappedKey
 from antiphon.ledger.sqlite._checksums import (
     NO_CHECKSUM,
     check_written,
@@ -33,9 +34,8 @@ from antiphon.ledger.sqlite._checksums import (
     state_checksum,
     thread_checksum,
 )
+from antiphon.ledger.sqlite._keys import call_columns, find_key, has_keys, ledger_key, store_key
 from antiphon.ledger.sqlite._rows import (
-    Thread,
-    ThreadSegment,
     find_open_calls,
     find_thread,
     keep_media,
@@ -43,7 +43,6 @@ from antiphon.ledger.sqlite._rows import (
     lineage,
     records_by_key,
     records_with_id,
-    split,
 )
 from antiphon.ledger.sqlite._schema import check_schema
 from antiphon.ledger.sqlite._sql import Connection
@@ -61,7 +60,7 @@ _THREAD = """
 UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, updated_at = ?, open_calls = ?, checksum = ? WHERE key = ?
 """
 _FIGURES = "UPDATE threads SET status = ?, pattern = ?, input_tokens = ?, output_tokens = ?, cost = ? WHERE key = ?"
-"""Only where one of these changes: SQLite writes the index of each column that is set, also if it is set to what it is."""
+"""Set only if one of these changes: SQLite updates the index of each column that is set, even to the same value."""
 _DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
 """Only after a post: an append of the owner does not change these columns."""
 _MESSAGE = """
@@ -94,7 +93,18 @@ writes anything."""
 class _Known:
     """A thread in use, with its state after all admitted appends. It answers the questions of the admission (`Lookup`)."""
 
-    __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "part", "state", "thread")
+    __slots__ = (
+        "_appends",
+        "_connection",
+        "cipher",
+        "is_looked_for",
+        "key",
+        "lock",
+        "open_calls",
+        "part",
+        "state",
+        "thread",
+    )
 
     def __init__(self, appends: Appends, connection: Connection, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
         self._appends = appends
@@ -107,6 +117,27 @@ class _Known:
         """Whether `with_id` looks for stored messages: only in careful mode."""
         self.part: int | None = None
         """The part of the row's checksum without the time; None if it must be computed. Most appends change only the time."""
+        self.cipher: ThreadKey | None = None
+        """The key of an encrypted thread."""
+        self.lock: WrappedKey | Literal["unknown"] | None = "unknown"
+        """The wrapped key that is to be stored with the first append; "unknown" until the key was looked up."""
+
+    def look_for_key(self) -> None:
+        """Look up the key of the thread, or make one for a new thread in a ledger with a master key.
+
+        Raises:
+            EncryptionError: the key was forgotten, or the master key is missing or another one.
+            LedgerCorruptError: the key was altered.
+        """
+        vault, is_used = self._connection.vault, has_keys(self._connection)
+        if vault.master is None and not is_used:
+            self.lock = None
+            return
+        found = find_key(self._connection, self.key) if self.key else None
+        is_new = not self.state.seq and self.thread.base is None
+        name = self.state.thread_id
+        lock, self.cipher = vault.key_to_write(name, found, ledger_key(self._connection), is_new=is_new)
+        self.lock = lock if found is None else None
 
     def with_id(self, id: str) -> Sequence[Record]:
         return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
@@ -166,7 +197,7 @@ class Appends:
         """Make a change of one thread's row, and return the thread.
 
         The thread is remembered as it is then: neither the change nor the next append needs to look it up. Appends to it may
-        have been taken and not written: when they are, the checksum of its row is made from what is remembered.
+        be admitted and not written yet: the checksum of its row is then computed from the remembered state.
 
         Raises:
             LedgerError: it is refused; nothing has changed.
@@ -197,6 +228,8 @@ class Appends:
         """
         known = self._known.get(request.thread_id) or self._look_up(connection, request)
         request = request.for_thread(known.state.is_redacted)
+        if known.lock == "unknown":
+            known.look_for_key()
         is_careful = self._is_careful or request.allow_foreign or request.is_outside or known.thread.base is not None
         try:
             admission = self._ask(connection, known, request, is_careful)
@@ -218,7 +251,7 @@ class Appends:
         if is_careful:
             self.flush(connection)  # the lookups read the file, so all rows before this append must be in it
         known.is_looked_for = is_careful
-        return admit(known.state, known.open_calls, request, known)
+        return admit(known.state, known.open_calls, request, known, known.cipher)
 
     def _look_up(self, connection: Connection, request: AppendRequest) -> _Known:
         thread = find_thread(connection, request.thread_id)
@@ -236,10 +269,13 @@ class Appends:
         if not known.key:
             known.key = insert_thread(connection, known.state, None, 0)
             self._known[request.thread_id] = known
+        if isinstance(known.lock, WrappedKey):
+            store_key(connection, known.key, known.lock)
+            known.lock = None
         for row in admission.rows:
             self._write_row(connection, known.key, row, request.micros, is_careful)
         if admission.pairing.changed:
-            self._note_calls(known, admission.pairing, (self._last or 0) - admission.state.seq)
+            self._note_calls(connection, known, admission.pairing, (self._last or 0) - admission.state.seq)
         before, state = known.state, admission.state
         known.state = state
         if request.status or request.pattern:
@@ -253,12 +289,13 @@ class Appends:
             self._posted[known.key] = known
         if request.snapshot is not None:
             fold, value = request.snapshot
+            value = value if known.cipher is None else known.cipher.seal_snapshot(fold, state.seq, value)
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
             check_written(connection.changes(), 1)
 
     def _write_row(self, connection: Connection, thread: int, row: AdmittedRow, micros: int, is_careful: bool) -> None:
         record, message, digest, open_from = row
-        rest, holes = split(record.body)
+        rest, holes = split(record.stored)
         payload, correlation = message.payload, message.correlation_id
         position = self._last = 1 + (connection.value(_LAST) if self._last is None else self._last)
         self._messages.append(
@@ -294,9 +331,10 @@ class Appends:
             salt += 1
         return key_of(id, salt)
 
-    def _note_calls(self, known: _Known, pairing: Pairing, before: int) -> None:
+    def _note_calls(self, connection: Connection, known: _Known, pairing: Pairing, before: int) -> None:
         """Note which calls are open; `before` is the difference between a position and the place in the thread."""
-        self._opened += [(known.key, *call, before + call.seq) for call in pairing.opened.values()]
+        for call in pairing.opened.values():
+            self._opened.append((*call_columns(connection, known.key, call, known.cipher), before + call.seq))
         self._closed += [(known.key, seq) for seq in pairing.closed]
         known.open_calls.change(pairing.changed)
 
@@ -365,8 +403,3 @@ def insert_thread(connection: Connection, state: State, base: int | None, open_c
     connection.run(_NEW_THREAD, (*state, open_calls, base, shared, NO_CHECKSUM))
     check_written(connection.changes(), 1)
     return int(connection.last_insert_rowid())
-
-
-def snapshot_hash(link: bytes, fold: str, state: bytes) -> bytes:
-    """Return what shows that a snapshot is as it was written, for the thread as it was."""
-    return sha256(link + fold.encode() + b"\n" + state).digest()

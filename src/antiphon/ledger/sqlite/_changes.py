@@ -11,11 +11,14 @@ from antiphon.ledger._listing import head_of
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._stored import Thread
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
 from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum, set_owner
-from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at, position_of
+from antiphon.ledger.sqlite._keys import call_columns, ledger_key, remove_key, store_key, thread_key
+from antiphon.ledger.sqlite._keys import forget as forget_keys
+from antiphon.ledger.sqlite._rows import find_thread, forget_media, link_at, open_at, position_of
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._terms import forget_thread
 
@@ -37,8 +40,11 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
+    lock, _ = connection.vault.key_to_write(closing.thread_id, None, ledger_key(connection), is_new=True)
     key = insert_thread(connection, state, origin.key, pairing.count)
     set_checksum(connection, key, state)
+    if lock is not None:
+        store_key(connection, key, lock)
     _note_open(connection, key, pairing.open)
     appends = Appends()
     appends.take(connection, closing)
@@ -63,10 +69,12 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
     if find_thread(connection, journal.thread_id) is not None:
         raise existing(journal.thread_id)
     origin, base = _base_of(connection, journal)
-    found = restored(journal, head, base, redaction)
+    found = restored(journal, head, base, redaction, connection.vault)
     calls = found.pairing.open
     key = insert_thread(connection, found.state, origin, len(calls), base.seq)
     set_owner(connection, key, found.state)
+    if journal.key is not None:
+        store_key(connection, key, journal.key)
     Appends().put(connection, key, found.rows)
     _note_open(connection, key, calls)
     return Thread(key, found.state, len(calls), origin, base.seq)
@@ -74,9 +82,10 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
 
 def _note_open(connection: Connection, key: int, calls: Iterable[OpenCall]) -> None:
     """Record the open calls of a thread. Their messages must be written before, because a row has their position."""
+    cipher = thread_key(connection, key)
     for call in calls:
-        position = position_of(connection, key, call.seq)
-        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?, ?)", (key, *call, position))
+        row = (*call_columns(connection, key, call, cipher), position_of(connection, key, call.seq))
+        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         check_written(connection.changes(), 1)
 
 
@@ -145,10 +154,28 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
         note_removed(connection, "messages", connection.changes())
         connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
         connection.run("DELETE FROM snapshots WHERE thread = ?", (key,))
+        remove_key(connection, key)
         connection.run("DELETE FROM threads WHERE key = ?", (key,))
         note_removed(connection, "threads", connection.changes())
     if holding:
         forget_media(connection, holding)
+
+
+def forget(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:
+    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+
+    Raises:
+        ForgottenError: it was forgotten before.
+        NotEncryptedError: it is not encrypted.
+        UnknownThreadError: there is no such thread.
+        ValueError: there are branches, and `with_branches` is False.
+    """
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    found = [find_thread(connection, name) for _, name in _family(connection, thread.key)]
+    family = [(each.key, each.state) for each in found if each is not None]
+    return forget_keys(connection, family, with_branches=with_branches)
 
 
 def expire(connection: Connection, before: int) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
 - `messages.checksum` covers the position of a row: the order of commits across threads.
 - `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, whether it is redacted, its owner and
   kind, when it is due, and the builds that are unfit for it.
-- `hosts.checksum` covers a row of `hosts`.
+- `hosts.checksum` covers a row of `hosts`, and `limits.checksum` a row of `limits`.
 - Counters hold how many messages, threads and hosts were removed. Keys are assigned without a gap and never twice. So the
   number of rows and of removed rows must add up to the last key, and a row that was removed by other means is noticed.
 
@@ -25,8 +25,17 @@ from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger.sqlite._sql import Connection
 
-COUNTERS = ("searchable", "repeated", "unchecked", "removed messages", "removed threads", "removed hosts")
-"""All counters. `unchecked` is the last position from before checksums existed."""
+COUNTERS = (
+    "searchable",
+    "repeated",
+    "unchecked",
+    "removed messages",
+    "removed threads",
+    "removed hosts",
+    "redaction",
+    "limits",
+)
+"""All counters. `unchecked` is the last position from before checksums existed; `redaction` is a digest (see `Redaction`)."""
 
 NO_CHECKSUM = -(2**31)
 """The value until the checksum is known; it has the size of a checksum."""
@@ -78,7 +87,7 @@ def set_owner(connection: Connection, key: int, state: State) -> None:
 
 
 def host_checksum(row: Sequence[object]) -> int:
-    """Return the checksum of a row of `hosts`; `row` has all other columns."""
+    """Return the checksum of a row of `hosts` or `limits`; `row` has all other columns."""
     return crc32(ascii(tuple(row)).encode()) - 2**31
 
 

@@ -19,8 +19,9 @@ import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._listing import words_of
+from antiphon.ledger._vault import Vault
 from antiphon.ledger.sqlite._schema import migrate
-from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
 
 _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
@@ -58,6 +59,8 @@ class LedgerFile(NamedTuple):
     """Seconds to wait for another process that writes."""
     vfs: str | None = None
     """The SQLite VFS to open the file with; None for the default. Tests inject faults with it."""
+    vault: Vault = NO_KEYS
+    """What opens encrypted threads."""
 
 
 def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False) -> Connection:
@@ -77,6 +80,7 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
         connection = _open_protected(place) if is_protected else Connection(place.path, flags, place.vfs)
     except apsw.Error as exc:
         raise translated(exc, place.path) from exc
+    connection.vault = place.vault
     try:
         _prepare(connection, place, is_protected=is_protected)
         if create:
@@ -104,8 +108,8 @@ def _open_protected(place: LedgerFile) -> Connection:
     """Open a file that this process must not write.
 
     SQLite reads a write-ahead log with the help of a file beside it, which it cannot make here. If there is no log, the whole
-    ledger is in the file, and `immutable` tells SQLite so. If there is one, a process that may write is at work, or was, and
-    its files are used: with `immutable`, SQLite would ignore what is only in the log.
+    ledger is in the file, and `immutable` tells SQLite so. If there is one, a process with write access is or was at work,
+    and its files are used: with `immutable`, SQLite would ignore rows that are only in the log.
     """
     path = os.path.abspath(place.path)
     has_log = Path(f"{path}-wal").exists() and Path(f"{path}-wal").stat().st_size > 0

@@ -1,7 +1,9 @@
-"""Hosts and owners in a ledger's file: beats, claims, releases, and the threads that a host may take.
+"""Hosts and owners in a ledger's file: beats, claims, releases, the threads that a host may take, and permits.
 
 Each change is a function over a connection that is inside a transaction. Python decides which hosts are alive, from the rows
 of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot of the machine in which it was measured.
+
+A limit is one row, whose text holds its state (see `ledger._permits`). The table is made with the first limit.
 
 `take` searches two indexes: due threads without an owner, by kind; and threads of dead hosts. A host first asks a reader
 (see `has_due`), so that a call that finds nothing writes nothing.
@@ -10,9 +12,9 @@ of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -26,13 +28,17 @@ from antiphon.errors import (
 )
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import from_micros, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, TakenThread, Woken, lasts
-from antiphon.ledger._ownership import Release, claimed, due_since, released, why_due
+from antiphon.ledger._hosts import Epoch, Host, HostRow, HostStatus, LeaseClock, TakenThread, Woken
+from antiphon.ledger._ownership import OWNED, Release, claimed, due_since, moved, released, why_due, withheld
 from antiphon.ledger._ownership import seen as seen_upto
+from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
 from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.ledger._stored import TakeRequest, Thread
 from antiphon.ledger.sqlite._appends import insert_thread
 from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_checksum, set_owner
-from antiphon.ledger.sqlite._rows import Thread, find_thread, thread_of
+from antiphon.ledger.sqlite._keys import find_key
+from antiphon.ledger.sqlite._rows import find_thread, thread_of
+from antiphon.ledger.sqlite._schema import LIMIT_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
@@ -71,43 +77,6 @@ WHERE owner = :owner AND (open_calls > 0 OR due_at <= :now)
     AND (unfit IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(unfit) AS builds WHERE builds.key = :build))
 """
 POSTED = "SELECT key, thread_id, posted FROM threads INDEXED BY threads_owned WHERE owner = ? AND posted > 0"
-
-
-class HostRow(NamedTuple):
-    """A row of `hosts`."""
-
-    key: int
-    host: Host
-    boot: str
-    ends: float
-    since: int
-    beaten_at: int
-    left_at: int | None
-
-    def has_lease(self, clock: LeaseClock) -> bool:
-        """Whether it has not left, and its lease has not ended."""
-        return self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
-
-    def is_alive(self, clock: LeaseClock) -> bool:
-        """Whether it has a lease, and its process is not known to have ended."""
-        return self.has_lease(clock) and not clock.has_ended(self.host.instance)
-
-    def until(self, now: datetime, clock: LeaseClock) -> datetime:
-        """Return when its lease ends, or ended, as a time of day."""
-        return now + timedelta(seconds=self.ends - clock.now()) if self.is_alive(clock) else from_micros(self.ended_at)
-
-    @property
-    def ended_at(self) -> int:
-        """When the lease of a dead host ended."""
-        return self.beaten_at + round(self.host.lease * 1e6) if self.left_at is None else self.left_at
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        """The columns after the key, without the checksum."""
-        host = self.host
-        kinds = orjson.dumps(host.kinds).decode()
-        named = (host.name, host.instance, host.build, kinds, float(host.lease))
-        return *named, self.boot, self.ends, self.since, self.beaten_at, self.left_at
 
 
 def leases(connection: Connection) -> list[HostRow]:
@@ -156,12 +125,37 @@ def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock
     return lease
 
 
-def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> None:
-    """Register a host, or renew its lease.
+def rules(connection: Connection) -> int:
+    """Return the digest of the rules that hosts redact by; 0: none yet."""
+    found = connection.value("SELECT value FROM counters WHERE name = 'redaction'")
+    return found if isinstance(found, int) else 0
+
+
+def adopt_rules(connection: Connection, redaction: LedgerRedaction, now: datetime, clock: LeaseClock) -> None:
+    """Make other rules those of the ledger.
+
+    Raises:
+        OtherRedactionError: a host is alive.
+    """
+    redaction.check_unused(hosts(connection, now, clock))
+    _set_rules(connection, redaction.digest)
+
+
+def _set_rules(connection: Connection, digest: int) -> None:
+    connection.run("UPDATE counters SET value = ? WHERE name = 'redaction'", (digest,))
+    check_written(connection.changes(), 1)
+
+
+def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock, redaction: LedgerRedaction) -> None:
+    """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by.
 
     Raises:
         HostNameTakenError: another living process has that name.
+        OtherRedactionError: the ledger has other rules.
     """
+    redaction.check_digest(found := rules(connection))
+    if not found:
+        _set_rules(connection, redaction.digest)
     for each in leases(connection):
         if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(clock):
             raise HostNameTakenError(host.name, each.until(now, clock))
@@ -217,8 +211,10 @@ def claim(
     now: datetime,
     clock: LeaseClock,
     redaction: LedgerRedaction,
-) -> Thread:
+) -> tuple[Thread, str | None]:
     """Give a thread its next epoch and owner, and return it. `thread` is the thread as it is, if that is known.
+
+    Also return the name of the other host that owned it, if one did.
 
     Raises:
         OwnedError: another living host owns it.
@@ -233,18 +229,45 @@ def claim(
         state = claimed(new_state(thread_id, to_micros(now), is_redacted=redaction.is_on), owner, kind)
         key = insert_thread(connection, state, None, 0)
         set_checksum(connection, key, state)
-        return Thread(key, state, 0, None, 0)
+        return Thread(key, state, 0, None, 0), None
     if owner is not None and thread.state.owner not in (None, owner):
         _refuse_owned(connection, thread.state, now, clock)
+    taken_from = None if thread.state.owner == owner else owner_name(connection, thread.state)
     state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
     set_owner(connection, thread.key, state)
-    return thread._replace(state=state)
+    return thread._replace(state=state), taken_from
 
 
-def _refuse_owned(connection: Connection, state: State, now: datetime, clock: LeaseClock) -> None:
+def owner_name(connection: Connection, state: State) -> str | None:
+    """Return the name of the host that owns a thread; None if no host does."""
+    if state.owner is None:
+        return None
+    return next((lease.host.name for lease in leases(connection) if lease.key == state.owner), None)
+
+
+def _refuse_owned(connection: Connection, state: State, now: datetime, clock: LeaseClock, *advice: str) -> None:
     for lease in leases(connection):
         if lease.key == state.owner and lease.is_alive(clock):
-            raise OwnedError(state.thread_id, lease.host.name, lease.until(now, clock))
+            raise OwnedError(state.thread_id, lease.host.name, lease.until(now, clock), *advice)
+
+
+def move(
+    connection: Connection, thread: Thread | None, thread_id: str, *, to: str, now: datetime, clock: LeaseClock
+) -> Thread:
+    """Mark a thread as moved, and return it. `thread` is the thread as it is, if that is known.
+
+    Raises:
+        OwnedError: a living host owns it.
+        ThreadMovedError: it was moved to another place before.
+        UnknownThreadError: there is no such thread.
+    """
+    thread = thread or find_thread(connection, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    _refuse_owned(connection, thread.state, now, clock, OWNED)
+    state = moved(thread.state, to, to_micros(now))
+    set_owner(connection, thread.key, state)
+    return thread._replace(state=state)
 
 
 def release(connection: Connection, thread: Thread | None, thread_id: str, how: Release) -> Thread:
@@ -257,18 +280,10 @@ def release(connection: Connection, thread: Thread | None, thread_id: str, how: 
     thread = thread or find_thread(connection, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    state = released(thread.state, how)
+    is_plain = how.unfit is None or find_key(connection, thread.key) is None
+    state = released(thread.state, how if is_plain else withheld(how))
     set_owner(connection, thread.key, state)
     return thread._replace(state=state)
-
-
-class TakeRequest(NamedTuple):
-    """The arguments of a `take`."""
-
-    by: Host
-    kinds: tuple[str | None, ...]
-    limit: int
-    now: datetime
 
 
 def has_due(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> bool:
@@ -293,7 +308,8 @@ def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tupl
         state = claimed(thread.state, owner)
         set_owner(connection, thread.key, state)
         why = why_due(thread.state, micros)
-        taken.append(TakenThread(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+        before = owner_name(connection, thread.state)
+        taken.append(TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since)))
     return tuple(taken)
 
 
@@ -329,3 +345,70 @@ def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tupl
             if state != thread.state:
                 set_owner(connection, thread.key, state)
     return woken(connection, by)
+
+
+# ---------------------------------------------------------------- limits for all hosts
+
+_HAS_LIMITS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'limits')"
+_LIMITS = "SELECT model, state, checksum FROM limits ORDER BY model"
+_LIMIT = "INSERT INTO limits VALUES (?1, ?2, ?3) ON CONFLICT (model) DO UPDATE SET state = ?2, checksum = ?3"
+
+
+def _limits(connection: Connection) -> dict[str, LimitState]:
+    """Return all limits by model; they are few.
+
+    Raises:
+        LedgerCorruptError: one was altered.
+    """
+    found: dict[str, LimitState] = {}
+    for model, state, checksum in connection.rows(_LIMITS) if connection.value(_HAS_LIMITS) else ():
+        if host_checksum((model, state)) != checksum:
+            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup, or set it again")
+        found[model] = LimitState.load(model, state)
+    return found
+
+
+def _write_limit(connection: Connection, state: LimitState) -> None:
+    model, text = state.limit.model, state.dump()
+    connection.run(_LIMIT, (model, text, host_checksum((model, text))))
+    check_written(connection.changes(), 1)
+
+
+def set_limit(connection: Connection, limit: Limit) -> None:
+    """Set the limits of a model, or remove them."""
+    if not connection.value(_HAS_LIMITS):
+        if limit.is_none:
+            return
+        connection.run(LIMIT_TABLES)
+    if limit.is_none:
+        connection.run("DELETE FROM limits WHERE model = ?", (limit.model,))
+    else:
+        _write_limit(connection, _limits(connection).get(limit.model, LimitState(limit)).set(limit))
+    connection.run("UPDATE counters SET value = (SELECT count(*) FROM limits) WHERE name = 'limits'")
+    check_written(connection.changes(), 1)
+
+
+def limits(connection: Connection, now: datetime, clock: LeaseClock) -> tuple[LimitStatus, ...]:
+    """Return all limits and their use."""
+    found = _limits(connection)
+    names = {each.key: each.host.name for each in leases(connection) if each.is_alive(clock)} if found else {}
+    return tuple(state.now(names, clock, now).status(names) for state in found.values())
+
+
+def permits(
+    connection: Connection, by: Host, wants: Mapping[str, PermitWants], now: datetime, clock: LeaseClock
+) -> dict[str, PermitGrant]:
+    """Lease permits to a host.
+
+    Raises:
+        UnknownHostError: the host has never beaten, or has left.
+        HostExpiredError: its lease is over.
+    """
+    own = _living(connection, by, now, clock).key
+    living = [each.key for each in leases(connection) if each.key == own or each.is_alive(clock)]
+    grants = dict.fromkeys(wants, PermitGrant())
+    for model, before in _limits(connection).items():
+        if model in wants:
+            state, grants[model] = before.now(living, clock, now).give(own, wants[model], clock.now())
+            _write_limit(connection, state)
+    return grants

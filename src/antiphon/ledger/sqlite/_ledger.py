@@ -15,41 +15,47 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
+from weakref import WeakValueDictionary
 
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
-from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, TakenThread, Woken
-from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start, summary_of
-from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release
+from antiphon.ledger._hosts import BootClock, Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
+from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start
+from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
 from antiphon.ledger._pairing import Pairing
-from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
+from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._stored import Subject, TakeRequest, Thread, ThreadSegment
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
+    Diagnosis,
     Head,
     Hit,
     Snapshot,
     Tailed,
+    ThreadCount,
     ThreadFilter,
     ThreadJournal,
     ThreadOrder,
     ThreadPage,
+    ThreadStanding,
     ThreadSummary,
     Verification,
 )
+from antiphon.ledger._vault import EncryptionStatus, Mastering, MasterKey, Vault, WrappedKey
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import missing_threads, proven
-from antiphon.ledger.sqlite import _changes, _hosts, _queries, _terms, _verify
+from antiphon.ledger.sqlite import _changes, _hosts, _keys, _queries, _terms, _verify
 from antiphon.ledger.sqlite._connection import LedgerFile, Readers, connect, translated
 from antiphon.ledger.sqlite._rows import (
-    Thread,
-    ThreadSegment,
     find_open_calls,
     find_thread,
     line_to,
@@ -69,6 +75,21 @@ _LOOK_AGAIN = 0.05
 """Seconds between two checks for commits of other processes, while a `tail` waits."""
 
 
+_SHARED_FOR: Final = 1.0
+"""Seconds in which readers of the same place get the same page. What another process deletes is not read for longer."""
+
+
+class _TailPage:
+    """Records that readers of `tail` share, as long as one of them has not taken them all."""
+
+    __slots__ = ("__weakref__", "at", "records")
+
+    def __init__(self, records: list[tuple[int, Record]], at: float) -> None:
+        self.records = records
+        self.at = at
+        """When it was read."""
+
+
 class SqliteLedger(Verbs):
     """A ledger in one SQLite file."""
 
@@ -84,6 +105,9 @@ class SqliteLedger(Verbs):
         self._readers = Readers(place)
         self._writer = Writer(place, connection, self._commits.notify)
         self._watch: asyncio.Task[None] | None = None
+        self._pages: WeakValueDictionary[tuple[int, str | None], _TailPage] = WeakValueDictionary()
+        self._reading: dict[tuple[int, str | None, int], asyncio.Future[_TailPage]] = {}
+        """What readers of `tail` share: pages that some of them still have, and reads that others wait for."""
 
     @property
     def url(self) -> str:
@@ -92,7 +116,7 @@ class SqliteLedger(Verbs):
 
     @property
     def trouble(self) -> LedgerFullError | None:
-        """The error of the last commit, if the disk was full: whoever waits for a change waits until there is space."""
+        """The error of the last commit, if the disk was full; callers wait until there is space."""
         return self._writer.trouble
 
     @classmethod
@@ -106,6 +130,7 @@ class SqliteLedger(Verbs):
         busy_timeout: float = 10.0,
         vfs: str | None = None,
         clock: LeaseClock | None = None,
+        master_key: Mastering = None,
     ) -> AsyncGenerator[SqliteLedger, None]:
         """Open the ledger in a file. If there is no such file, it is created, unless `create` is False.
 
@@ -116,8 +141,10 @@ class SqliteLedger(Verbs):
             LedgerCorruptError: the schema of the file was altered.
             LedgerFormatError: the file is not a ledger, or a later version wrote it.
             LedgerUnavailableError: it cannot be opened.
+            WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
         """
-        place, rules = LedgerFile(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
+        rules = LedgerRedaction.of(redaction)
+        place = LedgerFile(os.fspath(path), busy_timeout, vfs, Vault.of(master_key))
         ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules, clock)
         try:
             yield ledger
@@ -178,12 +205,20 @@ class SqliteLedger(Verbs):
             return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
         return self.redaction.for_thread(self._redacted[thread_id])
 
+    async def redaction_rules(self) -> RedactionRules:
+        return self.redaction.beside(await self._readers.do(_hosts.rules))
+
+    async def adopt_redaction(self) -> RedactionRules:
+        now = current_port().now()
+        await self._writer.do(lambda connection: _hosts.adopt_rules(connection, self.redaction, now, self._clock))
+        return self.redaction.beside(self.redaction.digest)
+
     # ------------------------------------------------------------ hosts and owners
 
     async def beat(self, host: Host) -> datetime:
         check_host(host, self.redaction)
         now = current_port().now()
-        await self._writer.do(lambda connection: _hosts.beat(connection, host, now, self._clock))
+        await self._writer.do(lambda connection: _hosts.beat(connection, host, now, self._clock, self.redaction))
         return now + timedelta(seconds=host.lease)
 
     async def leave(self, host: Host) -> None:
@@ -194,21 +229,24 @@ class SqliteLedger(Verbs):
         now = current_port().now()
         return await self._readers.do(lambda connection: _hosts.hosts(connection, now, self._clock))
 
-    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
         now = current_port().now()
+        taken_from: str | None = None
 
         def change(connection: Connection, thread: Thread | None) -> Thread:
-            return _hosts.claim(
+            nonlocal taken_from
+            found, taken_from = _hosts.claim(
                 connection, thread, thread_id, by=by, kind=kind, now=now, clock=self._clock, redaction=self.redaction
             )
+            return found
 
         state = (await self._writer.change_thread(thread_id, change)).state
         if len(self._redacted) >= _MOST_REMEMBERED:
             self._redacted.clear()
         self._redacted[thread_id] = state.is_redacted
-        return state.epoch
+        return Epoch(state.epoch, state.seq, taken_from)
 
     async def release(
         self,
@@ -231,7 +269,7 @@ class SqliteLedger(Verbs):
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
-        wanted = _hosts.TakeRequest(by, kinds_wanted(by, kinds), limit, current_port().now())
+        wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, current_port().now())
         # A reader looks first, so a host that polls an idle ledger never takes the write lock. Another host may be quicker
         # between the two calls: `take` looks again inside its own transaction.
         if not await self._readers.do(lambda connection: _hosts.has_due(connection, wanted, self._clock)):
@@ -243,22 +281,68 @@ class SqliteLedger(Verbs):
             return await self._writer.do(lambda connection: _hosts.note_seen(connection, by, seen))
         return await self._readers.do(lambda connection: _hosts.woken(connection, by))
 
+    async def set_limit(self, limit: Limit) -> None:
+        check_limited(limit, self.redaction)
+        await self._writer.do(lambda connection: _hosts.set_limit(connection, limit))
+
+    async def limits(self) -> tuple[LimitStatus, ...]:
+        now = current_port().now()
+        return await self._readers.do(lambda connection: _hosts.limits(connection, now, self._clock))
+
+    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        now = current_port().now()
+        return await self._writer.do(lambda connection: _hosts.permits(connection, by, wants, now, self._clock))
+
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared."""
         return await self._writer.do(
-            lambda connection: _summary(_changes.branch(connection, head, at, pairing, closing)), closing.weight
+            lambda connection: _changes.branch(connection, head, at, pairing, closing).summary, closing.weight
         )
+
+    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
+        check_name(to, "the place of a ledger")
+        now = current_port().now()
+
+        def change(connection: Connection, thread: Thread | None) -> Thread:
+            return _hosts.move(connection, thread, thread_id, to=to, now=now, clock=self._clock)
+
+        return standing_of((await self._writer.change_thread(thread_id, change)).state)
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         chosen = proven(journals, heads)
         weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
         made = await self._writer.do(lambda connection: _changes.restore(connection, chosen, self.redaction), weight)
-        return tuple(map(_summary, made))
+        return tuple(thread.summary for thread in made)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._writer.do(lambda connection: _changes.delete(connection, thread_id, with_branches))
         await self._forget_log()
         return names
+
+    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = await self._writer.do(lambda connection: _changes.forget(connection, thread_id, with_branches))
+        self._place.vault.drop()
+        await self._forget_log()
+        return names
+
+    async def rotate(self, new: MasterKey) -> int:
+        self._place.vault.begin_rotation(new)
+        count = await self._writer.do(lambda connection: _keys.rotate(connection, new))
+        self._place.vault.end_rotation(new)
+        await self._forget_log()
+        return count
+
+    async def encryption(self) -> EncryptionStatus | None:
+        return await self._readers.do(_keys.status)
+
+    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
+        """Return the wrapped key of a thread, if it is encrypted."""
+
+        def look(connection: Connection) -> WrappedKey | None:
+            thread = find_thread(connection, thread_id)
+            return None if thread is None else _keys.find_key(connection, thread.key)
+
+        return await self._readers.do(look)
 
     async def expire(self, before: datetime) -> tuple[str, ...]:
         micros = to_micros(before)
@@ -268,6 +352,7 @@ class SqliteLedger(Verbs):
 
     async def _forget_log(self) -> None:
         """Empty the write-ahead log, which may still hold deleted rows. A reader may prevent that until a later checkpoint."""
+        self._pages.clear()  # no reader of `tail` gets what was deleted
         await asyncio.to_thread(_emptied, self._place)
 
     # ------------------------------------------------------------ reading
@@ -280,6 +365,8 @@ class SqliteLedger(Verbs):
             key, page = found
             for record in page:
                 yield record
+            if page[-1].seq == (first if reverse else last):
+                return  # nothing more was asked for
             if reverse:
                 last = page[-1].seq - 1
             else:
@@ -316,7 +403,7 @@ class SqliteLedger(Verbs):
     async def thread(self, thread_id: str) -> ThreadSummary | None:
         def look(connection: Connection) -> ThreadSummary | None:
             thread = find_thread(connection, thread_id)
-            return None if thread is None else _summary(thread)
+            return None if thread is None else thread.summary
 
         return await self._readers.do(look)
 
@@ -336,18 +423,45 @@ class SqliteLedger(Verbs):
                 await self._writer.do(_queries.add_indexes)
         return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
 
+    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
+        return await self._readers.do(lambda connection: _queries.count_threads(connection, system))
+
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
         while True:
             seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
-            found = await self._since(position, thread_id)
-            for position, record in found:
+            page = await self._since(position, thread_id, seen)
+            for position, record in page.records:
                 yield Tailed(record, str(position))
-            if not found:
+            if not page.records:
                 self._watch_others()
                 await self._commits.wait(seen)
 
-    async def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
+    async def _since(self, position: int, thread_id: str | None, seen: int) -> _TailPage:
+        """Return what comes after a position. Readers of the same place share what is read: a thousand cost as much as one."""
+        now, key = asyncio.get_running_loop().time(), (position, thread_id)
+        page = self._pages.get(key)
+        if page is not None and now - page.at < _SHARED_FOR:
+            return page
+        # A read that began after the same commits: one that began earlier may lack what this reader will not be woken for.
+        own = (*key, seen)
+        while (reading := self._reading.get(own)) is not None:
+            await asyncio.wait((reading,))
+            if not reading.cancelled():
+                return reading.result()
+        self._reading[own] = reading = asyncio.get_running_loop().create_future()
+        try:
+            page = _TailPage(await self._read_since(position, thread_id), now)
+            reading.set_result(page)
+        finally:
+            del self._reading[own]
+            if not reading.done():  # those who wait read themselves, and get the error themselves
+                reading.cancel()
+        if page.records:
+            self._pages[key] = page
+        return page
+
+    async def _read_since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
         def look(connection: Connection) -> list[tuple[int, Record]]:
             if thread_id is None:
                 return records_since(connection, position)
@@ -376,6 +490,9 @@ class SqliteLedger(Verbs):
         sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
         return str(await self._readers.do(lambda connection: connection.value(sql)))
 
+    async def tail_lag(self) -> float:
+        return 0.0  # one writer at a time: what is committed is next
+
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
         return await self._by("invocation", invocation_id, lambda each: each.invocation_id == invocation_id, thread_id)
 
@@ -397,6 +514,8 @@ class SqliteLedger(Verbs):
         def look(connection: Connection) -> tuple[Record, ...]:
             thread = find_thread(connection, thread_id)
             calls = [] if thread is None else find_open_calls(connection, thread)
+            if thread is not None and not calls:
+                _keys.check_remembered(connection, thread.key, thread_id)
             pages = (page_of_thread(connection, thread, call.seq, call.seq) for call in calls)
             return tuple(record for page in pages for _, record in page)
 
@@ -518,7 +637,7 @@ class SqliteLedger(Verbs):
 
     async def _examined(self, name: str, heads: dict[str, Head]) -> tuple[Damage | None, int]:
         subject = await self._readers.do(lambda connection: _verify.begin(connection, name))
-        if not isinstance(subject, _verify.Subject):
+        if not isinstance(subject, Subject):
             return subject, 0
         after: int | Damage | None = subject.thread.base_seq
         while isinstance(after, int):
@@ -528,12 +647,20 @@ class SqliteLedger(Verbs):
             after = None  # the thread was deleted meanwhile, not damaged
         return after, subject.examination.looked_at
 
+    async def diagnose(self) -> tuple[Diagnosis, ...]:
+        """Examine the file, its settings and its surroundings."""
+
+        def written_with(connection: Connection) -> int:
+            return int(connection.setting("synchronous"))
+
+        try:
+            synchronous = await self._writer.do(written_with)
+        except LedgerUnavailableError:
+            synchronous = 2  # a file that can only be read loses nothing
+        return await self._readers.do(lambda connection: _verify.diagnose(connection, synchronous))
+
     async def backup(self, path: str | Path) -> None:
         await asyncio.to_thread(_copied, self._place, Path(path))
-
-
-def _summary(thread: Thread) -> ThreadSummary:
-    return summary_of(thread.state, thread.open_calls, thread.owner)
 
 
 def _opened(place: LedgerFile, create: bool) -> Connection:
@@ -542,7 +669,13 @@ def _opened(place: LedgerFile, create: bool) -> Connection:
         _make_folder(Path(place.path).parent)
     elif not Path(place.path).exists():
         return connect(place)
-    return connect(place, create=True)
+    connection = connect(place, create=True)
+    try:
+        place.vault.check(_keys.ledger_key(connection))
+    except LedgerError:
+        connection.close(force=True)
+        raise
+    return connection
 
 
 def _make_folder(folder: Path) -> None:

@@ -11,20 +11,23 @@ from decimal import Decimal
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
-from antiphon.ledger._chain import to_micros
-from antiphon.ledger._listing import SYSTEM_PATTERN, Term, head_of, order_of, page_of, page_start, summary_of, terms_of
-from antiphon.ledger._values import CallPage, Head, Hit, ThreadFilter, ThreadOrder, ThreadPage
-from antiphon.ledger.sqlite._appends import snapshot_hash
-from antiphon.ledger.sqlite._rows import (
-    ThreadSegment,
-    find_thread,
-    line_to,
-    lineage,
-    link_at,
-    record_at,
-    records_of,
-    thread_of,
+from antiphon.ledger._chain import snapshot_hash, to_micros
+from antiphon.ledger._listing import (
+    SYSTEM_PATTERN,
+    Term,
+    head_of,
+    order_of,
+    page_of,
+    page_start,
+    sorted_counts,
+    summary_of,
+    terms_of,
 )
+from antiphon.ledger._stored import ThreadSegment
+from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
+from antiphon.ledger._vault import is_sealed, not_searchable
+from antiphon.ledger.sqlite._keys import blinded, find_key, thread_key
+from antiphon.ledger.sqlite._rows import find_thread, line_to, lineage, link_at, record_at, records_of, thread_of
 from antiphon.ledger.sqlite._schema import FILTER_INDEXES, SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Json
@@ -45,6 +48,8 @@ SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, create
 FROM threads {}
 """
 
+_COUNTS = "SELECT status, pattern, count(*), sum(open_calls > 0) FROM threads {} GROUP BY status, pattern"
+
 _CONDITIONS = {
     "status": "status = :status",
     "pattern": "pattern = :pattern",
@@ -55,6 +60,7 @@ _CONDITIONS = {
     "created_before": "created_at < :created_before",
     "owner": "owner IN (SELECT key FROM hosts WHERE name = :owner)",
     "kind": "kind = :kind",
+    "due_before": "owner IS NULL AND due_at IS NOT NULL AND due_at < :due_before",
     "min_tokens": "input_tokens + output_tokens >= :min_tokens",
     "min_cost": "CAST(cost AS REAL) >= CAST(:min_cost AS REAL)",
 }
@@ -62,7 +68,7 @@ _YES_OR_NO = {
     "system": ("pattern IS NOT :system_pattern", "pattern = :system_pattern"),
     "unfit": ("unfit IS NULL", "unfit IS NOT NULL"),
 }
-"""The condition of each field of a filter, except `open_calls`; of one that is True or False, the conditions for both."""
+"""The SQL condition of each field of a filter, except `open_calls`; for a boolean field, one for True and one for False."""
 
 _ORDER_INDEXES = {"updated_at": "threads_by_update", "created_at": "threads_by_creation"}
 _INDEXES = {
@@ -73,6 +79,7 @@ _INDEXES = {
     "kind": "threads_by_kind",
     "forked_from": "threads_by_fork",
     "unfit": "threads_unfit",
+    "due_before": "threads_due",
     "min_tokens": "threads_by_tokens",
     "min_cost": "threads_by_cost",
     "created_after": "threads_by_creation",
@@ -80,9 +87,9 @@ _INDEXES = {
     "updated_after": "threads_by_update",
     "updated_before": "threads_by_update",
 }
-"""By which index threads are found that fit a field of a filter."""
+"""The index that finds the threads for a field of a filter."""
 _COVERED = {"min_tokens": " AND input_tokens + output_tokens > 0", "min_cost": " AND cost <> '0'"}
-"""Which threads such an index has, where SQLite does not see it by itself. A least value of 0 fits others too."""
+"""The condition of a partial index, if SQLite cannot infer it. A minimum of 0 matches threads outside of the index too."""
 
 _COUNTED = "SELECT count(*) FROM (SELECT 1 FROM open_calls LIMIT ?)"
 _LACKS_INDEXES = """
@@ -90,12 +97,12 @@ SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'threads_by_status')
     AND (SELECT count(*) FROM (SELECT 1 FROM threads LIMIT ?)) > ?
 """
 _HAS_INDEXES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'threads_by_status')"
-_ALWAYS_THERE = ("threads_owned", "threads_by_creation", "threads_by_update")
+_ALWAYS_THERE = ("threads_owned", "threads_due", "threads_by_creation", "threads_by_update")
 _FITTING = "SELECT count(*) FROM (SELECT 1 FROM threads INDEXED BY {} WHERE {} LIMIT :few)"
 _FEW = 1000
-"""Up to this many open calls in the ledger, the threads with open calls are looked up and then sorted."""
+"""With at most this many open calls in the ledger, the threads with open calls are looked up and then sorted."""
 _FEW_THREADS = 5000
-"""Up to this many threads that fit a field of a filter, they are looked up and then sorted."""
+"""With at most this many matching threads, they are looked up and then sorted."""
 
 _ORDERS = {
     "updated_at": ("(updated_at > :start OR updated_at = :start AND key > :start_key)", "ORDER BY updated_at, key"),
@@ -126,6 +133,14 @@ def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, pa
     return ThreadPage(tuple(summary_of(each.state, each.open_calls, each.owner) for each in exact), after)
 
 
+def count_threads(connection: Connection, system: bool | None) -> tuple[ThreadCount, ...]:
+    """Return how many threads there are of each status and pattern."""
+    conditions = list(_conditions(ThreadFilter(system=system)).values())
+    where = f"WHERE {conditions[0]}" if conditions else ""
+    rows = connection.rows(_COUNTS.format(where), {"system_pattern": SYSTEM_PATTERN} if conditions else {})
+    return sorted_counts(ThreadCount(*row) for row in rows)
+
+
 def is_indexed(filter: ThreadFilter) -> bool:
     """Whether a filter asks for something that has an index in a file of many threads."""
     return any(_INDEXES[name] not in _ALWAYS_THERE and _is_found_by_index(filter, name) for name in _conditions(filter))
@@ -142,7 +157,7 @@ def add_indexes(connection: Connection) -> None:
 
 
 def _field_with_few(connection: Connection, filter: ThreadFilter) -> str | None:
-    """Return the first field of a filter that few threads fit; None if there is none."""
+    """Return the first field of a filter that few threads match; None if there is none."""
     if filter.owner is not None:
         return "owner"  # the threads of one host
     has_indexes = bool(connection.value(_HAS_INDEXES))
@@ -160,7 +175,7 @@ def _is_found_by_index(filter: ThreadFilter, name: str) -> bool:
 
 
 def _conditions(filter: ThreadFilter) -> dict[str, str]:
-    """Return the conditions of a filter by field, but for `open_calls`."""
+    """Return the conditions of a filter by field, except `open_calls`."""
     found = {name: said for name, said in _CONDITIONS.items() if getattr(filter, name) is not None}
     for name, (no, yes) in _YES_OR_NO.items():
         if (value := getattr(filter, name)) is not None:
@@ -238,7 +253,10 @@ def open_calls_of(connection: Connection, option_name: str, is_reversed: bool, s
         LedgerCorruptError: one of them is not as it was written.
     """
     first = (_LAST_POSITION if is_reversed else 0) if start is None else start
-    rows = connection.rows(_CALLS_BACK if is_reversed else _CALLS, (option_name, first, limit + 1))
+    sql = _CALLS_BACK if is_reversed else _CALLS
+    rows = connection.rows(sql, (option_name, first, limit + 1))
+    if (hidden := blinded(connection, option_name)) is not None:
+        rows = sorted(rows + connection.rows(sql, (hidden, first, limit + 1)), reverse=is_reversed)[: limit + 1]
     after = str(rows[limit - 1][0]) if len(rows) > limit > 0 else None
     return CallPage(tuple(record for _, record in records_of(connection, rows[:limit])), after)
 
@@ -262,7 +280,8 @@ def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tu
             link = link_at(connection, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
                 raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
-            return seq, parse(state)
+            key = thread_key(connection, holder.key) if is_sealed(state) else None
+            return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
         upto = min(upto, holder.base_seq)
     return None
 
@@ -305,6 +324,8 @@ def find(connection: Connection, typed: str, thread_id: str | None, limit: int) 
         found = connection.rows(_FIND, (wanted, limit))
     else:
         thread = find_thread(connection, thread_id)
+        if thread is not None and find_key(connection, thread.key) is not None:
+            raise not_searchable(thread_id)
         segments: list[ThreadSegment] = [] if thread is None else lineage(connection, thread)
         several = (connection.rows(_FIND_IN, (wanted, *segment, limit)) for segment in segments)
         found = sorted((row for rows in several for row in rows), key=lambda row: (row[1], row[0]))[:limit]

@@ -1,63 +1,23 @@
-"""From rows to records: large media, threads and their origins, and messages with checked links.
-
-Large media are removed from a message's bytes, stored once by content, and put back when the message is read. The removed
-bytes are the inside of a JSON text that begins with `data:`. Only the table `media_uses` records the place; the remaining
-bytes have no mark. So a message cannot contain a forged reference, and the remaining bytes are still JSON.
-"""
+"""From rows to records: large media, threads and their origins, and messages with checked links."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b, sha256
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
-from antiphon.errors import LedgerCorruptError
+from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import Record, from_micros, genesis, link
 from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._stored import Ancestor, Hole, Thread, ThreadSegment, join, segments_of
+from antiphon.ledger._vault import ThreadKey, is_sealed
+from antiphon.ledger.sqlite._keys import check_remembered, thread_key
 from antiphon.ledger.sqlite._schema import MEDIA_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 # ---------------------------------------------------------------- media
-
-_LARGE = 8192
-"""Bytes from which on a medium is stored outside of its row."""
-_DATA = re.compile(rb'"(data:[^"\\]{%d,})"' % _LARGE, re.IGNORECASE)
-
-
-class Hole(NamedTuple):
-    """A removed medium, and its place in the remaining bytes."""
-
-    place: int
-    text: bytes
-
-
-def split(body: bytes) -> tuple[bytes, list[Hole]]:
-    """Return the bytes of a message without its large media, and the media."""
-    if len(body) < _LARGE:
-        return body, []
-    pieces: list[bytes] = []
-    holes: list[Hole] = []
-    end = taken = 0
-    for match in _DATA.finditer(body):
-        start, stop = match.span(1)
-        pieces.append(body[end:start])
-        holes.append(Hole(start - taken, body[start:stop]))
-        taken += stop - start
-        end = stop
-    return (b"".join((*pieces, body[end:])), holes) if holes else (body, [])
-
-
-def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
-    """Return the bytes that `split` has split."""
-    pieces: list[bytes] = []
-    end = 0
-    for place, text in holes:
-        pieces += (rest[end:place], text)
-        end = place
-    return b"".join((*pieces, rest[end:]))
 
 
 def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> None:
@@ -152,29 +112,6 @@ SELECT key, base, base_seq, thread_id FROM line ORDER BY key DESC
 """The comparison of keys ends the recursion: a branch is younger than its origin, and an altered file could have a cycle."""
 
 
-class Thread(NamedTuple):
-    """A thread's row."""
-
-    key: int
-    state: State
-    open_calls: int
-    base: int | None
-    """The thread that holds the messages up to `base_seq`."""
-    base_seq: int
-    checksum: int | None = None
-    """The checksum of epoch, status, pattern, times and owner."""
-    owner: str | None = None
-    """The name of the host that owns it."""
-
-
-class ThreadSegment(NamedTuple):
-    """A range of a thread's messages that are stored under one key: its own messages, or those of an origin."""
-
-    key: int
-    first: int
-    last: int
-
-
 def key_of(name: str, salt: int = 0) -> int:
     """Return the index key of a name: 32 bits, a tenth of the size of the name.
 
@@ -207,16 +144,9 @@ def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:
     found = connection.rows(
         "SELECT seq, is_effect, invocation_id, option_name, turn FROM open_calls WHERE thread = ? ORDER BY seq", (thread.key,)
     )
+    if any(isinstance(row[2], bytes) for row in found) and (key := thread_key(connection, thread.key)) is not None:
+        return [key.open_call(seq, sealed) for seq, _, sealed, *_ in found]
     return [OpenCall(seq, bool(is_effect), *rest) for seq, is_effect, *rest in found]
-
-
-class Ancestor(NamedTuple):
-    """A thread in the line from a branch to its oldest origin."""
-
-    key: int
-    base: int | None
-    base_seq: int
-    thread_id: str
 
 
 def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
@@ -226,13 +156,7 @@ def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
 
 def lineage(connection: Connection, thread: Thread) -> list[ThreadSegment]:
     """Return where the messages of a thread are, from the first to the last."""
-    segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
-    last = thread.base_seq
-    for each in line_to(connection, thread.key, 1)[1:] if thread.base is not None else ():
-        if each.base_seq < last:
-            segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
-            last = each.base_seq
-    return [segment for segment in reversed(segments) if segment.first <= segment.last]
+    return segments_of(thread, line_to(connection, thread.key, 1)[1:] if thread.base is not None else ())
 
 
 def position_of(connection: Connection, key: int, seq: int) -> int:
@@ -261,12 +185,18 @@ def name_of(connection: Connection, key: int) -> str:
     return f"(thread {key}, whose name is gone)" if name is None else name
 
 
-def records_of(connection: Connection, rows: Iterable[Sequence[object]]) -> Iterator[tuple[int, Record]]:
+def records_of(
+    connection: Connection, rows: Iterable[Sequence[object]], *, with_forgotten: bool = False
+) -> Iterator[tuple[int, Record]]:
     """Yield each row's position and its record, after its link has been checked.
 
+    Rows of forgotten threads are left out, unless `with_forgotten` asks for an error.
+
     Raises:
+        EncryptionError: a row is encrypted, and its key is not there.
         LedgerCorruptError: a row was altered.
     """
+    keys: dict[int, ThreadKey | None] = {}
     for position, key, seq, recorded_at, digest, media, body, previous in rows:
         if not (isinstance(position, int) and isinstance(key, int) and isinstance(seq, int)):
             raise LedgerCorruptError(f"row {position!r} has no place in a thread; go back to a backup, and run verify on it")
@@ -283,7 +213,26 @@ def records_of(connection: Connection, rows: Iterable[Sequence[object]]) -> Iter
                 "it is not what was written, or what stood before it is missing; go back to a backup, and run verify on it"
             )
             raise LedgerCorruptError(reason, name_of(connection, key), seq)
-        yield position, Record(seq, whole, digest.hex(), from_micros(recorded_at))
+        if not is_sealed(whole):
+            yield position, Record(seq, whole, digest.hex(), from_micros(recorded_at))
+            continue
+        try:
+            house = _opened(connection, keys, key, seq, whole)
+        except ForgottenError:
+            if with_forgotten:
+                raise
+            continue
+        yield position, Record(seq, house, digest.hex(), from_micros(recorded_at), stored=whole)
+
+
+def _opened(connection: Connection, keys: dict[int, ThreadKey | None], thread: int, seq: int, stored: bytes) -> bytes:
+    """Return the house bytes of a sealed row; `keys` has the keys that were looked up in this transaction."""
+    if thread not in keys:
+        keys[thread] = thread_key(connection, thread)
+    found = keys[thread]
+    if found is None:
+        raise LedgerCorruptError("it is encrypted, and its thread has no key", name_of(connection, thread), seq)
+    return found.open(seq, stored)
 
 
 def _as_bytes(value: object) -> bytes:
@@ -304,6 +253,8 @@ def page_of_thread(
     first = max(first, 1)
     if first > last:
         return []
+    if thread.base is not None and thread.state.epoch < 0:  # a forgotten branch may have no row of its own
+        check_remembered(connection, thread.key, thread.state.thread_id)
     edge = last if reverse else first
     found = _some(_stretch(connection, lineage(connection, thread), first, last, reverse=reverse))
     step = -1 if reverse else 1
@@ -321,7 +272,8 @@ def _stretch(
     sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
     for key, low, high in reversed(segments) if reverse else segments:
         if low <= place <= high:
-            yield from records_of(connection, connection.each(sql, (key, max(first, low), min(last, high))))
+            found = connection.each(sql, (key, max(first, low), min(last, high)))
+            yield from records_of(connection, found, with_forgotten=True)
             place = low - 1 if reverse else high + 1
 
 
@@ -405,7 +357,8 @@ def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSe
     for segment in segments:
         salt = 0
         while rows := connection.rows(_WITH_ID, (segment.key, key_of(id, salt))):
-            found += [record for _, record in records_of(connection, rows) if record.seq <= segment.last]
+            records = records_of(connection, rows, with_forgotten=True)
+            found += [record for _, record in records if record.seq <= segment.last]
             salt += 1
     return [record for record in found if record.message.id == id]
 
@@ -419,5 +372,5 @@ def records_by_key(connection: Connection, kind: str, name: str, segments: Itera
     found: list[Record] = []
     for key, first, last in [(None, None, None)] if segments is None else segments:
         rows = connection.rows(_BY_KEY[kind], (key_of(name), key, first, last))
-        found += [record for _, record in records_of(connection, rows)]
+        found += [record for _, record in records_of(connection, rows, with_forgotten=segments is not None)]
     return found

@@ -35,7 +35,7 @@ from antiphon.messages import is_name
 from antiphon.messages.keys import kind_of
 
 APPLICATION_ID = 0x616E7470
-"""`antp`: how a file says that it is a ledger."""
+"""`antp`: marks a file as a ledger."""
 
 _FIRST = """
 CREATE TABLE threads (
@@ -163,8 +163,8 @@ CREATE VIRTUAL TABLE terms USING fts5 (
 INSERT INTO terms (terms, rank) VALUES ('secure-delete', 1);
 CREATE VIRTUAL TABLE term_counts USING fts5vocab ('terms', 'row');
 """
-"""Created by the first search of a retriever (see `_terms`). The tokenizer splits only at what no term has: it takes every
-letter beyond ASCII as it is, where `unicode61` has an opinion of its own about what a letter is."""
+"""Created by the first search of a retriever (see `_terms`). The tokenizer splits only at what no term has: it keeps every
+letter beyond ASCII, while `unicode61` treats some of them as separators."""
 VECTOR_TABLES = """
 CREATE TABLE vector_spaces (
     name TEXT PRIMARY KEY, model TEXT NOT NULL, dimension INTEGER NOT NULL, checksum INTEGER NOT NULL
@@ -174,6 +174,20 @@ CREATE TABLE term_vectors (position INTEGER PRIMARY KEY, vector BLOB NOT NULL, c
 """Created with the first vector of an entry in `term_entries`."""
 _HAS_TERMS = 6
 """The first format whose files may have them."""
+
+KEY_TABLES = """
+CREATE TABLE thread_keys (thread INTEGER PRIMARY KEY, master TEXT NOT NULL, wrapped BLOB, checksum INTEGER NOT NULL);
+"""
+"""Created with the first encrypted thread (see `_keys`)."""
+_HAS_KEYS = 7
+"""The first format whose files may have it."""
+
+LIMIT_TABLES = """
+CREATE TABLE limits (model TEXT PRIMARY KEY, state TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+"""
+"""Created with the first limit (see `_permits` of the ledger)."""
+_HAS_LIMITS = 9
+"""The first format whose files may have it."""
 
 FILTER_INDEXES = """
 CREATE INDEX IF NOT EXISTS threads_by_status ON threads (status) WHERE status IS NOT NULL;
@@ -294,9 +308,28 @@ _FIFTH = "SELECT 1"
 _SIXTH = "SELECT 1"
 """Files of this format may have `TERM_TABLES`; earlier versions, which do not know them, refuse such a file."""
 
+_SEVENTH = "SELECT 1"
+"""Files of this format may have `KEY_TABLES`; earlier versions, which do not know them, refuse such a file."""
+
+_EIGHTH = "INSERT INTO counters VALUES ('redaction', 0)"
+"""The digest of the rules that hosts redact by; 0: none yet."""
+
+_NINTH = "INSERT INTO counters VALUES ('limits', 0)"
+"""How many limits there are: a row that was removed by other means is noticed. Files may have `LIMIT_TABLES` now."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts, _FIFTH, _SIXTH)
+MIGRATIONS: tuple[Step, ...] = (
+    _FIRST,
+    _add_checksums,
+    _THIRD,
+    _add_hosts,
+    _FIFTH,
+    _SIXTH,
+    _SEVENTH,
+    _EIGHTH,
+    _NINTH,
+)
 """The steps from each version to the next, beginning with an empty file. Never change a released step; append a new one."""
 
 
@@ -394,9 +427,10 @@ def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
         for step in steps:
             _take(connection, step)
         made = [_schema_of(connection)]
-        later = ([FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else []) + (
-            [TERM_TABLES, VECTOR_TABLES] if len(steps) >= _HAS_TERMS else []
-        )
+        later = [FILTER_INDEXES] if len(steps) >= _HAS_FILTERS else []
+        later += [TERM_TABLES, VECTOR_TABLES] if len(steps) >= _HAS_TERMS else []
+        later += [KEY_TABLES] if len(steps) >= _HAS_KEYS else []
+        later += [LIMIT_TABLES] if len(steps) >= _HAS_LIMITS else []
         for tables in (MEDIA_TABLES, SEARCH_TABLES, *later):
             connection.run(tables)
             made.append(_schema_of(connection))

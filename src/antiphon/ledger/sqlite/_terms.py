@@ -27,6 +27,7 @@ from antiphon.ledger._terms import (
     check_vector,
 )
 from antiphon.ledger.sqlite._checksums import check_written
+from antiphon.ledger.sqlite._keys import check_collection
 from antiphon.ledger.sqlite._rows import record_at, records_of
 from antiphon.ledger.sqlite._schema import TERM_TABLES, VECTOR_TABLES
 from antiphon.ledger.sqlite._sql import Connection
@@ -62,7 +63,7 @@ _DELETED = "INSERT INTO terms (terms, rowid, heading, body) VALUES ('delete', ?,
 
 
 class IndexState(NamedTuple):
-    """How far an index is."""
+    """The progress of an index."""
 
     version: str
     upto: int
@@ -74,7 +75,7 @@ class TermUpdate(NamedTuple):
     """The next entries of an index."""
 
     before: IndexState
-    """What the index must be for the update to fit."""
+    """The state that the index must have for the update to apply."""
     upto: int
     entries: Sequence[tuple[int, bytes, TermEntry]]
     """The position and the hash of each message, and its entry."""
@@ -82,7 +83,12 @@ class TermUpdate(NamedTuple):
 
 
 def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
-    """Return the next entries of an index; None if there are none and it need not be told so."""
+    """Return the next entries of an index; None if there are none and nothing needs to be stored.
+
+    Raises:
+        NotSearchableError: it covers an encrypted thread.
+    """
+    check_collection(connection, index.name)
     before = _state(connection, index) or IndexState(index.version, 0, 0, 0)
     if before.version != index.version:
         before = IndexState(index.version, 0, 0, 0)
@@ -159,7 +165,7 @@ def drop(connection: Connection, name: str) -> None:
         return
     if connection.value("SELECT count(*) FROM term_indexes WHERE name <> ?", (name,)):
         _forget(connection, connection.rows("SELECT position, heading, body FROM term_entries WHERE name = ?", (name,)))
-    else:  # at once, and also where the index is damaged
+    else:  # in one statement, which also works if the index is damaged
         connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
         connection.run("DELETE FROM term_entries")
         if connection.value(_HAS_VECTORS):

@@ -1,37 +1,36 @@
-"""Verifies a ledger's file: every thread, row by row, then the data outside of threads, then the file itself."""
+"""Verifies a ledger's file: every thread, row by row, then the data outside of threads, then the file itself.
+
+`diagnose` says what the settings and the surroundings of the file mean for a ledger: durability, space, and who may read it.
+"""
 
 from __future__ import annotations
 
+import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import apsw
 
-from antiphon.errors import DecodeError
+from antiphon.errors import NoMasterKeyError
+from antiphon.ledger._chain import snapshot_hash
 from antiphon.ledger._pairing import OpenCall, Pairing
-from antiphon.ledger._values import Damage, Head
-from antiphon.ledger._verification import Examination, StoredRow
-from antiphon.ledger.sqlite._appends import snapshot_hash
+from antiphon.ledger._redaction import is_digest
+from antiphon.ledger._stored import Subject, Thread, join
+from antiphon.ledger._values import Damage, Diagnosis, Head
+from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener
 from antiphon.ledger.sqlite._checksums import COUNTERS, host_checksum, message_checksum, state_checksum, thread_checksum
-from antiphon.ledger.sqlite._rows import (
-    Thread,
-    find_open_calls,
-    find_thread,
-    join,
-    key_of,
-    lineage,
-    link_at,
-    media_at,
-    name_of,
-)
+from antiphon.ledger.sqlite._keys import complaints_about_keys, find_key
+from antiphon.ledger.sqlite._rows import find_open_calls, find_thread, key_of, lineage, link_at, media_at, name_of
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._terms import TERM_COPY, complaints_about_terms
-from antiphon.messages import NO_LIMITS, Message, loads
+from antiphon.messages import Message
 
 _STEP = 1000
 """Rows that are checked in one transaction: a longer transaction would keep the write-ahead log growing."""
@@ -103,14 +102,6 @@ INSERT INTO copy (copy, rank) VALUES ('integrity-check', 1);
 index is copied into a temporary table, read again (hence the RESET), and compared there."""
 
 
-class Subject(NamedTuple):
-    """A thread that is being verified, as it was at the start."""
-
-    thread: Thread
-    open_calls: Sequence[OpenCall]
-    examination: Examination
-
-
 def damages_of_schema(connection: Connection) -> list[Damage]:
     """Return the differences of the schema from the expected one. With an altered schema, queries could give wrong results."""
     return [Damage(None, None, f"the schema: {difference}") for difference in differences(connection)]
@@ -131,11 +122,15 @@ def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
     previous = link_at(connection, thread.key, thread.base_seq)
     if previous is None:
         return Damage(thread_id, thread.base_seq, "the messages that it shares with its origin are missing")
+    opener = row_opener(connection.vault, thread_id, find_key(connection, thread.key))
     shared = _open_at_base(connection, thread)
-    open_calls = find_open_calls(connection, thread)
-    if complaint := _complaint_about(connection, thread, len(open_calls)):
+    open_calls: list[OpenCall] = []
+    with suppress(NoMasterKeyError):  # only the chain is checked then
+        open_calls = find_open_calls(connection, thread)
+    counted: int = connection.value("SELECT count(*) FROM open_calls WHERE thread = ?", (thread.key,))
+    if complaint := _complaint_about(connection, thread, counted):
         return Damage(thread_id, None, complaint)
-    return Subject(thread, open_calls, Examination(thread_id, thread.base_seq, previous, shared))
+    return Subject(thread, open_calls, Examination(thread_id, thread.base_seq, previous, shared, opener))
 
 
 def _complaint_about(connection: Connection, thread: Thread, open_calls: int) -> str | None:
@@ -149,8 +144,8 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 
-def _open_at_base(connection: Connection, thread: Thread) -> Pairing:
-    """Return the calls that were open where a branch begins."""
+def _open_at_base(connection: Connection, thread: Thread) -> Pairing | None:
+    """Return the calls that were open where a branch begins; None if there is no key to read that with."""
     segments = lineage(connection, thread._replace(state=thread.state._replace(seq=thread.base_seq)))
     if not segments:
         return Pairing()
@@ -161,14 +156,11 @@ def _open_at_base(connection: Connection, thread: Thread) -> Pairing:
         return Pairing()
     pairing = Pairing(first - 1)
     for key, low, high in segments:
+        opener = row_opener(connection.vault, name_of(connection, key), find_key(connection, key))
         for row in connection.rows(_ROWS, (key, max(low, first) - 1, high, -1)):
-            _add(pairing, row[1], _whole(connection, row))
+            if not add_row(pairing, row[1], _whole(connection, row), opener):
+                return None
     return pairing
-
-
-def _add(pairing: Pairing, seq: int, body: bytes) -> None:
-    with suppress(DecodeError):  # the check of the origin reports it
-        pairing.add(seq, loads(body, Message, limits=NO_LIMITS))
 
 
 def look(connection: Connection, subject: Subject, after: int, heads: Mapping[str, Head]) -> int | Damage | None:
@@ -197,12 +189,13 @@ def _whole(connection: Connection, row: Sequence[Any]) -> bytes:
     return join(rest, media_at(connection, position)) if media else rest
 
 
-def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message) -> str | None:
+def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message | None) -> str | None:
     position, seq, id_key, invocation_key, correlation_key, _, _, digest, media, _, checksum = row
-    names = (message.invocation_id, message.correlation_id)
-    keys = tuple(None if name is None else key_of(name) for name in names)
-    if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
-        return "its index keys are wrong"
+    if message is not None:
+        names = (message.invocation_id, message.correlation_id)
+        keys = tuple(None if name is None else key_of(name) for name in names)
+        if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
+            return "its index keys are wrong"
     used = connection.rows(_USED, (position,)) if media else []
     if len(used) != (media or 0) or any(sha256(text).digest() != medium for medium, text in used):
         return "a medium in it is not what it was"
@@ -226,7 +219,7 @@ def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: st
         key = key_of(id, salt)
         if key == id_key or not connection.value(taken, (thread, key, seq)):
             return key == id_key
-    raise AssertionError  # pragma: no cover (there is no end to counting)
+    raise AssertionError  # pragma: no cover (the count never ends)
 
 
 def is_there(connection: Connection, subject: Subject) -> bool:
@@ -256,12 +249,24 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     damages += [Damage(name, seq, "there is a message outside the thread") for name, seq in connection.rows(sql)]
     altered = [name for name, row, checksum in _hosts(connection) if host_checksum(row) != checksum]
     damages += [Damage(None, None, f"the host {name!r} is not what it was") for name in altered]
+    if _counted_limits(connection) != connection.value("SELECT value FROM counters WHERE name = 'limits'"):
+        damages.append(Damage(None, None, "limits were added or taken out"))
+    if _has(connection, "limits"):
+        rows = connection.rows("SELECT model, state, checksum FROM limits")
+        altered = [str(row[0]) for row in rows if host_checksum(row[:-1]) != row[-1]]
+        damages += [Damage(None, None, f"the limit of {name!r} is not what it was") for name in altered]
     if _has(connection, "terms"):
         damages += [Damage(None, None, complaint) for complaint in complaints_about_terms(connection)]
+    damages += [Damage(None, None, complaint) for complaint in complaints_about_keys(connection)]
     damages += _damages_of_index(connection)
     complaints = connection.rows("PRAGMA integrity_check(10)")
     damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
     return damages
+
+
+def _counted_limits(connection: Connection) -> object:
+    """Return how many limits there are."""
+    return connection.value("SELECT count(*) FROM limits") if _has(connection, "limits") else 0
 
 
 def _hosts(connection: Connection) -> Iterator[tuple[str, tuple[Any, ...], object]]:
@@ -276,7 +281,8 @@ def _complaints_about_counters(connection: Connection) -> Iterator[str]:
     """Yield faults in the counters and in the last assigned keys."""
     counters: dict[str, Any] = dict(connection.rows("SELECT name, value FROM counters"))
     given: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
-    if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):
+    is_known = counters.keys() == set(COUNTERS) and all(isinstance(value, int) for value in counters.values())
+    if not is_known or not is_digest(counters["redaction"]):
         yield "the counters are not what they were"
         return
     for table, sql in _COUNTS.items():
@@ -300,9 +306,9 @@ def _has(connection: Connection, table: str) -> bool:
 
 
 def _damages_of_index(connection: Connection) -> list[Damage]:
-    """Return whether an index has other words or messages than it should, or another way to order them.
+    """Return whether the words, the messages or the collation of an index differ from the expected ones.
 
-    The connection is not as before then: it is one that is thrown away.
+    It changes the connection, which must be discarded afterwards.
     """
     damages: list[Damage] = []
     for table, copy, what in (("search", _COPY, "the index of words"), ("terms", TERM_COPY, "an index of terms")):
@@ -320,3 +326,46 @@ def _damages_of_index(connection: Connection) -> list[Damage]:
         except apsw.CorruptError:
             damages.append(Damage(None, None, f"{what} does not have the words that it should"))
     return damages
+
+
+# ---------------------------------------------------------------- settings and surroundings
+
+_SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
+_LITTLE = 500 * 1024 * 1024
+"""Bytes: with less, a long run may fill the disk."""
+_MOUNTS = Path("/proc/mounts")
+
+
+def diagnose(connection: Connection, writes_with: int) -> tuple[Diagnosis, ...]:
+    """Examine a file. `writes_with` is the setting `synchronous` of the connection that writes."""
+    return tuple(_diagnoses(connection, writes_with, Path(connection.filename)))
+
+
+def _diagnoses(connection: Connection, writes_with: int, path: Path) -> Iterator[Diagnosis]:
+    yield Diagnosis("SQLite", apsw.sqlite_lib_version())  # an affected version is refused when the file is opened
+    name = _SYNCHRONOUS.get(writes_with, str(writes_with))
+    yield Diagnosis("synchronous", name, None if writes_with >= 2 else "a power cut loses appends that were acknowledged")  # noqa: PLR2004
+    mode = str(connection.setting("journal_mode"))
+    yield Diagnosis("journal mode", mode, None if mode == "wal" else "open the ledger once with a program that may write it")
+    kind = _file_system(path)
+    is_remote = kind in _NETWORK
+    yield Diagnosis(
+        "file system", kind, "move the file to a local disk: locks do not work on a network drive" if is_remote else None
+    )
+    free = shutil.disk_usage(path.parent).free
+    yield Diagnosis("free space", f"{free / 1e9:.1f} GB", "make space on the disk" if free < _LITTLE else None)
+    rights = stat.S_IMODE(path.stat().st_mode)
+    readers = ", other users can read it" if rights & 0o044 else ""
+    danger = f"other users can change the file; chmod 600 {path}" if rights & 0o022 else None
+    yield Diagnosis("permissions", f"{rights:04o}{readers}", danger)
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system that holds a file; `unknown` where the system does not tell."""
+    try:
+        lines = [line.split() for line in _MOUNTS.read_text().splitlines()]
+    except OSError:
+        return "unknown"
+    holding = [(line[1], line[2]) for line in lines if path.resolve().is_relative_to(line[1])]
+    return max(holding, key=lambda each: len(each[0]), default=("", "unknown"))[1]

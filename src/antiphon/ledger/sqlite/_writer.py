@@ -29,9 +29,9 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._chain import Record
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._stored import Thread as StoredThread
 from antiphon.ledger.sqlite._appends import Appends, ThreadChange
 from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, connect, translated
-from antiphon.ledger.sqlite._rows import Thread as StoredThread
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
@@ -109,7 +109,7 @@ class Writer:
         return cast("ResultT", await self._queued(work, weight))
 
     async def change_thread(self, thread_id: str, work: ThreadChange) -> StoredThread:
-        """Have the row of one thread changed, and return the thread once that is durable.
+        """Queue a change of the row of one thread, and return the thread once it is durable.
 
         Raises:
             LedgerError: it was refused, or the store cannot be used.
@@ -223,13 +223,13 @@ class Writer:
         self._appends.end(connection)  # after the commit, which changes the version that it remembers
 
     def _translated(self, exc: Exception) -> Exception:
-        is_refusal = isinstance(exc, ValueError)  # a change may refuse what it was given
+        is_refusal = isinstance(exc, ValueError)  # a change may refuse its arguments
         is_ours = is_refusal or not isinstance(exc, (apsw.Error, *UNEXPECTED))
         return exc if is_ours else translated(exc, self._place.path)
 
     def _give_up(self, exc: Exception) -> None:
         """Close the connection, unless another process held the lock and no transaction has begun."""
-        self._appends.forget()  # what it remembers was not committed
+        self._appends.forget()  # its cached threads were not committed
         connection = self._connection
         if connection is not None and isinstance(exc, apsw.BusyError) and not connection.in_transaction:
             return

@@ -40,7 +40,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast._models import HeldModel, Outages, Patience, ask_in_turn
+from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
 
 class AgentSpec(BaseModel):
@@ -414,7 +414,7 @@ class Cast:
         if key not in self._agents:
             durability = self._durability(None, _tell_words if is_heard else None, self._outages(spec, model))
             tools = self.tools_of(spec)
-            self._agents[key] = Agent(
+            self._agents[key] = CastAgent(
                 self.model(model),
                 name=spec.name,
                 deps_type=object,
@@ -448,22 +448,35 @@ def _telling(words: Words) -> EventStreamHandler[Any]:
     return tell
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Words:
-    """The listener of an answer: it hears text, and of JSON the field `spoken`."""
+    """The listener of an answer: it hears text, and of JSON the field `spoken`; an empty text where it is begun anew."""
 
     hear: Hear
     spoken: str | None = None
+    has_spoken: bool = False
 
     async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Pass on the words of one response of a model."""
+        """Pass on the words of one response of a model, which is asked for again if it fails."""
         parts: dict[int, SpokenText] = {}
+        is_new = self.has_spoken
+
+        def hear(text: str) -> None:
+            nonlocal is_new
+            if is_new:
+                self.hear("")
+            is_new, self.has_spoken = False, True
+            self.hear(text)
+
         async for event in events:
+            if isinstance(event, PartStartEvent) and event.index in parts:  # a response that failed: it is asked for again
+                is_new = self.has_spoken
+                parts.clear()
             match event:
                 case PartStartEvent(part=TextPart(content=piece)):
-                    parts[event.index] = SpokenText(self.hear, self.spoken)
+                    parts[event.index] = SpokenText(hear, self.spoken)
                 case PartStartEvent(part=ToolCallPart(args=piece, tool_name=name)) if self._is_output(name):
-                    parts[event.index] = SpokenText(self.hear, self.spoken)
+                    parts[event.index] = SpokenText(hear, self.spoken)
                 case PartDeltaEvent(delta=TextPartDelta(content_delta=piece) | ToolCallPartDelta(args_delta=piece)):
                     pass
                 case _:

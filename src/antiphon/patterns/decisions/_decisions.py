@@ -7,7 +7,7 @@ belong to no loop.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, TypeAlias
@@ -104,9 +104,9 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
         if message.lane == "talk" and len(top.messages) == before:
             nested.setdefault(_loop(message), []).append(message)
     loops = [Conversation(said) for said in (top.messages, *nested.values())]
-    found = [(each, loop) for loop in loops for each in loop.transitions(reward=recorded)]
+    found = [(each, words) for loop in loops for words in [_words(loop)] for each in loop.transitions(reward=recorded)]
     found.sort(key=lambda pair: places[pair[0].actions[0].id])
-    decisions = [_decision(thread_id, each, loop) for each, loop in found]
+    decisions = [_decision(thread_id, each, words.get(each.turn_id or "", ())) for each, words in found]
     return decisions if reward is None else [replace(each, reward=_finite(reward(each))) for each in decisions]
 
 
@@ -116,10 +116,17 @@ def _finite(reward: float | None) -> float | None:
     return reward
 
 
-def _decision(thread_id: str, transition: Transition, loop: Conversation) -> Decision:
+def _words(loop: Conversation) -> dict[str, list[Message]]:
+    """Return by turn what was said in it beside the calls."""
+    found: dict[str, list[Message]] = {}
+    for message in loop:
+        if message.turn_id is not None and message.kind == "parts":
+            found.setdefault(message.turn_id, []).append(message)
+    return found
+
+
+def _decision(thread_id: str, transition: Transition, said: Sequence[Message]) -> Decision:
     """Return a decision: the words of the utterance that has its calls are part of the choice, not of what was known."""
-    turn = transition.turn_id
-    said = () if turn is None else loop.filter(turn=turn, kind="parts")
     chosen = {id(each) for each in said}
     known = [each for each in transition.observation if id(each) not in chosen]
     return Decision(

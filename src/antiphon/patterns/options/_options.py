@@ -18,12 +18,12 @@ from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 from pydantic_ai import Tool as AgentTool
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, ModelResponse
-from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from antiphon.agents import Toolkit
+from antiphon.agents import Toolkit, current_run
 from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import price_of, publish_live
+from antiphon.agents.extending import note_price, permitted, price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -80,11 +80,20 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
     parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
     parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
 
-    async def ask(model: str | None) -> ModelResponse:
+    async def ask(name: str | None) -> ModelResponse:
+        model, run = members.model(name), current_run()
+        if run is None:
+            return await request(model)
+        async with permitted(run, model, prompt, spec.settings) as permit:
+            response = await request(model)
+            note_price(permit, response)
+            return response
+
+    async def request(model: Model) -> ModelResponse:
         given: Any = {"model_settings": spec.settings, "model_request_parameters": parameters}
         if not members.live:
-            return await model_request(members.model(model), prompt, **given)
-        async with model_request_stream(members.model(model), prompt, **given) as stream:
+            return await model_request(model, prompt, **given)
+        async with model_request_stream(model, prompt, **given) as stream:
             async for event in stream:
                 publish_live(spec.name, event)
             return stream.get()

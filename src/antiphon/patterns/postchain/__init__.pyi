@@ -45,6 +45,7 @@ from antiphon.patterns.postchain._quoting import NOT_IN_SOURCES as NOT_IN_SOURCE
 from antiphon.patterns.postchain._quoting import contribution as contribution
 from antiphon.patterns.postchain._quoting import place_of as place_of
 from antiphon.patterns.postchain._rerun import Divergence as Divergence
+from antiphon.patterns.postchain._rerun import forecast as forecast
 from antiphon.patterns.postchain._rerun import rerun as rerun
 from antiphon.patterns.postchain._retrieval import Observation as Observation
 from antiphon.patterns.postchain._retrieval import Observations as Observations

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
@@ -23,7 +23,7 @@ from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
 from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, untrusted_source, user_content
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import cut, cut_values
+from antiphon.patterns.postchain._config import PROMPT, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
@@ -43,6 +43,8 @@ class SupervisorActor(Supervisor):
 
 _SAID, _SHOWN = 0.5, 0.8
 """The confidence of an answer in text to a direct request: by a model alone, and with a tool result."""
+_CONFIGS = 1_000
+"""How many recorded configurations are kept as they were read."""
 _CALLS = 100
 """How many tool calls are passed on; the ledger has all of them."""
 
@@ -136,7 +138,7 @@ class AgentManagerActor(Actor):
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
-                    taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
+                    taint.mark(None if about is None else cast("str | None", about.unknown("untrusted")))
                     for message in (*history, *request):
                         taint.mark(untrusted_source(message))
                     told = [prompt, *_attached(request)] if request else prompt
@@ -144,11 +146,11 @@ class AgentManagerActor(Actor):
                     answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=before)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
-        return _result(answer, form, taint.untrusted)
+        return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, about))
 
     async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
         """Return the history from outside, and the request if it is more than text."""
-        outside: Any = None if about is None else thaw(about.model_extra.get("outside"))
+        outside: Any = None if about is None else thaw(about.unknown("outside"))
         if outside is None:
             return Conversation(), Conversation()
         found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
@@ -189,18 +191,45 @@ class AgentManagerActor(Actor):
         self, phase: protocol.Phase, about: protocol.AgentContext | None, context: Context
     ) -> protocol.AgentConfig:
         """Return the configuration of the agent for this run: the recorded one, else the current one, which is recorded."""
-        given: Any = None if about is None else about.model_extra.get("agent")
+        given: Any = None if about is None else about.unknown("agent")
 
         async def now(key: str) -> Json:
             return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
         recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
-        return protocol.AgentConfig.model_validate(recorded)
+        known, key = self._chain.cast.recorded_configs, to_json(recorded)
+        if key not in known:
+            config = protocol.AgentConfig.model_validate(recorded)
+            name = cast("str | None", config.unknown(PROMPT))
+            if name is not None and config.system_prompt is None:
+                text = await self._prompt_text(name, context.thread_id or "")
+                if text is None:
+                    return await self._with_current_prompt(phase, config)
+                config = config.model_copy(update={"system_prompt": text})
+            if len(known) >= _CONFIGS:
+                known.clear()
+            known[key] = config
+        return known[key]
+
+    async def _prompt_text(self, name: str, thread_id: str) -> str | None:
+        """Return the text of a prompt; None if it is neither the current one nor in the thread."""
+        prompts = self._chain.cast.prompts
+        if name not in prompts and (found := await recorded_prompt(self._chain.ledger, thread_id, name)) is not None:
+            prompts[name] = found
+        return prompts.get(name)
+
+    async def _with_current_prompt(self, phase: protocol.Phase, config: protocol.AgentConfig) -> protocol.AgentConfig:
+        """Return a configuration with the current prompt: it was changed before the model was asked for the first time."""
+        cast_ = self._chain.cast
+        now = cast_.own_config(phase) if phase not in protocol.PHASES else await cast_.agent_config(phase)
+        text = now.system_prompt or ""
+        name = prompt_name(phase, text) if phase in protocol.PHASES else f"{phase}@{prompt_digest(text)}"
+        return config.model_copy(update={"system_prompt": text, PROMPT: name})
 
 
 def _prompt(input: str, about: protocol.AgentContext | None) -> str:
     """Return the prompt, after the history."""
-    history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
+    history: Any = () if about is None else thaw(about.unknown("history") or ())
     if not history:
         return input
     said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
@@ -217,14 +246,23 @@ def _form(
     phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
 ) -> FormRequest | None:
     """Return what an agent is asked for; None: text. Only a phase records that its agent gives a typed output."""
-    outputs = config.model_extra.get("outputs")
+    outputs = config.unknown("outputs")
     if about is None or outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
         return None
-    places: Any = thaw(about.model_extra.get("sources") or ())
+    places: Any = thaw(about.unknown("sources") or ())
     return FormRequest(phase, ToldSources.read(input, places), is_choice=outputs == QUOTED)
 
 
-def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None) -> protocol.AgentResult:
+def _other_prompt(config: protocol.AgentConfig, about: protocol.AgentContext | None) -> str | None:
+    """Return the name of the prompt that an agent got, if it is another one than the phase has recorded."""
+    planned: Any = None if about is None else about.unknown("agent")
+    name = config.unknown(PROMPT)
+    return name if planned is not None and name != planned.get(PROMPT) else None
+
+
+def _result(
+    answer: Answer[Any], form: FormRequest | None, untrusted: str | None, *, prompt: str | None
+) -> protocol.AgentResult:
     messages = answer.run.new_messages()
     calls = _calls(messages)
     used = answer.run.usage
@@ -237,6 +275,8 @@ def _result(answer: Answer[Any], form: FormRequest | None, untrusted: str | None
     }
     if untrusted is not None:
         extra["untrusted"] = untrusted
+    if prompt is not None:
+        extra[PROMPT] = prompt
     called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
     if form is not None:
         text, more = recorded(answer.output, form)

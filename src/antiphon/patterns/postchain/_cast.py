@@ -99,6 +99,10 @@ class ChainCast(Cast):
         self._config = config
         self._own = {phase: _own_agent(phase, given, config) for phase, given in (agents or {}).items()}
         self.tools.grant({phase: self._initial(phase).tools or () for phase in PHASES})
+        self.prompts: dict[str, str] = {}
+        """The prompts of agents, by the names under which threads record them."""
+        self.recorded_configs: dict[bytes, AgentConfig] = {}
+        """The configurations that threads record, as they were read, by their JSON; each with the text of its prompt."""
         self._configs: dict[Phase, _KnownConfig] = {}
         """With the length of the thread that each was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
@@ -132,7 +136,7 @@ class ChainCast(Cast):
         """
         if (reason := self.lacks(phase, config)) is not None:
             raise UnguardedToolError(reason)
-        if _OWN in config.model_extra:
+        if config.unknown(_OWN) is not None:
             return await self._ask_own(phase, config, prompt, hear, form=form, history=history)
         fallback, output, spoken = self._config.fallback, self._types.get(phase, str), cast("str | None", None)
         if form is not None:
@@ -190,7 +194,7 @@ class ChainCast(Cast):
 
     def lacks(self, phase: Phase, config: AgentConfig) -> str | None:
         """Return why an agent with a recorded configuration cannot run here; None: it can."""
-        name = config.model_extra.get(_OWN)
+        name = config.unknown(_OWN)
         if name is not None and (phase not in self._own or name != _name_of(self._own[phase])):
             return f"the agent of its {phase} phase is {name!r}, which only the program has that the thread is of"
         return self.tools.lacks(config)
@@ -213,7 +217,7 @@ class ChainCast(Cast):
         """Whether an agent with a configuration is asked for a typed output: unless the chain or the model wants text."""
         if self._config.outputs == "text":
             return False
-        if _OWN in config.model_extra:
+        if config.unknown(_OWN) is not None:
             return True
         if config.model not in self._forms:
             try:
@@ -341,7 +345,7 @@ class ChainTools:
 
     def lacks(self, config: AgentConfig) -> str | None:
         """Return why an agent with a recorded configuration cannot run here; None: it can."""
-        name = config.model_extra.get(_MARK)
+        name = config.unknown(_MARK)
         if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
         return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"

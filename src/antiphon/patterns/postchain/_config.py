@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
@@ -58,7 +58,39 @@ def prompt_name(phase: Phase, text: str | None) -> str:
     ours = prompt_of(phase)
     if text is None or text == ours.text:
         return ours.name if text is not None else f"{phase}@own"
-    return f"{phase}@{sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+    return f"{phase}@{prompt_digest(text)}"
+
+
+def prompt_digest(text: str) -> str:
+    """Return the hash by which a prompt is known."""
+    return sha256(text.encode(errors="replace")).hexdigest()[:12]
+
+
+PROMPT: Final = "prompt"
+"""In the recorded configuration of an agent, the name of its prompt in place of the text."""
+
+
+async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:
+    """Return the text of a prompt that a thread has recorded, by its name; None if it has not.
+
+    The talk with the model has the text of a prompt of the program. Earlier versions have recorded it when the phase began.
+    """
+    digest = name.rpartition("@")[2]
+    async for record in ledger.read(thread_id, reverse=True):
+        message, payload = record.message, record.message.payload
+        if message.lane == "talk" and message.role_hint_for_llm == "system" and prompt_digest(message.text) == digest:
+            return message.text
+        if message.lane == "talk" or not isinstance(payload, OptionResultPayload) or payload.is_error:
+            continue
+        said: Any = thaw(payload.result)
+        if payload.option_name == _PREPARE and said["context"]["metadata"].get(PROMPT) == name:
+            told: Any = [turn["content"] for turn in said["context"]["messages"][:1] if turn["role"] == "system"]
+            if told:
+                return str(told[0])
+        found = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+        if payload.option_name == "prepare" and found.get(PROMPT) == name and "text" in found:
+            return str(found["text"])
+    return None
 
 
 def prompt_text(phase: str, given: str | Path) -> str:

@@ -356,7 +356,7 @@ class _Prompt:
 
 def _is_doubted(output: PhaseOutput) -> bool:
     """Whether an agent itself has said that its answer is probably wrong."""
-    return output.model_extra.get("by") == "agent" and output.confidence is not None and output.confidence < DOUBTED
+    return output.unknown("by") == "agent" and output.confidence is not None and output.confidence < DOUBTED
 
 
 DOUBTED: Final = 0.3

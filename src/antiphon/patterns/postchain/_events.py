@@ -40,7 +40,7 @@ class ChainEvent:
     kind: EventKind
     phase: protocol.Phase | None = None
     text: str = ""
-    """A piece of what is being said; a tool; a status."""
+    """A piece of what is being said, empty where it is begun anew; a tool; a status."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The output of a phase, the arguments or the result of a tool, or the whole result."""
     seq: int | None = None

@@ -23,6 +23,8 @@ from antiphon.patterns.postchain._protocol import (
     CLIENT,
     OUTSIDE,
     SUPERVISOR,
+    AskChain,
+    RunThread,
     agent_of,
     config_thread,
     thread_address,
@@ -58,6 +60,10 @@ _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGEN
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
 _OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *protocol.PHASES})
+_OF_ACTORS: Final = frozenset(
+    {protocol.ThreadResult.message_type, protocol.AgentStreamChunk.message_type, RunThread.message_type, AskChain.message_type}
+)
+"""What only actors say: from outside, it would be a forged result, or a run that nobody has started."""
 _INPUTS: Final = ("initial_input", "input")
 """The fields with a user's text."""
 
@@ -95,6 +101,7 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
+            _check_type(wire.type)
             for name in _INPUTS:
                 check_input(wire.data.get(name), self._input_limit)
         except ValueError as exc:
@@ -187,6 +194,16 @@ def _check_sender(sender: str | None) -> None:
     """
     if sender is not None and kind_of(sender) in _OWN_KINDS and "/" in sender:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
+
+
+def _check_type(kind: str) -> None:
+    """Refuse what only actors say.
+
+    Raises:
+        ValueError: it is that.
+    """
+    if kind in _OF_ACTORS:
+        raise ValueError(f"{kind} is what actors of the chain say to each other and to clients; it does not come from outside")
 
 
 def _plain(response: protocol.Response) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class SourceReason(_Form):
 
 
 class UnderstandingOutput(_Form):
-    """What is kept, and what is let go of."""
+    """What is kept, and what is released."""
 
     summary: str
     """What is known so far, and where sources contradict each other, in a few sentences."""
@@ -407,7 +407,7 @@ def text_of(output: Any) -> str:
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
     """Return the output of an agent as it was recorded; None if it has given text alone."""
-    found = said.model_extra.get("judgement")
+    found = said.unknown("judgement")
     given: Any = thaw(found)
     return None if found is None else form.model_validate({**given, SPOKEN[phase]: said.response})
 

@@ -21,7 +21,7 @@ from antiphon.agents.config import known_names
 from antiphon.errors import ChainConfigError
 from antiphon.messages import Json, thaw
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import MENTIONED, prompt_text
+from antiphon.patterns.postchain._config import MENTIONED, PROMPT, prompt_digest, prompt_text
 from antiphon.patterns.postchain._context import Add, ContextOperation, Item, PhaseWork
 from antiphon.patterns.postchain._outputs import TYPED, text_of
 from antiphon.patterns.postchain._phase import PhaseActor
@@ -113,9 +113,16 @@ class OwnPhaseActor(PhaseActor):
 
         async def now(key: str) -> Json:
             config = self.chain.cast.own_config(self._own.name)
-            return {**config.model_dump(mode="json", exclude_unset=True), "outputs": TYPED}
+            said = {**config.model_dump(mode="json", exclude_unset=True), "outputs": TYPED}
+            text = str(said.pop("system_prompt"))
+            name = f"{self._own.name}@{prompt_digest(text)}"
+            self.chain.cast.prompts[name] = text
+            return {**said, PROMPT: name}  # the talk with the model has the text
 
-        return cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
+        agent = cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
+        if PROMPT in agent and "text" in agent:  # an earlier version has recorded it here
+            self.chain.cast.prompts[agent[PROMPT]] = agent.pop("text")
+        return agent
 
     @override
     async def conclude(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from antiphon import protocol
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
@@ -15,7 +15,7 @@ from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import prompt_name
+from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._protocol import SUPERVISOR, ProcessOwnPhase, agent_of
@@ -25,8 +25,35 @@ from antiphon.runtime import Actor, Context, handles
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
-_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data")
+SCRIPTED: Final = "scripted"
+"""The model that is a script: it would choose the first source anyway, so code does."""
+_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data", PROMPT)
 """The fields of an agent's answer that are passed on besides its text."""
+
+
+class DescribedAgent(NamedTuple):
+    """The configuration of an agent as a thread records it."""
+
+    config: protocol.AgentConfig
+    agent: dict[str, Any]
+    """Without the text of its prompt."""
+    prompt: str
+    """The name of its prompt."""
+    system: protocol.ChatTurn
+    is_in_talk: bool
+    """Whether the prompt is one of the program and the talk with the model has just its text: a thread has the text once."""
+
+    @classmethod
+    def of(cls, phase: protocol.Phase, config: protocol.AgentConfig) -> DescribedAgent:
+        agent = config.model_dump(mode="json", exclude_unset=True)
+        for name in ("outputs", "system_prompt", PROMPT):
+            agent.pop(name, None)
+        named = prompt_name(phase, config.system_prompt)
+        if config.system_prompt is not None:
+            agent[PROMPT] = named
+        told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
+        is_in_talk = config.system_prompt is not None and "own" not in agent and named.endswith(prompt_digest(told))
+        return cls(config, agent, named, protocol.ChatTurn(role="system", content=told), is_in_talk)
 
 
 class PhaseActor(Actor):
@@ -38,6 +65,8 @@ class PhaseActor(Actor):
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
+        self._described: DescribedAgent | None = None
+        """The agent of the phase as its threads record it, until its configuration is changed."""
 
     # ------------------------------------------------------------ what a phase does in its own way
 
@@ -53,9 +82,9 @@ class PhaseActor(Actor):
         """Return the prompt of an agent with a typed output, with its numbered sources."""
         return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
-    def _prompt(self, work: PhaseWork) -> PhasePrompt:
+    def _prompt(self, work: PhaseWork, *, is_script: bool) -> PhasePrompt:
         if work.is_quoted:
-            return choice_prompt(work, is_choosing=self.phase == "experience")
+            return choice_prompt(work, is_choosing=self.phase == "experience" and not is_script)
         return self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
 
     async def conclude(
@@ -114,6 +143,9 @@ class PhaseActor(Actor):
         )
         prepared = (await context.work_out(prepare, key="prepare")).context
         agent: Any = thaw(prepared.metadata["agent"])
+        told = prepared.messages[0] if prepared.messages else None
+        if PROMPT in agent and told is not None and told.role == "system":
+            self.chain.cast.prompts[agent[PROMPT]] = told.content
         return cast("dict[str, Any]", agent)
 
     async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
@@ -121,7 +153,7 @@ class PhaseActor(Actor):
         given: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
         outputs = given["agent"].get("outputs")  # as recorded: an earlier commit had text only
         work = replace(work, is_typed=outputs in (TYPED, QUOTED), is_quoted=outputs == QUOTED)
-        prompt = self._prompt(work)
+        prompt = self._prompt(work, is_script=given["agent"].get("model") == SCRIPTED)
         if prompt.places:
             given["sources"] = [list(place) for place in prompt.places]
         if work.history:
@@ -140,7 +172,7 @@ class PhaseActor(Actor):
         if said.result.tool_calls:
             called = said.result.tool_calls
             used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
-        output = output.model_copy(update={"context_operations": operations_to(operations), **used})
+        output = output.with_unknown(context_operations=operations_to(operations), **used)
         if work.is_quoted and self.phase != protocol.PHASES[-1]:
             line = contribution(self.phase, output.model_dump(mode="json"))
             output = output.model_copy(update={"response": line})
@@ -150,19 +182,20 @@ class PhaseActor(Actor):
     async def prepare(self, request: protocol.PrepareContext, context: Context) -> protocol.ContextPrepared:
         """Make the context of an agent: the phase's prompt and the conversation; and record the agent's configuration."""
         config = await self.chain.cast.agent_config(self.phase)
-        metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
-        agent = config.model_dump(mode="json", exclude_unset=True)
-        agent.pop("outputs", None)
+        if self._described is None or self._described.config is not config:
+            self._described = DescribedAgent.of(self.phase, config)
+            if config.system_prompt is not None:
+                self.chain.cast.prompts[self._described.prompt] = config.system_prompt
+        metadata: dict[str, Any] = dict(thaw(request.unknown("metadata") or {}))
+        agent = dict(self._described.agent)
         if self.chain.config.outputs == QUOTED and self.phase in protocol.PHASES and "own" not in agent:
             agent["outputs"] = QUOTED
         elif self.chain.cast.gives_forms(config):
             agent["outputs"] = TYPED
-        metadata |= {"agent": agent, "prompt": prompt_name(self.phase, config.system_prompt)}
-        told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
-        system = protocol.ChatTurn(role="system", content=told)
-        prepared = protocol.PreparedContext(
-            messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata
-        )
+        metadata |= {"agent": agent, "prompt": self._described.prompt}
+        is_named = self._described.is_in_talk and context.message.policy == context.address
+        turns = request.conversation_history if is_named else (self._described.system, *request.conversation_history)
+        prepared = protocol.PreparedContext(messages=turns, tools=config.tools or (), metadata=metadata)
         return protocol.ContextPrepared(thread_id=request.thread_id, phase_type=self.phase, context=prepared)
 
     @handles

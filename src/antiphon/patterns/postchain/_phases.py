@@ -274,7 +274,7 @@ ROOM = 0.7
 
 
 class UnderstandingPhaseActor(PhaseActor):
-    """Release: what is kept, what is shortened, what is let go of."""
+    """Release: what is kept, what is shortened, what is released."""
 
     phase = "understanding"
 
@@ -313,7 +313,7 @@ class UnderstandingPhaseActor(PhaseActor):
 
 
 def let_go(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
-    """Return what is to be let go of: what is beside the point; then, the least relevant first, what there is no room for."""
+    """Return what to release: what is beside the point; then, the least relevant first, what there is no room for."""
     operations: list[ContextOperation] = [
         Prune(target=item.id, reason=f"relevance {item.priority:g} is below {NOISE:g}")
         for item in context
@@ -323,9 +323,9 @@ def let_go(context: ChainContext, question: str, room: int) -> list[ContextOpera
 
 
 def make_room(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
-    """Return what is to be let go of because there is no room for it, the least relevant first.
+    """Return what to release because there is no room for it, the least relevant first.
 
-    What is not quite what was looked for is shortened before it is let go of. The words of users are not touched.
+    What is not quite what was looked for is shortened before it is released. The words of users are not touched.
     """
     operations, rest = list[ContextOperation](), context
     for item in sorted((each for each in rest if each.source != "user"), key=_worth):
@@ -381,7 +381,7 @@ class YieldPhaseActor(PhaseActor):
             more["seen"] = list(course.seen)
         if course.following is not None:
             more["search_for"] = search_in(work, judged)
-        if judged is not None and course.following is None:
+        if (judged is not None or work.is_quoted) and course.following is None:
             await _say_answer(text, context)
         response = _with_sources(text, citations)
         output = PhaseOutput(response=response, next_phase=course.following, confidence=confidence, **more)

@@ -17,6 +17,7 @@ from antiphon.agents import current_run
 from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
+from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
     UNHURRIED,
@@ -295,9 +296,11 @@ class PostChain(Pattern):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
             return replace(ChainResult(thread_id, life.status, outputs=life.outputs or {}), **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
-            match record.message.parts if record.message.lane == "control" else ():
+            is_from_actor = record.message.lane == "control" and kind_of(record.message.policy) == "thread"
+            match record.message.parts if is_from_actor else ():
                 case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
-                    return _result_from(thaw(said["data"]))
+                    # A branch has the result of its origin, with the origin's id.
+                    return replace(_result_from(thaw(said["data"])), thread_id=thread_id)
                 case _:
                     pass
         return ChainResult(thread_id, life.status)
@@ -337,12 +340,12 @@ class PostChain(Pattern):
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
 
-    async def start(self, thread_id: str, text: str | None = None) -> protocol.ThreadStarted:
-        """Start the phases; `text` is the input of a later turn, or of an imported thread."""
+    async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:
+        """Start the phases; `text` is the input of a later turn, or of an imported thread, which `user_id` then owns."""
         check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
         if text and await self._is_imported(thread_id):
-            await self._create_in(thread_id, TaskInput(text), current_port().new_id())
+            await self._create_in(thread_id, TaskInput(text), current_port().new_id(), user_id)
         return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **more))
 
     @override
@@ -379,6 +382,11 @@ class PostChain(Pattern):
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
         return await self._gateway.send(data, within=within)
+
+    @property
+    def at_work(self) -> int:
+        """The number of threads that run here now."""
+        return len(self._chain.at_work)
 
     def hear(self, listener: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
         """Call a function with the client and each message to it: results, and streamed words."""

@@ -156,7 +156,7 @@ def _of_observation(output: Mapping[str, Any]) -> str:
 
 def _of_understanding(output: Mapping[str, Any]) -> str:
     kept = [each for each in output.get("retained") or () if not str(each).startswith(("user", "action"))]
-    return f"{_count(len(kept), 'passage')} kept, {len(output.get('released') or ())} let go of"
+    return f"{_count(len(kept), 'source')} kept, {len(output.get('released') or ())} released"
 
 
 def _of_yield(output: Mapping[str, Any]) -> str:

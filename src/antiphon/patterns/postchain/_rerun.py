@@ -8,35 +8,46 @@ something else than the thread records. Its answers are compared with the record
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 from pydantic_ai import Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
+from antiphon.errors import HistoryMismatchError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.patterns.cast import PatternOptions
-from antiphon.patterns.postchain._cast import make_named_model
+from antiphon.patterns.cast import AgentSpec, Pattern, PatternOptions, together
+from antiphon.patterns.postchain._cast import OwnAgent, make_named_model
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._lifecycle import LIFE
+from antiphon.patterns.postchain._own_phases import PhaseLike
 from antiphon.patterns.postchain._postchain import PostChain
-from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
+from antiphon.patterns.postchain._protocol import ProcessOwnPhase
+from antiphon.protocol import PHASES, AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import AGAIN
 
-_AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
+_AGAIN: Final = frozenset(
+    kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessOwnPhase, ProcessWithAgent, Retry)
+)
 """What is answered anew."""
 _MEASURED: Final = frozenset({"processing_time"})
 """What differs from run to run."""
 _PATIENCE: Final = 10.0
+_PATIENCE_OPEN: Final = 3.0
+"""Seconds that an open thread has to come to its next step; one that does not waits for a person or a timer."""
+_SETTLE: Final = 0.05
+_MISMATCHES: Final = frozenset({HistoryMismatchError.code, UnguardedToolError.code})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +81,15 @@ async def rerun(
     config: ChainConfig | None = None,
     tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
     toolkit: Toolkit | None = None,
+    agents: Mapping[Phase, OwnAgent] | None = None,
+    phases: Iterable[PhaseLike] = PHASES,
     make_model: Callable[[str], Model] = make_named_model,
 ) -> Divergence | None:
     """Rerun the last turn of a thread, and return the first divergence; None: there is none.
 
-    Of a branch, that is what was done in the branch itself. `config`, `tools` and `toolkit` are as for a `PostChain`.
-    `make_model` makes the models that the thread names. They are not asked, but what a prompt looks like depends on them.
+    Of a branch, that is what was done in the branch itself. `config`, `tools`, `toolkit`, `agents` and `phases` are as for a
+    `PostChain`. `make_model` makes the models that the thread names. They are not asked, and neither are those of `agents`,
+    but what a prompt looks like depends on them.
 
     Raises:
         AntiphonError: a model cannot be loaded; the text says why.
@@ -87,11 +101,9 @@ async def rerun(
         raise ValueError(f"thread {thread_id!r} is {life.status}; only one that has ended can be compared")
     rows = [record.message async for record in ledger.read(thread_id)]
     start = _begun_at(rows)
-    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")  # it goes on as the thread would
-    own = [row.model_copy(update={"thread_id": thread_id}) for row in _unanswered(rows, start)]  # a branch shares some
-    await copy.append(thread_id, own, pattern="postchain", allow_foreign=True)
+    copy = await _copied(ledger, thread_id, _unanswered(rows, start))
     models = _models(rows)
-    silent = {name: _Silent(make_model(name)) for name in models.values()}
+    silent = {name: _Silent(make_model(name)) for name in {*models.values(), *_own_models(rows)}}
     chosen = _with_models(config or ChainConfig(), models)
     given: PatternOptions = {
         "tools": tools,
@@ -100,11 +112,103 @@ async def rerun(
         "recover": False,
         "settings": Settings(mismatch_patience=None),
     }
-    async with PostChain(copy, config=chosen, grace=0.2, **given) as chain:
-        await chain.system.recover(thread_id)
-        async with asyncio.timeout(_PATIENCE):
-            await chain.wait(thread_id)
+    with _silenced(agents or {}):
+        async with PostChain(copy, config=chosen, grace=0.2, agents=agents, phases=phases, **given) as chain:
+            await chain.system.recover(thread_id)
+            async with asyncio.timeout(_PATIENCE):
+                await chain.wait(thread_id)
     return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
+
+
+async def _copied(ledger: Ledger, thread_id: str, rows: Sequence[Message], pattern: str = "postchain") -> MemoryLedger:
+    """Return a ledger in memory with some rows of a thread, which goes on as the thread would."""
+    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
+    own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some
+    await copy.append(thread_id, own, pattern=pattern, allow_foreign=True)
+    return copy
+
+
+async def forecast(
+    ledger: Ledger,
+    thread_id: str,
+    *,
+    open_pattern: Callable[[Ledger], Pattern] | None = None,
+    config: ChainConfig | None = None,
+    tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+) -> Divergence | None:
+    """Return why the installed code cannot continue an open thread; None: it can, or it waits for a person.
+
+    A copy of the thread is continued up to its next step: handlers run again over what is recorded, and no model or tool is
+    called. `open_pattern` makes the pattern on the copy; without one, it is a `PostChain` of `config` and `tools` with the
+    recorded models. Nothing is written to the thread.
+
+    Raises:
+        AntiphonError: a model or a file cannot be loaded; the text says why.
+        LedgerError: the ledger cannot be read.
+    """
+    rows = [record.message async for record in ledger.read(thread_id)]
+    found = await ledger.thread(thread_id)
+    copy = await _copied(ledger, thread_id, rows, (found.pattern if found is not None else None) or "postchain")
+    if open_pattern is None:
+        models = _models(rows)
+        silent = {name: _Silent(make_named_model(name)) for name in {*models.values(), *_own_models(rows)}}
+        chosen = _with_models(config or ChainConfig(), models)
+        # A phase that has not begun has no recorded model yet, and is not asked here.
+        given: PatternOptions = {
+            "tools": tools,
+            "make_model": lambda name: silent.get(name or "") or make_named_model(name or ""),
+            "recover": False,
+        }
+        pattern: Pattern = PostChain(copy, config=chosen, grace=0.2, **given)
+    else:
+        pattern = open_pattern(copy)
+    reached = asyncio.Event()
+    settings = Settings(mismatch_patience=None, block_limit=None, idle_after=None)
+    async with together(pattern, settings=settings, recover=False) as system:
+        system.admit(partial(_held, reached))
+        await system.recover(thread_id)
+        return await _until_next_step(copy, thread_id, len(rows), reached)
+
+
+@asynccontextmanager
+async def _held(reached: asyncio.Event, thread_id: str) -> AsyncGenerator[None]:
+    """Hold every new effect: the records end here."""
+    reached.set()
+    await asyncio.Event().wait()
+    yield
+
+
+async def _until_next_step(copy: Ledger, thread_id: str, known: int, reached: asyncio.Event) -> Divergence | None:
+    """Wait until a thread wants to do something new, ends, or waits for somebody; return the first mismatch."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _PATIENCE_OPEN
+    while loop.time() < until:
+        is_last = reached.is_set() or not await copy.open_calls(thread_id)
+        await asyncio.sleep(_SETTLE)  # parallel parts come to their end, too
+        async for record in copy.read(thread_id, after=known):
+            payload = record.message.payload
+            if isinstance(payload, OptionResultPayload) and payload.error_type in _MISMATCHES:
+                place = await _place_of(copy, thread_id, payload.invocation_id)
+                return Divergence(place, f"{payload.option_name} to {record.message.policy}", payload.error_message or "")
+        if is_last:
+            return None
+    return None
+
+
+async def _place_of(copy: Ledger, thread_id: str, invocation_id: str) -> int:
+    calls = [each.seq for each in await copy.by_invocation(invocation_id, thread_id=thread_id)]
+    return min(calls, default=1)
+
+
+@contextmanager
+def _silenced(agents: Mapping[Phase, OwnAgent]) -> Generator[None]:
+    """Have agents of the program not ask their models."""
+    with ExitStack() as stack:
+        for each in agents.values():
+            agent = each.agent if isinstance(each, AgentSpec) else each
+            if agent is not None and agent.model is not None:
+                stack.enter_context(agent.override(model=_Silent(infer_model(agent.model))))
+        yield
 
 
 def _with_models(config: ChainConfig, models: Mapping[Phase, str]) -> ChainConfig:
@@ -146,6 +250,15 @@ def _models(rows: Sequence[Message]) -> dict[Phase, str]:
     return found
 
 
+def _own_models(rows: Sequence[Message]) -> set[str]:
+    """Return the models that phases of the program had."""
+    asked = (
+        thaw(row.payload.arguments) for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "control"
+    )
+    given: list[Any] = [each.get("context", {}).get("agent", {}) for each in asked if isinstance(each.get("context"), dict)]
+    return {str(each["model"]) for each in given if each.get("model")}
+
+
 def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:
     """Return the first answer that is another one now."""
     now = {row.invocation_id: row for row in again if isinstance(row.payload, OptionResultPayload) and row.lane == "control"}
@@ -163,8 +276,18 @@ def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> 
 def _difference(then: OptionResultPayload, now: Any) -> str | None:
     if now.is_error and not then.is_error:
         return str(now.error_message)
-    names = _differing(thaw(then.result), thaw(now.result))
+    names = _differing(_without_prompt(thaw(then.result)), _without_prompt(thaw(now.result)))
     return f"another {', another '.join(names)}" if names else None
+
+
+def _without_prompt(answer: Any) -> Any:
+    """Return an answer without the text of a prompt, which earlier versions have recorded: its name has its hash."""
+    said = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+    context = cast("dict[str, Any]", said["context"]) if isinstance(said.get("context"), dict) else {}
+    if "messages" not in context:
+        return cast("Any", answer)
+    turns = [turn for turn in context["messages"] if turn["role"] != "system"]
+    return {**said, "context": {**context, "messages": turns}}
 
 
 def _differing(then: Any, now: Any, where: str = "") -> list[str]:

@@ -209,7 +209,7 @@ def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
 
 
 def _items(call: ToolCall, question: str) -> list[Item]:
-    result: Any = thaw(call.model_extra.get("result"))
+    result: Any = thaw(call.unknown("result"))
     if result in (None, "", [], {}):
         return []
     if _is_found(result):

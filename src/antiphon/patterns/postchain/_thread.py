@@ -78,8 +78,8 @@ class ThreadActor(Actor):
     @handles
     async def start(self, request: protocol.StartThread, context: Context) -> protocol.ThreadStarted | None:
         life, thread_id = await self._life(context, protocol.StartThread)
-        check_input(request.model_extra.get("input"), self._chain.config.input_limit)
-        if life.status == "completed" and not request.model_extra.get("input"):
+        check_input(request.unknown("input"), self._chain.config.input_limit)
+        if life.status == "completed" and not request.unknown("input"):
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
             raise RefusedError(
                 reason, protocol.ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status}

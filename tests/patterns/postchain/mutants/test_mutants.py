@@ -9,6 +9,8 @@ import inspect
 import textwrap
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -51,6 +53,11 @@ class Mutant:
 
 def _going_on() -> Coroutine[Any, Any, None]:
     return outputs.test_the_confidence_of_the_agent_decides_whether_a_turn_goes_on(0.2, 2, "cycle 2 of 2 was the last")
+
+
+async def _other_prompt() -> None:
+    with TemporaryDirectory() as folder:
+        await own_agents.test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(Path(folder), "prepared")
 
 
 def _loose() -> Coroutine[Any, Any, None]:
@@ -294,6 +301,46 @@ MUTANTS = (
         "if self._field is None or not begun.startswith",
         "if True or not begun.startswith",
         (outputs.test_of_json_in_pieces_the_text_of_one_field_is_heard,),
+    ),
+    Mutant(
+        "what the agent of the second phase misses is ignored",
+        _phases,
+        "search_in",
+        "if work.missing:",
+        "if False:",
+        (outputs.test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missing,),
+    ),
+    Mutant(
+        "the names that the agent gives are ignored",
+        _phases.ObservationPhaseActor,
+        "conclude",
+        "entities = named or entities_in",
+        "entities = entities_in",
+        (outputs.test_the_judgement_of_each_agent_counts,),
+    ),
+    Mutant(
+        "the notes of the agent are forgotten",
+        _phases.ObservationPhaseActor,
+        "conclude",
+        'notes = said.response[:MENTIONED] if is_judged else ""',
+        'notes = ""',
+        (outputs.test_the_judgement_of_each_agent_counts,),
+    ),
+    Mutant(
+        "a doubted answer is passed on",
+        _context,
+        "_is_doubted",
+        'return output.unknown("by") == "agent"',
+        'return False and output.unknown("by") == "agent"',
+        (outputs.test_a_first_answer_that_its_agent_doubts_is_not_passed_on,),
+    ),
+    Mutant(
+        "a phase does not say that its agent got another prompt",
+        _agents,
+        "_other_prompt",
+        "return name if planned is not None",
+        "return name if False",
+        (_other_prompt,),
     ),
 )
 

@@ -1,0 +1,367 @@
+"""Limits of model requests for all hosts of a ledger, and the permits that hosts lease under them.
+
+A limit is of one model, or of all models together (`*`): requests at once, requests begun in a minute, US dollars in a day. A
+host leases permits in bulk (`Ledger.permits`) and gives them out to its own requests. All rules are pure functions over the
+state of a limit (`LimitState`), which all stores share. A store keeps the state as one text, and changes it under a lock.
+
+**At once.** A host says how many requests it has at work and how many wait, and gets the number that it may have at work. A
+permit is worth as long as the host's lease: those of a dead host are free. A host that slept past its lease says what it still
+has at work. That counts, even if it is more than the limit now, and nobody gets a further permit until it is less. A host may
+be given fewer permits than it has requests at work: then it begins none until enough of them have ended.
+
+**In a minute.** A host gets permits to begin requests, and must use each of them within `START_WITHIN` seconds. A permit
+counts until a minute after that. So in no minute, at whatever moment it begins, more requests begin than the limit says.
+
+**Cost.** A host reserves what its requests may cost, before they begin, and reports what they have cost. Reserved and spent
+together never exceed the limit by a new reservation. What a dead host had reserved counts as spent: its requests may have
+been paid for. Days are those of UTC, and a clock that is set back does not begin a day again.
+
+**Shares.** While several hosts want more than there is, each gets at most an equal share of it, and a share that a host does
+not need is for the others. A host that waits without any permit goes before those that have some, the longest waiting first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final
+
+import orjson
+
+from antiphon.errors import LedgerCorruptError
+from antiphon.ledger._hosts import LeaseClock
+from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.messages import is_name
+
+ALL_MODELS: Final = "*"
+"""In the place of a model: all models together."""
+START_WITHIN: Final = 2.0
+"""Seconds in which a permit to begin a request must be used."""
+_COUNTED: Final = 60.0 + START_WITHIN
+"""Seconds for which such a permit counts."""
+_NANO: Final = Decimal("1e-9")
+"""US dollars are stored as whole numbers of this: a token of a small model costs less than a millionth."""
+_MOST: Final = 10**9
+"""The largest limit: what is larger is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of a model for all hosts of a ledger; None is no limit. One without any limit removes the limits of the model.
+
+    Raises:
+        ValueError: the model is not a valid name, or a number is negative or too large.
+    """
+
+    model: str
+    """The name of the model, with or without its provider: `openai:gpt-5` or `gpt-5`. `*`: all models together."""
+    at_once: int | None = None
+    """Requests at work at the same time."""
+    per_minute: int | None = None
+    """Requests that begin in any one minute."""
+    cost_per_day: Decimal | None = None
+    """US dollars in a day of UTC, as far as prices are known."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.model):
+            raise ValueError(f"the model of a limit is a name of 1 to 512 visible characters, not {self.model!r}")
+        counts: tuple[Any, Any] = self.at_once, self.per_minute  # a program without a type checker may pass anything
+        for what, given in zip(("at_once", "per_minute"), counts, strict=True):
+            if given is not None and (type(given) is not int or not 0 <= given <= _MOST):
+                raise ValueError(f"{what} is a whole number from 0 to {_MOST}, or None, not {given!r}")
+        cost: Any = self.cost_per_day
+        if cost is not None and (type(cost) is not Decimal or not cost.is_finite() or not 0 <= cost <= _MOST):
+            raise ValueError(f"cost_per_day is a Decimal of US dollars from 0 to {_MOST}, or None, not {cost}")
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it limits nothing."""
+        return self.at_once is None and self.per_minute is None and self.cost_per_day is None
+
+
+@dataclass(frozen=True, slots=True)
+class PermitWants:
+    """What a host has at work under a limit, and what it wants.
+
+    Raises:
+        ValueError: a number is negative.
+    """
+
+    in_use: int = 0
+    """Its requests at work."""
+    waiting: int = 0
+    """Its requests that wait for a permit."""
+    reserved: Decimal = Decimal(0)
+    """What the requests at work may cost."""
+    reserve: tuple[Decimal, ...] = ()
+    """What each of the requests that wait may cost, in their order."""
+    spent: Decimal = Decimal(0)
+    """What all requests of this host have cost since it began. A call that is repeated counts nothing twice."""
+    reported: Decimal = Decimal(0)
+    """The `spent` of the last call that was answered."""
+
+    def __post_init__(self) -> None:
+        if min(self.in_use, self.waiting) < 0 or min(self.reserved, self.spent, self.reported, *self.reserve) < 0:
+            raise ValueError(f"what a host wants under a limit is never negative: {self!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PermitGrant:
+    """What a host may have under a limit; None: no limit."""
+
+    at_once: int | None = None
+    """How many requests it may have at work. It may have more at work now; then it begins no other."""
+    starts: int | None = None
+    """How many requests it may begin, each within `START_WITHIN` seconds."""
+    reserved: Decimal | None = None
+    """What its requests may cost: those at work, and the first of those that wait, as many as there is money for."""
+    left: Decimal | None = None
+    """What is not spent of the day's money; others may have reserved it."""
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PermitHolder:
+    """What a host has under a limit."""
+
+    host: str
+    held: int
+    """The permits that it has, used or not."""
+    waiting: int
+    """Its requests that wait."""
+    reserved: Decimal
+    """What its requests may cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """A limit, and its use by all living hosts."""
+
+    limit: Limit
+    held: int
+    """The permits that hosts have."""
+    waiting: int
+    """The requests that wait for a permit, as of the last word of their hosts."""
+    started: int
+    """The requests that were permitted to begin in the last minute."""
+    spent: Decimal
+    """What requests have cost today, with what dead hosts had reserved."""
+    reserved: Decimal
+    """What requests at work may cost."""
+    holders: tuple[PermitHolder, ...]
+    """By name of the host; hosts without permits and without waiting requests are left out."""
+
+
+# ---------------------------------------------------------------- the state of a limit
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What one host has. Money is in nanodollars."""
+
+    held: int = 0
+    wanted: int = 0
+    """Requests at work, and those that waited when it asked."""
+    waiting: int = 0
+    """Those that got no permit."""
+    reserved: int = 0
+    spent: int = 0
+    """The last report of what it has spent since it began."""
+    hungry_since: float | None = None
+    """Since when it has waited without any permit to have requests at work."""
+    starving_since: float | None = None
+    """Since when it has waited without any permit to begin a request."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.held or self.waiting or self.reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """A limit and its use, as a store keeps it."""
+
+    limit: Limit
+    day: int = 0
+    """The number of the day (`date.toordinal`) that `spent` is of."""
+    spent: int = 0
+    boot: str = ""
+    """The boot in which the clock of `started` counts."""
+    started: tuple[tuple[float, int], ...] = ()
+    """Permits to begin requests: when they were given, and how many."""
+    holdings: Mapping[int, _Holding] = field(default_factory=dict[int, _Holding])
+    """By key of the host."""
+
+    def dump(self) -> str:
+        """Return it as text for a store."""
+        limit = self.limit
+        cost = None if limit.cost_per_day is None else str(limit.cost_per_day)
+        state = {
+            "limit": [limit.at_once, limit.per_minute, cost],
+            "spent": [self.day, self.spent],
+            "started": [self.boot, [list(each) for each in self.started]],
+            "hosts": {str(key): list(astuple(each)) for key, each in sorted(self.holdings.items())},
+        }
+        return orjson.dumps(state).decode()
+
+    @classmethod
+    def load(cls, model: str, text: str) -> LimitState:
+        """Return the state that a text holds.
+
+        Raises:
+            LedgerCorruptError: it holds none.
+        """
+        try:
+            state = orjson.loads(text)
+            at_once, per_minute, cost = state["limit"]
+            (day, spent), (boot, started) = state["spent"], state["started"]
+            return cls(
+                Limit(model, at_once, per_minute, None if cost is None else Decimal(cost)),
+                day,
+                spent,
+                boot,
+                tuple((at, count) for at, count in started),
+                {int(key): _Holding(*each) for key, each in state["hosts"].items()},
+            )
+        except (ValueError, KeyError, TypeError, ArithmeticError) as exc:
+            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup") from exc
+
+    def set(self, limit: Limit) -> LimitState:
+        """Return it with other limits; what is in use stays."""
+        return replace(self, limit=limit)
+
+    # ------------------------------------------------------------ the present
+
+    def now(self, living: Iterable[int], moment: LeaseClock, today: datetime) -> LimitState:
+        """Return the state at this moment: without dead hosts, old starts, and the money of another day."""
+        alive, at, day = set(living), moment.now(), max(today.date().toordinal(), self.day)
+        gone = sum(each.reserved for key, each in self.holdings.items() if key not in alive)
+        return replace(
+            self,
+            day=day,
+            spent=(self.spent if day == self.day else 0) + gone,
+            boot=moment.boot,
+            # A start in the future was counted before the clock was set back: from now on it counts as one of now.
+            started=tuple((min(then, at), count) for then, count in self.started if min(then, at) > at - _COUNTED)
+            if self.boot == moment.boot
+            else (),
+            holdings={key: each for key, each in self.holdings.items() if key in alive},
+        )
+
+    def give(self, own: int, wants: PermitWants, at: float) -> tuple[LimitState, PermitGrant]:
+        """Give a living host its permits. The state is the present one (`now`)."""
+        before = self.holdings.get(own)
+        others = [each for key, each in self.holdings.items() if key != own]
+        total = _nanos(wants.spent)
+        # Without a row, an earlier report was folded into the sum when the host's lease had ended.
+        spent = self.spent + max(0, total - (_nanos(wants.reported) if before is None else before.spent))
+        at_once, hungry = self._at_once(before or _Holding(), wants, others, at)
+        held = max(wants.in_use, at_once)
+        starts, starving = self._starts(before or _Holding(), wants, others, at)
+        reserved, money = self._reserved(wants, others, spent)
+        is_priced = self.limit.cost_per_day is not None
+        grant = PermitGrant(
+            at_once if self.limit.at_once is not None else None,
+            starts if self.limit.per_minute is not None else None,
+            _dollars(money) if is_priced else None,
+            max(Decimal(0), (self.limit.cost_per_day or Decimal(0)) - _dollars(spent)) if is_priced else None,
+            self.limit,
+        )
+        served = min(held - wants.in_use, wants.waiting if self.limit.per_minute is None else starts)
+        wanted = wants.in_use + wants.waiting
+        holding = _Holding(held, wanted, wants.waiting - served, reserved, total, hungry, starving)
+        started = _added(self.started, at, starts) if starts else self.started
+        holdings = {**self.holdings, own: holding}
+        if holding.is_empty and not total:
+            del holdings[own]
+        return replace(self, spent=spent, started=started, holdings=holdings), grant
+
+    def _at_once(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
+        """Return the permits to have requests at work, and since when the host waits without any."""
+        wanted = wants.in_use + wants.waiting
+        if self.limit.at_once is None:
+            return wanted, None
+        since = before.hungry_since if before.hungry_since is not None and not wants.in_use else at
+        hungry = [each.hungry_since for each in others if each.hungry_since is not None]
+        left = self.limit.at_once - sum(each.held for each in others)
+        # One for itself in its turn, and more only if one is left for each host that has none.
+        free = max(min(1, left - sum(1 for each in hungry if each < since)), left - len(hungry))
+        share = _share(self.limit.at_once, [wanted, *(each.wanted for each in others)])
+        given = max(0, min(wanted, share, free))
+        return given, since if wants.waiting and not max(given, wants.in_use) else None
+
+    def _starts(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
+        """Return the permits to begin requests, and since when the host waits without any."""
+        if self.limit.per_minute is None or not wants.waiting:
+            return 0, None
+        since = before.starving_since if before.starving_since is not None else at
+        left = self.limit.per_minute - sum(count for _, count in self.started)
+        ahead = [each for each in others if each.starving_since is not None and each.starving_since < since]
+        share = _share(max(0, left), [wants.waiting, *(each.waiting for each in others if each.starving_since is not None)])
+        starts = max(0, min(wants.waiting, share, left - len(ahead)))
+        return starts, None if starts else since
+
+    def _reserved(self, wants: PermitWants, others: list[_Holding], spent: int) -> tuple[int, int]:
+        """Return what the host has reserved, and what of it there is money for."""
+        at_work = _nanos(wants.reserved)
+        if self.limit.cost_per_day is None:
+            return at_work, at_work
+        left = _nanos(self.limit.cost_per_day) - spent - sum(each.reserved for each in others)
+        for each in wants.reserve:  # whole requests only: what two hosts reserve in part would serve neither
+            if at_work + _nanos(each) > left:
+                break
+            at_work += _nanos(each)
+        return at_work, max(0, min(at_work, left))
+
+    def status(self, names: Mapping[int, str]) -> LimitStatus:
+        """Return it for people; the state is the present one (`now`)."""
+        holders = [
+            PermitHolder(names[key], each.held, each.waiting, _dollars(each.reserved))
+            for key, each in self.holdings.items()
+            if not each.is_empty
+        ]
+        return LimitStatus(
+            self.limit,
+            sum(each.held for each in holders),
+            sum(each.waiting for each in holders),
+            sum(count for _, count in self.started),
+            _dollars(self.spent),
+            sum((each.reserved for each in holders), Decimal(0)),
+            tuple(sorted(holders, key=lambda each: each.host)),
+        )
+
+
+def check_limited(limit: Limit, redaction: LedgerRedaction) -> None:
+    """Refuse a limit of a model whose name looks like a secret.
+
+    Raises:
+        SecretNameError: it does.
+    """
+    redaction.check_name(limit.model, "the model of a limit")
+
+
+def _nanos(dollars: Decimal) -> int:
+    return int((dollars / _NANO).to_integral_value(ROUND_CEILING))
+
+
+def _dollars(nanos: int) -> Decimal:
+    return (nanos * _NANO).normalize() + Decimal(0)
+
+
+def _added(started: tuple[tuple[float, int], ...], at: float, count: int) -> tuple[tuple[float, int], ...]:
+    """Return the starts with further ones. Those of one second are one entry, which counts from the last of them."""
+    if started and int(at) == int(started[-1][0]):
+        return *started[:-1], (at, started[-1][1] + count)
+    return *started, (at, count)
+
+
+def _share(amount: int, wants: list[int]) -> int:
+    """Return an equal share of an amount, rounded up; what some do not need of theirs is for those who want more."""
+    left, asking = amount, sorted(wants)
+    for place, want in enumerate(asking):
+        if want * (len(asking) - place) > left:
+            return -(-left // (len(asking) - place))
+        left -= want
+    return amount

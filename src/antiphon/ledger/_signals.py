@@ -1,0 +1,336 @@
+"""Signals: hints between the processes of one ledger, such as "there is something new" or a word that is being said.
+
+A signal may be dropped, doubled, late or out of order, and all of them may be lost: that costs time, never a message. A
+process that waits for a signal also looks by itself, at least once a second. So a carrier stores nothing, confirms nothing,
+and never makes a sender wait.
+
+`NatsSignals` sends them by NATS, with core subjects. Without it, a ledger in PostgreSQL sends wake-ups by LISTEN/NOTIFY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from antiphon.errors import SetupError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+_LOG: Final = logging.getLogger("antiphon.ledger")
+
+TakeSignal: TypeAlias = Callable[[bytes], None]
+"""A function that takes the content of a signal. It returns at once."""
+
+
+class Signals(Protocol):
+    """Carries signals between processes."""
+
+    def send(self, subject: str, data: bytes) -> None:
+        """Send a signal, or drop it. It never waits and never raises."""
+        ...
+
+    def hear(self, subject: str, take: TakeSignal) -> AbstractAsyncContextManager[None]:
+        """Call a function with the signals of a subject that arrive while the block lasts."""
+        ...
+
+
+class NoSignals:
+    """Drops every signal: all processes look by themselves."""
+
+    def send(self, subject: str, data: bytes) -> None:
+        """Drop it."""
+
+    @asynccontextmanager
+    async def hear(self, subject: str, take: TakeSignal) -> AsyncGenerator[None]:
+        yield
+
+
+class ScopedSignals:
+    """Signals of one ledger and tenant, beside those of others on the same carrier."""
+
+    def __init__(self, carrier: Signals, scope: str) -> None:
+        self._carrier, self._scope = carrier, scope
+
+    def send(self, subject: str, data: bytes) -> None:
+        self._carrier.send(f"{self._scope}.{subject}", data)
+
+    def hear(self, subject: str, take: TakeSignal) -> AbstractAsyncContextManager[None]:
+        return self._carrier.hear(f"{self._scope}.{subject}", take)
+
+
+Signalling: TypeAlias = "Signals | str | Literal['off'] | None"
+"""How a ledger is told about signals: a carrier, the URL of one, `off`, or None for the carrier of the store."""
+
+SIGNALS_VARIABLE: Final = "ANTIPHON_SIGNALS"
+
+
+def signal_subject(what: str, *names: str) -> str:
+    """Return the subject of signals about something. Names may have characters that a subject may not, so they are hashed."""
+    return ".".join((what, *(sha256(name.encode()).hexdigest()[:24] for name in names)))
+
+
+@asynccontextmanager
+async def carrying(signals: Signalling) -> AsyncGenerator[Signals | None]:
+    """Provide the carrier that was given or that a URL names; None: that of the store.
+
+    Raises:
+        SetupError: the URL is wrong, or the server refuses the user or the password.
+        ModuleNotFoundError: a package that the carrier needs is not installed.
+    """
+    if not isinstance(signals, str):
+        yield signals
+    elif signals == "off":
+        yield NoSignals()
+    else:
+        async with NatsSignals.open(signals) as opened:
+            yield opened
+
+
+# ---------------------------------------------------------------- NATS
+
+_SCHEMES: Final = ("nats", "tls")
+_PORT: Final = 4222
+_CONNECT_SECONDS: Final = 2.0
+_PAUSE: Final = 0.5
+_PING_SECONDS: Final = 5
+"""A server that does not answer two of them is left."""
+_MOST: Final = 4096
+"""Signals that wait to be sent; the oldest are dropped."""
+
+
+class NatsAddress(NamedTuple):
+    """What the URL of a NATS server says."""
+
+    servers: tuple[str, ...]
+    user: str | None
+    password: str | None
+    tls: bool
+    ca: str | None
+
+    @classmethod
+    def of(cls, url: str) -> NatsAddress:
+        """Return what a URL says: `nats://user:password@host:4222`, several hosts after commas; `tls://` demands TLS.
+
+        Raises:
+            SetupError: it is no such URL.
+        """
+        form = "nats://user:password@host:4222, or tls://… with ?ca=FILE; several hosts stand after commas"
+        try:
+            parts = urlsplit(url)
+            user, _, places = parts.netloc.rpartition("@")
+            given = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+            hosts = [urlsplit(f"//{each}") for each in places.split(",")]
+            ports = [each.port or _PORT for each in hosts]
+        except ValueError:
+            raise SetupError(f"the URL of signals is {form}") from None
+        name, _, password = user.partition(":")
+        is_known = parts.scheme in _SCHEMES and parts.path in ("", "/") and set(given) <= {"ca"}
+        if not is_known or not all(each.hostname for each in hosts):
+            raise SetupError(f"the URL of signals is {form}")
+        if "ca" in given and parts.scheme != "tls":
+            raise SetupError("`?ca=FILE` names the authority of a TLS connection; write tls:// instead of nats://")
+        servers = tuple(
+            f"{parts.scheme}://{_bracketed(each.hostname or '')}:{port}" for each, port in zip(hosts, ports, strict=True)
+        )
+        return cls(servers, unquote(name) or None, unquote(password) or None, parts.scheme == "tls", given.get("ca"))
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what verifies the servers; None without TLS.
+
+        Raises:
+            SetupError: the file of the authority cannot be read.
+        """
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as exc:
+            raise SetupError(f"{self.ca}: it has no certificate of an authority ({exc.strerror or exc})") from exc
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+class NatsSignals:
+    """Signals by NATS. If no server can be reached, they are dropped, and it connects again by itself."""
+
+    def __init__(self, address: NatsAddress) -> None:
+        self._address = address
+        self._client: Client | None = None
+        self._takers: dict[str, list[TakeSignal]] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=_MOST)
+        self._arrival = asyncio.Event()
+        self._told: str | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator[NatsSignals]:
+        """Connect to NATS while the block lasts. A server that cannot be reached yet is tried again.
+
+        Raises:
+            SetupError: the URL is wrong, or the server refuses the user or the password.
+            ModuleNotFoundError: nats-py is not installed.
+        """
+        signals = cls(NatsAddress.of(url))
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await signals._connect()
+            tasks += [asyncio.create_task(signals._keep_connected()), asyncio.create_task(signals._send_waiting())]
+            yield signals
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await signals._close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether signals get through now."""
+        return self._client is not None and self._client.is_connected
+
+    # ------------------------------------------------------------ sending
+
+    def send(self, subject: str, data: bytes) -> None:
+        if self.is_connected:
+            self._waiting.append((subject, data))
+            self._arrival.set()
+
+    async def _send_waiting(self) -> None:
+        while True:
+            await self._arrival.wait()
+            self._arrival.clear()
+            while self._waiting and (client := self._client) is not None:
+                subject, data = self._waiting.popleft()
+                with suppress(Exception):  # a signal that cannot be sent is dropped
+                    await client.publish(subject, data)
+
+    # ------------------------------------------------------------ hearing
+
+    @asynccontextmanager
+    async def hear(self, subject: str, take: TakeSignal) -> AsyncGenerator[None]:
+        takers = self._takers.get(subject)
+        if takers is None:
+            takers = self._takers[subject] = [take]
+            await self._subscribe(subject)
+        else:
+            takers.append(take)
+        try:
+            yield
+        finally:
+            takers.remove(take)
+            if not takers and self._takers.get(subject) is takers:
+                del self._takers[subject]
+                await self._unsubscribe(subject)
+
+    async def _subscribe(self, subject: str) -> None:
+        async def heard(message: Msg) -> None:
+            for take in tuple(self._takers.get(subject, ())):
+                take(message.data)
+
+        client = self._client
+        if client is not None:
+            with suppress(Exception):  # the next connection subscribes
+                made = await client.subscribe(subject, cb=heard)  # pyright: ignore[reportUnknownMemberType]
+                self._subscriptions[subject] = made
+
+    async def _unsubscribe(self, subject: str) -> None:
+        subscription = self._subscriptions.pop(subject, None)
+        if subscription is not None:
+            with suppress(Exception):  # the connection has ended, and the subscription with it
+                await subscription.unsubscribe()
+
+    # ------------------------------------------------------------ the connection
+
+    async def _keep_connected(self) -> None:
+        """Connect anew whenever there is no connection: nats-py gives up in some cases, such as a refused password."""
+        while True:
+            await asyncio.sleep(_PAUSE)
+            if self._client is None or self._client.is_closed:
+                with suppress(SetupError):  # it was told
+                    await self._connect()
+
+    async def _connect(self) -> None:
+        """Connect once, and subscribe to what is heard.
+
+        Raises:
+            SetupError: the server refuses the user or the password, or the certificate cannot be verified.
+        """
+        try:
+            import nats  # noqa: PLC0415 (an extra)
+        except ModuleNotFoundError as exc:
+            raise ModuleNotFoundError('signals by NATS need nats-py: pip install "antiphon[nats]"', name=exc.name) from exc
+
+        await self._close()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS * len(self._address.servers)):
+                self._client = await nats.connect(**self._options())  # pyright: ignore[reportUnknownMemberType]
+        except Exception as exc:  # noqa: BLE001 (nats-py raises many kinds; without a connection signals are dropped)
+            self._tell(exc)
+            return
+        self._told = None
+        for subject in tuple(self._takers):
+            await self._subscribe(subject)
+
+    def _options(self) -> dict[str, Any]:
+        address = self._address
+
+        async def failed(exc: Exception) -> None:
+            _LOG.debug("NATS: %s: %s", type(exc).__name__, exc)  # nats-py prints a traceback otherwise
+
+        given: dict[str, Any] = {
+            "servers": list(address.servers),
+            "connect_timeout": _CONNECT_SECONDS,
+            "error_cb": failed,
+            "allow_reconnect": False,  # `_keep_connected` does, also where nats-py would give up
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0.1,
+            "ping_interval": _PING_SECONDS,
+            "name": "antiphon",
+        }
+        if (context := address.context()) is not None:
+            given["tls"] = context
+        if address.user is not None:
+            given |= {"user": address.user, "password": address.password or ""}
+        return given
+
+    def _tell(self, exc: Exception) -> None:
+        """Report why there is no connection.
+
+        Raises:
+            SetupError: another attempt would not help.
+        """
+        text = f"{type(exc).__name__} {exc}".lower()
+        if "authorization" in text or "authentication" in text:
+            raise SetupError("NATS refuses the user or the password; look at the URL of the signals") from exc
+        if isinstance(exc, ssl.SSLCertVerificationError) or "certificate" in text:
+            raise SetupError(
+                f"NATS has a certificate that cannot be verified: name its authority with ?ca=FILE ({exc})"
+            ) from exc
+        self._note(exc)
+
+    def _note(self, exc: Exception) -> None:
+        if self._told != (told := f"{type(exc).__name__}: {exc}"):  # once: it is the same at every attempt
+            self._told = told
+            _LOG.warning("signals by NATS are lost, and everything takes up to a second longer: %s", told)
+
+    async def _close(self) -> None:
+        client, self._client = self._client, None
+        self._subscriptions = {}
+        if client is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await client.close()
+            for _ in range(3):  # its tasks are cancelled by now, and end in the next rounds of the loop
+                await asyncio.sleep(0)

@@ -1,0 +1,127 @@
+"""What the stores in a database share: the row of a thread, where its messages are, what a store is asked, and large media.
+
+**Large media** are removed from a message's stored bytes, stored once by content, and put back when the message is read. The
+removed bytes are the inside of a JSON text that begins with `data:`. Only a table of the store records the place; the
+remaining bytes have no mark. So a message cannot contain a forged reference, and the remaining bytes are still JSON. Media of
+an encrypted thread stay in its sealed bytes: what is stored by its content would be readable, or shared between keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from antiphon.ledger._admission import State
+from antiphon.ledger._hosts import Host
+from antiphon.ledger._listing import summary_of
+from antiphon.ledger._pairing import OpenCall
+from antiphon.ledger._values import ThreadSummary
+from antiphon.ledger._vault import is_sealed
+from antiphon.ledger._verification import Examination
+
+
+class Thread(NamedTuple):
+    """A thread's row."""
+
+    key: int
+    state: State
+    open_calls: int
+    base: int | None
+    """The thread that holds the messages up to `base_seq`."""
+    base_seq: int
+    checksum: int | None = None
+    """The checksum of epoch, status, pattern, times and owner, where the store has one."""
+    owner: str | None = None
+    """The name of the host that owns it, where it was asked for."""
+
+    @property
+    def summary(self) -> ThreadSummary:
+        """The summary that a caller sees."""
+        return summary_of(self.state, self.open_calls, self.owner)
+
+
+class ThreadSegment(NamedTuple):
+    """A range of a thread's messages that are stored under one key: its own messages, or those of an origin."""
+
+    key: int
+    first: int
+    last: int
+
+
+class Ancestor(NamedTuple):
+    """A thread in the line from a branch to its oldest origin."""
+
+    key: int
+    base: int | None
+    base_seq: int
+    thread_id: str
+
+
+def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegment]:
+    """Return where the messages of a thread are, from the first to the last; `origins` begin with the nearest."""
+    segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
+    last = thread.base_seq
+    for each in origins:
+        if each.base_seq < last:
+            segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
+            last = each.base_seq
+    return [segment for segment in reversed(segments) if segment.first <= segment.last]
+
+
+class TakeRequest(NamedTuple):
+    """The arguments of a `take`."""
+
+    by: Host
+    kinds: tuple[str | None, ...]
+    limit: int
+    now: datetime
+
+
+class Subject(NamedTuple):
+    """A thread that is being verified."""
+
+    thread: Thread
+    open_calls: list[OpenCall]
+    examination: Examination
+
+
+# ---------------------------------------------------------------- large media
+
+_LARGE = 8192
+"""Bytes from which on a medium is stored outside of its row."""
+_DATA = re.compile(rb'"(data:[^"\\]{%d,})"' % _LARGE, re.IGNORECASE)
+
+
+class Hole(NamedTuple):
+    """A removed medium, and its place in the remaining bytes."""
+
+    place: int
+    text: bytes
+
+
+def split(body: bytes) -> tuple[bytes, list[Hole]]:
+    """Return the stored bytes of a message without its large media, and the media."""
+    if len(body) < _LARGE or is_sealed(body):
+        return body, []
+    pieces: list[bytes] = []
+    holes: list[Hole] = []
+    end = taken = 0
+    for match in _DATA.finditer(body):
+        start, stop = match.span(1)
+        pieces.append(body[end:start])
+        holes.append(Hole(start - taken, body[start:stop]))
+        taken += stop - start
+        end = stop
+    return (b"".join((*pieces, body[end:])), holes) if holes else (body, [])
+
+
+def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
+    """Return the bytes that `split` has split."""
+    pieces: list[bytes] = []
+    end = 0
+    for place, text in holes:
+        pieces += (rest[end:place], text)
+        end = place
+    return b"".join((*pieces, rest[end:]))

@@ -1,0 +1,228 @@
+"""Changes other than appends and claims: branches, restored threads, deletion. Each runs in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.ledger._admission import new_state
+from antiphon.ledger._chain import genesis, to_micros
+from antiphon.ledger._listing import head_of
+from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._stored import Thread
+from antiphon.ledger._values import Head, ThreadJournal
+from antiphon.ledger._vault import ThreadKey, WrappedKey
+from antiphon.ledger._verification import Base, existing, missing_origin, restored
+from antiphon.ledger.postgres import _keys
+from antiphon.ledger.postgres._careful import (
+    CarefulAppends,
+    KnownThread,
+    RowWriter,
+    insert_thread,
+    lock_threads,
+    update_thread,
+)
+from antiphon.ledger.postgres._connection import Session
+from antiphon.ledger.postgres._keys import ledger_key, store_key
+from antiphon.ledger.postgres._rows import THREAD, CommitPlace, find_thread, line_to, link_at, open_at, thread_of
+
+
+async def branch(session: Session, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Thread:
+    """Create a branch that shares a thread's messages up to a place, and close the calls that are open there.
+
+    Raises:
+        LedgerCorruptError: the head of the thread does not match its messages.
+        UnknownThreadError: the thread was deleted.
+        ValueError: a thread with the branch's id exists.
+    """
+    await lock_threads(session, [head.thread_id, closing.thread_id])
+    if await find_thread(session, closing.thread_id) is not None:
+        raise ValueError(f"there is a thread called {closing.thread_id!r} already")
+    origin = await _still_there(session, head)
+    link = await link_at(session, origin.key, at)
+    if link is None:
+        raise LedgerCorruptError("it is missing; go back to a dump, and run verify on it", head.thread_id, at)
+    state = new_state(closing.thread_id, closing.micros)
+    state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
+    state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
+    own = await ledger_key(session)
+    lock, cipher = session.vault.key_to_write(closing.thread_id, None, own, is_new=True)
+    thread = Thread(0, state, pairing.count, origin.key, at)
+    known = await _inserted(session, thread, pairing.open, lock, cipher)
+    await RowWriter(session).open_calls(known, pairing.open, await _places(session, known.thread.key, pairing.open))
+    appends = CarefulAppends(session)
+    appends.known[closing.thread_id] = known
+    await appends.append(closing)
+    return known.row
+
+
+async def _inserted(
+    session: Session, thread: Thread, calls: Iterable[OpenCall], lock: WrappedKey | None, cipher: ThreadKey | None
+) -> KnownThread:
+    """Insert a thread with its key, if it has one."""
+    known = KnownThread(thread._replace(key=await insert_thread(session, thread)), calls)
+    known.lock, known.cipher, known.is_keyed = lock, cipher, True
+    if lock is not None:
+        await store_key(session, known.thread.key, lock)
+        known.blinding = await ledger_key(session)
+    return known
+
+
+async def _places(session: Session, key: int, calls: Iterable[OpenCall]) -> dict[int, CommitPlace]:
+    """Return the places of the messages of open calls, which an origin may hold."""
+    places: dict[int, CommitPlace] = {}
+    sql = "SELECT era, xid, ord FROM antiphon.messages WHERE tenant = $1 AND thread = $2 AND seq = $3"
+    for call in calls:
+        line = await line_to(session, key, call.seq)
+        row = await session.fetchrow(sql, line[-1].key, call.seq)
+        if row is not None:
+            places[call.seq] = CommitPlace(*row.values())
+    return places
+
+
+async def restore(
+    session: Session, journals: Sequence[tuple[ThreadJournal, Head]], redaction: LedgerRedaction
+) -> list[Thread]:
+    """Write the rows of threads, each proven by its head: all threads or none.
+
+    Raises:
+        RestoreRefusedError: rows do not match, a thread exists already, or an origin does not exist.
+    """
+    names = [journal.thread_id for journal, _ in journals]
+    await lock_threads(session, [*names, *(journal.forked_from or "" for journal, _ in journals)])
+    writer = RowWriter(session)
+    return [await _restore(session, writer, journal, head, redaction) for journal, head in journals]
+
+
+async def _restore(
+    session: Session, writer: RowWriter, journal: ThreadJournal, head: Head, redaction: LedgerRedaction
+) -> Thread:
+    if await find_thread(session, journal.thread_id) is not None:
+        raise existing(journal.thread_id)
+    origin, base = await _base_of(session, journal)
+    found = restored(journal, head, base, redaction, session.vault)
+    calls = found.pairing.open
+    thread = Thread(0, found.state, len(calls), origin, base.seq)
+    cipher = None if journal.key is None else session.vault.key(journal.thread_id, journal.key)
+    known = await _inserted(session, thread, calls, journal.key, cipher)
+    times = [to_micros(row.record.recorded_at) for row in found.rows]
+    await writer.messages(known.thread.key, found.rows, times)
+    await writer.open_calls(known, calls, await _places(session, known.thread.key, calls))
+    return known.thread
+
+
+async def _base_of(session: Session, journal: ThreadJournal) -> tuple[int | None, Base]:
+    """Return the key of a journal's origin, and the messages that it shares with it."""
+    if journal.forked_from is None:
+        return None, Base(0, genesis(journal.thread_id), Pairing())
+    origin, at = await find_thread(session, journal.forked_from), journal.forked_at or 0
+    is_there = origin is not None and 0 <= at <= origin.state.seq
+    link = await link_at(session, origin.key, at) if origin is not None and is_there else None
+    if origin is None or link is None:
+        raise missing_origin(journal)
+    return origin.key, Base(at, link, await open_at(session, origin, at))
+
+
+async def _still_there(session: Session, head: Head) -> Thread:
+    """Return the thread of a head. A newer thread of the same name has other links, so it is not mistaken for it."""
+    thread = await find_thread(session, head.thread_id)
+    link = None if thread is None else await link_at(session, thread.key, head.seq)
+    if thread is not None and link is not None and link.hex() == head.hash:
+        return thread
+    if thread is not None and head_of(thread.state) == head:
+        raise LedgerCorruptError("the hash of the thread is not that of its last message", head.thread_id, head.seq)
+    raise UnknownThreadError("it was deleted while it was forked", head.thread_id)
+
+
+# ---------------------------------------------------------------- deletion
+
+_FAMILY = """
+WITH RECURSIVE family (key) AS (
+    SELECT $2::bigint UNION SELECT t.key FROM antiphon.threads AS t JOIN family ON t.tenant = $1 AND t.base = family.key
+)
+SELECT t.key, t.thread_id FROM family JOIN antiphon.threads AS t ON t.tenant = $1 AND t.key = family.key ORDER BY t.key
+"""
+_OF_THREADS = ("thread_keys", "open_calls", "snapshots", "words", "term_entries", "media_uses", "messages")
+_UNUSED_MEDIA = """
+DELETE FROM antiphon.media AS m WHERE m.tenant = $1 AND m.hash = ANY($2::bytea[])
+    AND NOT EXISTS (SELECT 1 FROM antiphon.media_uses AS u WHERE u.tenant = $1 AND u.hash = m.hash)
+"""
+
+
+async def delete(session: Session, thread_id: str, with_branches: bool) -> tuple[str, ...]:
+    """Delete a thread, and with `with_branches` also its branches.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        ValueError: there are branches, and `with_branches` is False.
+    """
+    thread = await find_thread(session, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
+    family = await _family(session, thread.key)  # again: a branch may have been made before the lock
+    names = [name for _, name in family]
+    if not names:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    if len(names) > 1 and not with_branches:
+        raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
+    await _remove(session, [key for key, _ in family])
+    return tuple(names)
+
+
+async def _family(session: Session, key: int) -> list[tuple[int, str]]:
+    """Return a thread, its branches, and their branches."""
+    return [(row[0], row[1]) for row in await session.fetch(_FAMILY, key)]
+
+
+async def _remove(session: Session, keys: Sequence[int]) -> None:
+    """Delete threads, and media that no message uses any longer."""
+    used = "SELECT DISTINCT hash FROM antiphon.media_uses WHERE tenant = $1 AND thread = ANY($2::bigint[])"
+    media = [row[0] for row in await session.fetch(used, keys)]
+    for table in _OF_THREADS:
+        sql = f"DELETE FROM antiphon.{table} WHERE tenant = $1 AND thread = ANY($2::bigint[])"  # noqa: S608 (names of ours)
+        await session.execute(sql, keys)
+    await session.execute("DELETE FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[])", keys)
+    if media:
+        await session.execute(_UNUSED_MEDIA, media)
+
+
+async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple[str, ...]:
+    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+
+    Raises:
+        ForgottenError: it was forgotten before.
+        NotEncryptedError: it is not encrypted.
+        UnknownThreadError: there is no such thread.
+        ValueError: there are branches, and `with_branches` is False.
+    """
+    thread = await find_thread(session, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
+    # Again, under the lock: a branch may have been made before, and a claim may have changed a row.
+    keys = [key for key, _ in await _family(session, thread.key)]
+    sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) ORDER BY t.key FOR UPDATE OF t"
+    family = [thread_of(row) for row in await session.fetch(sql, keys)]
+    if not family:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    changed = await _keys.forget(session, family, with_branches=with_branches)
+    for each in changed:
+        await update_thread(session, each)
+    return tuple(each.state.thread_id for each in changed)
+
+
+async def expire(session: Session, before: int) -> tuple[str, ...]:
+    """Delete the threads that have not changed since a time, except those that a younger branch needs."""
+    gone: dict[int, str] = {}
+    old = "SELECT key FROM antiphon.threads WHERE tenant = $1 AND updated_at < $2"
+    young = "SELECT 1 FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[]) AND updated_at >= $3"
+    for row in await session.fetch(old, before):
+        family = await _family(session, row[0])
+        await lock_threads(session, [name for _, name in family])
+        if not await session.fetchval(young, [key for key, _ in family], before):
+            gone.update(family)
+    await _remove(session, list(gone))
+    return tuple(sorted(gone.values()))

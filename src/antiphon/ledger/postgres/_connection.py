@@ -1,0 +1,363 @@
+"""Connections to PostgreSQL: a pool for one tenant, transactions that are tried again, and errors in our words.
+
+A statement that fails because a connection broke may have been committed: only the answer is lost. `Pool.change` runs a
+function again then. So such a function must find out by itself what an earlier attempt has stored: appends do, by the ids of
+their messages.
+
+**Poolers.** The tenant of row-level security and `synchronous_commit` are settings of a connection, which costs nothing at a
+statement. A pooler in transaction mode, such as PgBouncer, gives each transaction another connection of the server: such
+settings are lost there. `open_pool` finds that out. Every call is then a transaction of its own that begins with its settings,
+no statement is prepared, and nobody listens (see `Pool.is_pooled`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
+from antiphon.ledger._vault import Vault
+from antiphon.messages import is_name
+
+if TYPE_CHECKING:
+    Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+    _AsyncpgPool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+else:
+    Connection = asyncpg.Connection
+    _AsyncpgPool = asyncpg.Pool
+
+Row: TypeAlias = asyncpg.Record
+ResultT = TypeVar("ResultT")
+_Isolation: TypeAlias = Literal["read_committed", "repeatable_read"]
+
+_NO_KEYS = Vault()
+_MOST_CONNECTIONS = 10
+_CHANNEL = "antiphon"
+_LISTEN_AGAIN = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+"""Seconds before the next attempt; the pause doubles each time."""
+
+_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""The transaction was rolled back, and another attempt may succeed."""
+_BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,  # the connection was cut while a statement was being sent
+    ConnectionError,
+    TimeoutError,
+)
+"""The connection ended, and whether the transaction was committed is unknown."""
+
+_FOREIGN = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop what asyncpg's pool reports, with a traceback, while a server restarts: calls that need the server tell it."""
+    return "pool connection floor" not in str(record.msg)
+
+
+logging.getLogger("asyncpg.pool").addFilter(_is_news)
+
+
+async def _keep(connection: Connection) -> None:
+    """Return a connection to the pool as it is: it has no state of its own, and to reset it takes a round trip."""
+
+
+class Session:
+    """A connection, as one tenant: the tenant is the first value (`$1`) of every statement."""
+
+    def __init__(self, connection: Connection, tenant: str, vault: Vault | None = None) -> None:
+        self.connection = connection
+        """For the few statements that are of no tenant."""
+        self.tenant = tenant
+        self.vault = _NO_KEYS if vault is None else vault
+        """What opens encrypted threads."""
+
+    async def fetch(self, sql: str, *values: object) -> list[Row]:
+        """Return all rows."""
+        return await self.connection.fetch(sql, self.tenant, *values)
+
+    async def fetchrow(self, sql: str, *values: object) -> Row | None:
+        """Return the first row, if there is one."""
+        return await self.connection.fetchrow(sql, self.tenant, *values)
+
+    async def fetchval(self, sql: str, *values: object) -> Any:
+        """Return the first value of the first row, if there is one."""
+        return await self.connection.fetchval(sql, self.tenant, *values)
+
+    async def execute(self, sql: str, *values: object) -> None:
+        """Run a statement."""
+        await self.connection.execute(sql, self.tenant, *values)
+
+
+_SETTINGS = """
+SELECT set_config('antiphon.tenant', $1, true), set_config('synchronous_commit', 'on', true),
+    set_config('lock_timeout', $2, true)
+"""
+
+
+class Pool:
+    """The connections of one tenant."""
+
+    def __init__(self, pool: _AsyncpgPool, tenant: str, patience: float, vault: Vault, *, is_pooled: bool) -> None:
+        self._pool = pool
+        self.vault = vault
+        self.tenant = tenant
+        self.is_pooled = is_pooled
+        """Whether the server has a pooler before it, so that a connection keeps nothing from one transaction to the next."""
+        self._patience = patience
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session, None]:
+        """Lend a connection. What is done with it need not be one transaction.
+
+        Raises:
+            LedgerError: PostgreSQL failed a statement.
+        """
+        async with self._lent("read_committed" if self.is_pooled else None) as session:
+            yield session
+
+    @asynccontextmanager
+    async def _lent(self, isolation: _Isolation | None, *, readonly: bool = False) -> AsyncGenerator[Session, None]:
+        """Lend a connection: for one transaction, if an isolation is given."""
+        if self._is_closed:
+            raise LedgerUnavailableError("the ledger is closed")
+        try:
+            async with self._pool.acquire(timeout=self._patience) as connection:
+                session = Session(connection, self.tenant, self.vault)
+                if isolation is None:
+                    yield session
+                    return
+                async with connection.transaction(isolation=isolation, readonly=readonly):
+                    if self.is_pooled:
+                        await session.execute(_SETTINGS, _milliseconds(self._patience))
+                    yield session
+        except _FOREIGN as exc:
+            raise translated(exc) from exc
+
+    async def read(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
+        """Run a function that reads, on one snapshot of the database."""
+        return await self._attempt(work, "repeatable_read", readonly=True)
+
+    async def look(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
+        """Run a function that reads without a snapshot, which saves two round trips: for rows that never change."""
+        return await self._attempt(work, "read_committed" if self.is_pooled else None, readonly=self.is_pooled)
+
+    async def change(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
+        """Run a function that writes, in one transaction. It must tolerate that an earlier attempt was committed."""
+        return await self._attempt(work, "read_committed")
+
+    async def _attempt(
+        self, work: Callable[[Session], Awaitable[ResultT]], isolation: _Isolation | None, *, readonly: bool = False
+    ) -> ResultT:
+        """Run a function, in a transaction if an isolation is given; again, if that was rolled back or the connection broke.
+
+        Raises:
+            LedgerUnavailableError: it did not succeed within the patience of the ledger.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at, pause = loop.time() + self._patience, _FIRST_PAUSE
+        while True:
+            try:
+                async with self._lent(isolation, readonly=readonly) as session:
+                    return await work(session)
+            except LedgerUnavailableError as exc:
+                if self._is_closed or not _may_succeed(exc.__cause__) or loop.time() + pause > give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(5):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+            await asyncio.sleep(0)  # the loop closes the sockets in its next round
+
+
+class NotifySignals:
+    """Signals by LISTEN/NOTIFY: for wake-ups, which are few and short.
+
+    A `NOTIFY` is a statement of its own: inside of an append it would take a lock that all commits of the server share. Behind
+    a pooler in transaction mode nobody can listen.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._waiting: dict[str, None] = {}
+        self._sending: asyncio.Task[None] | None = None
+
+    def send(self, subject: str, data: bytes) -> None:
+        self._waiting[f"{subject} {data.decode('ascii')}"] = None
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._waiting:
+            texts, self._waiting = list(self._waiting), {}
+            with suppress(LedgerError):  # readers look again
+                async with self._pool.session() as session:
+                    await session.connection.execute(
+                        "SELECT pg_notify($1, each) FROM unnest($2::text[]) AS each", _CHANNEL, texts
+                    )
+
+    @asynccontextmanager
+    async def hear(self, subject: str, take: Callable[[bytes], None]) -> AsyncGenerator[None]:
+        listening = asyncio.create_task(self._listen(f"{subject} ", take))
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)  # it gives its connection back
+
+    async def _listen(self, prefix: str, take: Callable[[bytes], None]) -> None:
+        def heard(_connection: object, _pid: object, _channel: object, payload: object) -> None:
+            text = str(payload)
+            if text.startswith(prefix):
+                take(text.removeprefix(prefix).encode())
+
+        while not self._pool.is_pooled:
+            with suppress(LedgerError):
+                async with self._pool.session() as session:
+                    await session.connection.add_listener(_CHANNEL, heard)
+                    try:
+                        while not session.connection.is_closed():  # noqa: ASYNC110 (asyncpg has no such event)
+                            await asyncio.sleep(_LISTEN_AGAIN)
+                    finally:
+                        with suppress(Exception):
+                            await session.connection.remove_listener(_CHANNEL, heard)
+            await asyncio.sleep(_LISTEN_AGAIN)
+
+    async def close(self) -> None:
+        """Wait for the statement that is being sent."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+
+def _may_succeed(exc: BaseException | None) -> bool:
+    is_closed_connection = isinstance(exc, asyncpg.InterfaceError) and "closed" in str(exc)
+    return isinstance(exc, (*_AGAIN, *_BROKEN)) or is_closed_connection
+
+
+@asynccontextmanager
+async def open_pool(url: str, tenant: str, patience: float, vault: Vault) -> AsyncGenerator[Pool, None]:
+    """Connect to a database, as one tenant.
+
+    Raises:
+        LedgerError: it cannot be reached or used.
+        ValueError: the tenant is not a valid name.
+    """
+    if not is_name(tenant):
+        raise ValueError(f"a tenant is a name of 1 to 512 visible characters, not {tenant!r}")
+    made, is_pooled = await _connected(url, tenant, patience)
+    pool = Pool(made, tenant, patience, vault, is_pooled=is_pooled)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPool, bool]:
+    """Return the connections to a server, and whether they lead through a pooler."""
+    settings = {"antiphon.tenant": tenant, "synchronous_commit": "on", "lock_timeout": _milliseconds(patience)}
+    try:
+        try:
+            pool = await _new_pool(url, patience, settings)
+        except asyncpg.ProtocolViolationError:  # as a pooler refuses settings that it does not know
+            return await _new_pool(url, patience, {}, statement_cache_size=0), True
+        if await pool.fetchval("SELECT current_setting('antiphon.tenant', true)") == tenant:
+            return pool, False
+        await pool.close()  # a pooler may also drop them silently
+        return await _new_pool(url, patience, {}, statement_cache_size=0), True
+    except (*_FOREIGN, ValueError) as exc:
+        raise translated(exc, shown_url(url)) from exc
+
+
+async def _new_pool(url: str, patience: float, settings: dict[str, str], **options: Any) -> _AsyncpgPool:
+    settings["application_name"] = "antiphon"
+    return await asyncpg.create_pool(
+        url,
+        min_size=1,
+        max_size=_MOST_CONNECTIONS,
+        timeout=patience,
+        command_timeout=2 * patience,  # later than the server's own limit: it is for a server that is gone
+        server_settings=settings,
+        reset=_keep,
+        **options,
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
+
+
+def tenant_in(url: str) -> tuple[str, str | None]:
+    """Return a URL without its parameter `tenant`, and the tenant that it names."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    named = [value for name, value in given if name == "tenant"]
+    rest = urlencode([(name, value) for name, value in given if name != "tenant"])
+    return (urlunsplit(parts._replace(query=rest)), named[-1]) if named else (url, None)
+
+
+def shown_url(url: str, tenant: str | None = None) -> str:
+    """Return a URL without its password and with its tenant, to show to a person."""
+    if tenant is not None:
+        url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'tenant': tenant})}"
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    place = parts.hostname or ""
+    place = f"[{place}]" if ":" in place else place
+    netloc = f"{parts.username or ''}@{place}" + ("" if parts.port is None else f":{parts.port}")
+    return urlunsplit(SplitResult(parts.scheme, netloc, parts.path, parts.query, parts.fragment))
+
+
+_SAID: dict[type[Exception], str] = {
+    asyncpg.InvalidPasswordError: "the password is wrong; look at the URL, or at PGPASSWORD and ~/.pgpass",
+    asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; look at the URL, and at pg_hba.conf",
+    asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or look at the URL",
+    asyncpg.ReadOnlySQLTransactionError: "it is a read-only replica; connect to the primary",
+    asyncpg.InsufficientPrivilegeError: "the user lacks a privilege on the schema antiphon; grant it, or use its owner",
+    asyncpg.LockNotAvailableError: (
+        "another transaction has locked the thread for too long; look for it in pg_stat_activity, then try again"
+    ),
+    asyncpg.TooManyConnectionsError: "the server has no connection left; raise max_connections, or close other programs",
+}
+"""What a person can do about an error of PostgreSQL."""
+
+
+def translated(exc: BaseException, place: str | None = None) -> LedgerError:
+    """Return an error of asyncpg or the network as one of ours."""
+    where = "PostgreSQL" if place is None else f"PostgreSQL at {place}"
+    for kind, advice in _SAID.items():
+        if isinstance(exc, kind):
+            return LedgerUnavailableError(f"{where}: {advice}")
+    match exc:
+        case LedgerError():
+            return exc
+        case asyncpg.DiskFullError():
+            return LedgerFullError(f"{where}: no space is left on its disk; make room there, then try again")
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedObjectError():
+            return LedgerFormatError(f"{where}: {exc}; the tables are not those of a ledger, or someone altered them")
+        case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
+            return LedgerCorruptError(f"{where}: {exc}; go back to a dump")
+        case TimeoutError():
+            return LedgerUnavailableError(f"{where} did not answer in time; look at the server, then try again")
+        case OSError() if not isinstance(exc, asyncpg.PostgresError):
+            return LedgerUnavailableError(f"{where} cannot be reached: {exc}; look at the URL, and start the server")
+        case _:
+            return LedgerUnavailableError(f"{where}: {exc}")

@@ -1,0 +1,349 @@
+"""The tables of a ledger in PostgreSQL, as numbered steps, and the checks when a database is opened.
+
+All tables are in the schema `antiphon`, and every key begins with the tenant. Row-level security is the second wall behind the
+condition `tenant = $1` of each statement: a connection sees only rows of the tenant in its setting `antiphon.tenant`.
+
+**Order.** A message has a *place*: the era of the database, the id of the transaction that wrote it, and its number within the
+transaction. A writer locks all threads of a transaction before it writes, so transaction ids follow the order of each thread.
+A reader stays below the oldest transaction that still runs, so no message appears before its place. Transaction ids begin
+anew where a dump is restored into another database: `open_era` finds that, and begins a new era. Places of a new era follow
+those of the old one.
+
+**Updates in place.** A row of `threads` changes with every append. PostgreSQL writes no index of a row whose indexed columns
+stay the same, so the time of the last message is indexed in steps of eight seconds (`active_at`) and sorted within a step.
+
+**Versions (G25).** `version` is the format of the tables, `oldest` the oldest format that may still use them. A step that only
+adds raises `version`; only a step that breaks earlier programs raises `oldest`. To add a step, append it to `MIGRATIONS`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from antiphon.errors import LedgerCorruptError, LedgerFormatError, LedgerUnavailableError
+from antiphon.ledger.postgres._connection import Connection
+
+_FIRST = """
+CREATE TABLE antiphon.ledger (
+    version integer NOT NULL,
+    oldest integer NOT NULL,
+    era integer NOT NULL,
+    columns text NOT NULL,
+    name text NOT NULL
+);
+
+CREATE TABLE antiphon.threads (
+    tenant text NOT NULL,
+    key bigint GENERATED ALWAYS AS IDENTITY,
+    thread_id text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    hash bytea NOT NULL,
+    epoch bigint NOT NULL,
+    run bigint NOT NULL,
+    open_from bigint,
+    status text,
+    pattern text,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    input_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    cost text NOT NULL,
+    forked_from text,
+    forked_at bigint,
+    is_redacted boolean,
+    owner bigint,
+    kind text,
+    due_at bigint,
+    posted bigint NOT NULL,
+    unfit text,
+    open_calls bigint NOT NULL,
+    base bigint,
+    base_seq bigint NOT NULL,
+    active_at bigint GENERATED ALWAYS AS (updated_at / 8000000) STORED,
+    PRIMARY KEY (tenant, key),
+    UNIQUE (tenant, thread_id)
+) WITH (fillfactor = 80);
+CREATE INDEX threads_by_activity ON antiphon.threads (tenant, active_at);
+CREATE INDEX threads_by_creation ON antiphon.threads (tenant, created_at);
+CREATE INDEX threads_by_status ON antiphon.threads (tenant, status) WHERE status IS NOT NULL;
+CREATE INDEX threads_by_pattern ON antiphon.threads (tenant, pattern) WHERE pattern IS NOT NULL;
+CREATE INDEX threads_by_kind ON antiphon.threads (tenant, kind) WHERE kind IS NOT NULL;
+CREATE INDEX threads_by_fork ON antiphon.threads (tenant, forked_from) WHERE forked_from IS NOT NULL;
+CREATE INDEX threads_by_base ON antiphon.threads (tenant, base) WHERE base IS NOT NULL;
+CREATE INDEX threads_unfit ON antiphon.threads (tenant) WHERE unfit IS NOT NULL;
+CREATE INDEX threads_owned ON antiphon.threads (tenant, owner, posted) WHERE owner IS NOT NULL;
+CREATE INDEX threads_due ON antiphon.threads (tenant, kind, due_at) WHERE owner IS NULL AND due_at IS NOT NULL;
+
+CREATE TABLE antiphon.messages (
+    tenant text NOT NULL,
+    thread bigint NOT NULL,
+    seq bigint NOT NULL,
+    era integer NOT NULL,
+    xid bigint NOT NULL,
+    ord integer NOT NULL,
+    id_key bigint NOT NULL,
+    invocation_key bigint,
+    correlation_key bigint,
+    open_from bigint,
+    recorded_at bigint NOT NULL,
+    hash bytea NOT NULL,
+    media integer,
+    body bytea NOT NULL,
+    PRIMARY KEY (tenant, thread, seq)
+);
+CREATE UNIQUE INDEX messages_by_id ON antiphon.messages (tenant, thread, id_key);
+CREATE UNIQUE INDEX messages_by_place ON antiphon.messages (tenant, era, xid, ord);
+CREATE INDEX messages_by_invocation ON antiphon.messages (tenant, invocation_key) WHERE invocation_key IS NOT NULL;
+CREATE INDEX messages_by_correlation ON antiphon.messages (tenant, correlation_key) WHERE correlation_key IS NOT NULL;
+
+CREATE TABLE antiphon.media (tenant text NOT NULL, hash bytea NOT NULL, text bytea NOT NULL, PRIMARY KEY (tenant, hash));
+CREATE TABLE antiphon.media_uses (
+    tenant text NOT NULL,
+    thread bigint NOT NULL,
+    seq bigint NOT NULL,
+    place integer NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (tenant, thread, seq, place)
+);
+CREATE INDEX media_uses_by_medium ON antiphon.media_uses (tenant, hash);
+
+CREATE TABLE antiphon.open_calls (
+    tenant text NOT NULL,
+    thread bigint NOT NULL,
+    seq bigint NOT NULL,
+    option_key bigint NOT NULL,
+    call bytea NOT NULL,
+    era integer NOT NULL,
+    xid bigint NOT NULL,
+    ord integer NOT NULL,
+    PRIMARY KEY (tenant, thread, seq)
+);
+CREATE INDEX open_calls_by_option ON antiphon.open_calls (tenant, option_key, era, xid, ord);
+
+CREATE TABLE antiphon.snapshots (
+    tenant text NOT NULL,
+    thread bigint NOT NULL,
+    fold text NOT NULL,
+    seq bigint NOT NULL,
+    hash bytea NOT NULL,
+    state bytea NOT NULL,
+    PRIMARY KEY (tenant, thread, fold)
+);
+
+CREATE TABLE antiphon.hosts (
+    tenant text NOT NULL,
+    key bigint GENERATED ALWAYS AS IDENTITY,
+    name text COLLATE "C" NOT NULL,
+    instance text NOT NULL,
+    build text NOT NULL,
+    kinds text NOT NULL,
+    lease double precision NOT NULL,
+    boot text NOT NULL,
+    ends double precision NOT NULL,
+    since bigint NOT NULL,
+    beaten_at bigint NOT NULL,
+    left_at bigint,
+    PRIMARY KEY (tenant, key)
+);
+CREATE UNIQUE INDEX hosts_by_instance ON antiphon.hosts (tenant, name, instance) WHERE left_at IS NULL;
+
+CREATE TABLE antiphon.indexed (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    era integer NOT NULL,
+    xid bigint NOT NULL,
+    ord integer NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE TABLE antiphon.words (
+    tenant text NOT NULL, thread bigint NOT NULL, seq bigint NOT NULL, words tsvector NOT NULL,
+    PRIMARY KEY (tenant, thread, seq)
+);
+CREATE INDEX words_found ON antiphon.words USING gin (words);
+
+CREATE TABLE antiphon.term_sources (
+    tenant text NOT NULL, name text NOT NULL, source text NOT NULL, version bigint NOT NULL,
+    PRIMARY KEY (tenant, name, source)
+);
+CREATE TABLE antiphon.term_entries (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    thread bigint NOT NULL,
+    seq bigint NOT NULL,
+    source text NOT NULL,
+    version bigint NOT NULL,
+    heading text NOT NULL,
+    body text NOT NULL,
+    length bigint NOT NULL,
+    terms text[] NOT NULL,
+    vector bytea,
+    PRIMARY KEY (tenant, name, thread, seq)
+);
+CREATE INDEX term_entries_by_source ON antiphon.term_entries (tenant, name, source);
+CREATE INDEX term_entries_found ON antiphon.term_entries USING gin (terms);
+CREATE TABLE antiphon.vector_spaces (
+    tenant text NOT NULL, name text NOT NULL, model text NOT NULL, dimension integer NOT NULL, PRIMARY KEY (tenant, name)
+);
+"""
+
+_TABLES = (
+    "threads",
+    "messages",
+    "media",
+    "media_uses",
+    "open_calls",
+    "snapshots",
+    "hosts",
+    "indexed",
+    "words",
+    "term_sources",
+    "term_entries",
+    "vector_spaces",
+)
+"""The tables that have a tenant."""
+
+_WALL = """
+ALTER TABLE antiphon.{0} ENABLE ROW LEVEL SECURITY;
+ALTER TABLE antiphon.{0} FORCE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON antiphon.{0} USING (tenant = current_setting('antiphon.tenant', true));
+"""
+
+_SECOND = """
+CREATE TABLE antiphon.thread_keys (
+    tenant text NOT NULL, thread bigint NOT NULL, master text NOT NULL, wrapped bytea, PRIMARY KEY (tenant, thread)
+);
+"""
+"""The keys of encrypted threads. With the first of them, `oldest` becomes 2 (see `_keys`)."""
+
+_THIRD = """
+CREATE TABLE antiphon.redaction_rules (tenant text PRIMARY KEY, digest bigint NOT NULL);
+"""
+"""The digest of the rules that the hosts of a tenant redact by."""
+
+_FOURTH = """
+CREATE TABLE antiphon.limits (
+    tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, PRIMARY KEY (tenant, model)
+);
+"""
+"""The limits of model requests, each with its use by all hosts."""
+
+MIGRATIONS: tuple[str, ...] = (
+    _FIRST + "".join(_WALL.format(table) for table in _TABLES),
+    _SECOND + _WALL.format("thread_keys"),
+    _THIRD + _WALL.format("redaction_rules"),
+    _FOURTH + _WALL.format("limits"),
+)
+"""The steps from each version to the next, beginning with an empty database. Never change a released step."""
+_OLDEST = 1
+"""The oldest format whose programs may use a database of the present format."""
+
+_COLUMNS = """
+SELECT coalesce(string_agg(line, E'\n' ORDER BY line COLLATE "C"), '') FROM (
+    SELECT format('%s.%s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull) AS line
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid
+    WHERE c.relnamespace = 'antiphon'::regnamespace AND c.relkind IN ('r', 'v', 'p', 'm') AND a.attnum > 0
+        AND NOT a.attisdropped
+    UNION ALL
+    SELECT format('trigger %s %s', c.relname, t.tgname)
+    FROM pg_catalog.pg_trigger AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
+    WHERE c.relnamespace = 'antiphon'::regnamespace AND NOT t.tgisinternal
+    UNION ALL
+    SELECT format('rule %s %s', c.relname, r.rulename)
+    FROM pg_catalog.pg_rewrite AS r JOIN pg_catalog.pg_class AS c ON c.oid = r.ev_class
+    WHERE c.relnamespace = 'antiphon'::regnamespace
+) AS lines
+"""
+"""What statements on the tables do depends on their columns, triggers and rules. Indexes only change how long they take."""
+
+_MIGRATION_LOCK = 0x616E7470
+"""`antp`: the advisory lock of those who create or change the tables."""
+_LONGEST_STEP = 3600.0
+"""Seconds that a step may take on a large database."""
+_STATE = "SELECT version, oldest, columns FROM antiphon.ledger"
+_EXISTS = "SELECT to_regclass('antiphon.ledger') IS NOT NULL"
+_LATER = """
+SELECT EXISTS (
+    SELECT 1 FROM antiphon.messages WHERE era = (SELECT era FROM antiphon.ledger)
+        AND xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+)
+"""
+"""Whether messages of this era were written by transactions that this database has not had yet."""
+
+_State: TypeAlias = tuple[int, int, str]
+
+
+async def prepare(connection: Connection, *, create: bool) -> str:
+    """Create the tables or migrate them, check them, and return the name that the ledger was given when it was created.
+
+    Raises:
+        LedgerCorruptError: the tables were altered.
+        LedgerFormatError: a later version made them, which this one cannot use.
+        LedgerUnavailableError: there is no ledger, and `create` is False.
+    """
+    if not await connection.fetchval(_EXISTS) and not create:
+        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or look at the URL")
+    if not await connection.fetchval(_EXISTS) or await _version(connection) < len(MIGRATIONS):
+        async with connection.transaction():
+            # Read again under the lock: another process may have done the same in between.
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+            await _migrate(connection)
+    await _check(connection)
+    await _open_era(connection)
+    return str(await connection.fetchval("SELECT name FROM antiphon.ledger"))
+
+
+async def _version(connection: Connection) -> int:
+    version, oldest, _ = await _state(connection)
+    if oldest > len(MIGRATIONS):
+        raise LedgerFormatError(
+            f"the database has ledger format {version}, which needs at least {oldest}, and this antiphon has "
+            f"{len(MIGRATIONS)}: upgrade it"
+        )
+    return version
+
+
+async def _state(connection: Connection) -> _State:
+    rows = await connection.fetch(_STATE)
+    if len(rows) != 1:
+        raise LedgerCorruptError("the table antiphon.ledger does not have its one row; go back to a dump")
+    return rows[0]["version"], rows[0]["oldest"], rows[0]["columns"]
+
+
+async def _migrate(connection: Connection) -> None:
+    version = await _version(connection) if await connection.fetchval(_EXISTS) else 0
+    if not version:
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS antiphon")
+    for step in MIGRATIONS[version:]:
+        await connection.execute(step, timeout=_LONGEST_STEP)
+    if not version:
+        await connection.execute("INSERT INTO antiphon.ledger VALUES (0, 0, 1, '', gen_random_uuid()::text)")
+    columns = await connection.fetchval(_COLUMNS)
+    await connection.execute(
+        "UPDATE antiphon.ledger SET version = $1, oldest = greatest(oldest, $2), columns = $3",
+        len(MIGRATIONS),
+        _OLDEST,
+        columns,
+    )
+
+
+async def _check(connection: Connection) -> None:
+    """Compare the tables with those that the steps have made."""
+    version, _, expected = await _state(connection)
+    found = await connection.fetchval(_COLUMNS)
+    if found != expected:
+        differing = sorted(set(found.split("\n")) ^ set(expected.split("\n")))
+        raise LedgerCorruptError(
+            f"the tables of the ledger (format {version}) were altered: {', '.join(differing[:3])}; "
+            "undo that, or go back to a dump"
+        )
+
+
+async def _open_era(connection: Connection) -> None:
+    """Begin a new era if the database counts its transactions anew, as after a dump was restored."""
+    if not await connection.fetchval(_LATER):
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+        if await connection.fetchval(_LATER):
+            await connection.execute("UPDATE antiphon.ledger SET era = era + 1")

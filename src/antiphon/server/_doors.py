@@ -1,0 +1,427 @@
+"""The doors for programs that speak another protocol: OpenAI's chat completions at `/v1`, and Choir's messages at `/choir`.
+
+A model is a pattern: the six phases, or a team whose file the server was started with. An exchange is a thread of the ledger;
+its id is in the header `x-antiphon-thread`. The conversation of the body is the history of the thread, and the last message of
+it is asked. Tools of the client are refused: calls are executed here, by the pattern that was asked, or not at all.
+
+If a client goes away, the thread is terminated, unless the request has an `Idempotency-Key`: then the same request joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field
+from starlette.responses import Response
+
+from antiphon import decode, service
+from antiphon.errors import AntiphonError
+from antiphon.messages import current_port
+from antiphon.server import _events
+from antiphon.server import _values as v
+from antiphon.server._answers import Problem, absent, openai_error, problem_of, to_json
+from antiphon.server._api import SYSTEM, ApiEndpoint, Ask, WithHeaders
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as Request
+
+    from antiphon.server._access import ServerLimits
+    from antiphon.service import ModelExchange, RunReport, Scope
+
+_THREAD: Final = "x-antiphon-thread"
+_KEEP_ALIVE: Final = 5.0
+"""Seconds after which a stream without words gets a comment, so that nobody in between thinks it is dead."""
+_LONGEST_KEY: Final = 200
+_IGNORED: Final = (
+    *("temperature", "top_p", "max_tokens", "max_completion_tokens", "frequency_penalty", "presence_penalty", "logit_bias"),
+    *("seed", "user", "metadata", "store", "reasoning_effort", "verbosity", "service_tier", "prediction"),
+    *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "parallel_tool_calls"),
+)
+"""What a client may say and a pattern decides itself: its file has the settings of its models."""
+
+
+class _StreamOptions(v.RequestBody):
+    """What a stream has besides the answer."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class _TextFormat(v.RequestBody):
+    """The form of the answer: only text."""
+
+    type: Literal["text"]
+
+
+class CompletionRequest(v.RequestBody):
+    """A conversation for a model, as OpenAI's chat completions have it."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"description": f"Taken and not used: {', '.join(_IGNORED)}."})
+
+    model: v.Name
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: Literal[1] | None = None
+    response_format: _TextFormat | None = None
+    modalities: list[Literal["text"]] | None = None
+
+
+class ModelValue(v.Value):
+    """A model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "antiphon"
+
+
+class ModelsValue(v.Value):
+    """The models."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ModelValue, ...]
+
+
+class CompletionValue(v.Value):
+    """An answer, as OpenAI's chat completions have it. A stream has chunks of it."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: dict[str, int] | None
+
+
+# ---------------------------------------------------------------- models
+
+
+async def _models(ask: Ask) -> ModelsValue:
+    """Return the models of this server."""
+    return ModelsValue(data=tuple(ModelValue(id=each.name) for each in ask.hub.models.served))
+
+
+async def _model(ask: Ask) -> ModelValue:
+    """Return a model."""
+    name = ask.path["model"]
+    if ask.hub.models.find(name) is None:
+        raise _no_model(name)
+    return ModelValue(id=name)
+
+
+def _no_model(name: str) -> Problem:
+    return Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them", param="model")
+
+
+# ---------------------------------------------------------------- the request
+
+
+def _exchange(ask: Ask) -> tuple[ModelExchange, bool]:
+    """Return the exchange of a request, and whether the same one may come again.
+
+    Raises:
+        Problem: it cannot be answered here.
+        DecodeError: the conversation is none.
+    """
+    given: CompletionRequest = ask.body
+    for name, value in (given.model_extra or {}).items():
+        if name not in _IGNORED and value not in (None, [], False):
+            why = "this model has its own tools, and executes no others" if name in _TOOLS else "it is not supported here"
+            raise Problem(400, "unsupported_parameter", f"{name}: {why}", param=name)
+    if ask.hub.models.find(given.model) is None:
+        raise _no_model(given.model)
+    conversation = decode({"messages": given.messages}, "openai-chat")
+    key, is_kept = ask.headers.get(b"idempotency-key"), False
+    thread_id = current_port().new_id()
+    if key:
+        if len(key) > _LONGEST_KEY:
+            raise Problem(400, "bad_request", f"an Idempotency-Key has at most {_LONGEST_KEY} characters")
+        digest = sha256(to_json({"model": given.model, "messages": given.messages})).hexdigest()
+        thread_id, is_kept = ask.hub.keys.thread_of(f"{ask.caller.token.id} {key.decode('latin-1')}", digest), True
+    by = ask.caller.token.principal
+    return service.ModelExchange(given.model, conversation, thread_id, by), is_kept
+
+
+_TOOLS: Final = frozenset({"tools", "tool_choice", "functions", "function_call", "web_search_options"})
+
+
+# ---------------------------------------------------------------- the answer
+
+
+async def complete(
+    ask: Ask, limits: ServerLimits, stopping: asyncio.Event, http: tuple[Request, Receive, Send]
+) -> Response | None:
+    """Answer a conversation: whole, or while it is written."""
+    given: CompletionRequest = ask.body
+    asked, is_kept = _exchange(ask)
+    if len(ask.hub.models) + len(ask.hub.runs) >= limits.runs:
+        raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
+    said: asyncio.Queue[str | None] = asyncio.Queue()
+    task = ask.hub.models.begin(asked, said.put_nowait if given.stream else None)
+    ends = asyncio.ensure_future(_events.ended(http[1], stopping))
+    try:
+        if given.stream:
+            with ask.hub.access.stream(ask.caller):
+                await _stream(ask, asked, _Answer(task, said, ends), limits, http)
+            return None
+        await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
+        report = _checked(task)
+        return Response(to_json(_whole(asked, report)), 200, _headers(asked), "application/json")
+    except Problem as problem:
+        problem.headers.update(_headers(asked))
+        raise
+    finally:
+        ends.cancel()
+        await asyncio.gather(ends, return_exceptions=True)
+        if not task.done() and not is_kept and not stopping.is_set():
+            await ask.hub.models.cancel(asked)
+
+
+class _Answer:
+    """An answer while it is written."""
+
+    def __init__(self, task: asyncio.Task[RunReport], said: asyncio.Queue[str | None], ends: asyncio.Future[None]) -> None:
+        self.task = task
+        self._said = said
+        self._ends = ends
+        self._sent = ""
+
+    async def words(self) -> AsyncIterator[str | None]:
+        """Yield the words of the answer; None where there are none for some time. At the end, the rest of the answer.
+
+        Raises:
+            Problem: there is no answer.
+        """
+        while not self.task.done() or not self._said.empty():
+            next_word = asyncio.ensure_future(self._said.get())
+            try:
+                waits = (next_word, self.task, self._ends)
+                await asyncio.wait(waits, timeout=_KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not next_word.done():
+                    next_word.cancel()
+            if self._ends.done():
+                return
+            if next_word.done() and not next_word.cancelled():
+                yield self._taken(next_word.result())
+            elif not self.task.done():
+                yield None
+        yield self._rest(_checked(self.task).response or "")
+
+    def _taken(self, words: str | None) -> str:
+        """Return what is sent for words. An answer that is begun anew follows after an empty line."""
+        if words is None:
+            self._sent = ""
+            return "\n\n"
+        self._sent += words
+        return words
+
+    def _rest(self, whole: str) -> str:
+        """Return what was not sent. If what was sent is not its beginning, it follows after an empty line."""
+        return whole.removeprefix(self._sent) if whole.startswith(self._sent) else f"\n\n{whole}"
+
+
+async def _stream(
+    ask: Ask, asked: ModelExchange, answer: _Answer, limits: ServerLimits, http: tuple[Request, Receive, Send]
+) -> None:
+    pieces = _chunks(ask, asked, answer)
+    await _events.write_lines(pieces, "text/event-stream; charset=utf-8", limits, http, _headers(asked))
+
+
+async def _chunks(ask: Ask, asked: ModelExchange, answer: _Answer) -> AsyncIterator[bytes]:
+    """Yield the events of a stream. An error before the first words is a plain answer, a later one an event."""
+    given: CompletionRequest = ask.body
+    usage = given.stream_options is not None and given.stream_options.include_usage
+    has_begun = has_spoken = False
+    try:
+        async for words in answer.words():
+            await _check_caller(ask)
+            if words is None:
+                yield b": \n\n"
+            else:
+                delta = {"content": words} if has_spoken else {"role": "assistant", "content": words}
+                has_spoken = True
+                yield _event(_chunk(asked, [{"index": 0, "delta": delta, "finish_reason": None}], usage=usage))
+            has_begun = True
+        if not answer.task.done():
+            return
+        yield _event(_chunk(asked, [{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=usage))
+        if usage:
+            yield _event(_chunk(asked, [], usage=True) | {"usage": _usage(answer.task.result())})
+    except (Problem, AntiphonError) as exc:
+        if not has_begun:
+            raise
+        yield _event(openai_error(problem_of(exc)))
+    yield b"data: [DONE]\n\n"
+
+
+async def _check_caller(ask: Ask) -> None:
+    if not await ask.hub.access.is_valid(ask.caller):
+        raise Problem(401, "unauthorized", "the token is not valid any more")
+
+
+def _checked(task: asyncio.Task[RunReport]) -> RunReport:
+    """Return the report of an exchange that has an answer.
+
+    Raises:
+        Problem: it has none. The client is told not to try again: the thread can be continued.
+    """
+    if not task.done():
+        raise Problem(503, "stopping", "the server stops, or the client is gone")
+    report = task.result()
+    if report.status == "completed":
+        return report
+    code = (report.error_code or report.status).lower()
+    status = 409 if code == "parked" else 503 if report.status in ("stopped", "interrupted", "paused") else 500
+    detail = report.error_message or f"the thread is {report.status}"
+    raise Problem(status, code, f"{detail} (thread {report.thread_id})", headers={"x-should-retry": "false"})
+
+
+def _headers(asked: ModelExchange) -> dict[str, str]:
+    return {_THREAD: asked.thread_id, "x-request-id": asked.thread_id}
+
+
+def _whole(asked: ModelExchange, report: RunReport) -> CompletionValue:
+    message = {"role": "assistant", "content": report.response or "", "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    form = _form(asked)
+    return CompletionValue(object="chat.completion", choices=[choice], usage=_usage(report), **form)
+
+
+def _form(asked: ModelExchange) -> dict[str, Any]:
+    created = int(current_port().now().timestamp())
+    return {"id": f"chatcmpl-{asked.thread_id}", "created": created, "model": asked.model}
+
+
+def _chunk(asked: ModelExchange, choices: list[dict[str, Any]], *, usage: bool) -> dict[str, Any]:
+    own = {**_form(asked), "object": "chat.completion.chunk", "choices": choices}
+    return own | {"usage": None} if usage else own
+
+
+def _usage(report: RunReport) -> dict[str, int]:
+    used = report.input_tokens, report.output_tokens
+    return {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)}
+
+
+def _event(value: Any) -> bytes:
+    return b"data: %b\n\n" % to_json(value)
+
+
+# ---------------------------------------------------------------- Choir
+
+_CHOIR_SCOPES: Final[dict[str, Scope]] = {
+    **dict.fromkeys(("GET_THREAD_STATUS", "HEARTBEAT"), "read"),
+    **dict.fromkeys(("CREATE_THREAD", "START_THREAD", "SUBSCRIBE_THREAD", "MESSAGE"), "send"),
+    **dict.fromkeys(("INVOKE_AGENT", "PROCESS_WITH_AGENT"), "send"),
+    **dict.fromkeys(("PAUSE_THREAD", "RESUME_THREAD", "TERMINATE_THREAD", "RETRY", "ERROR"), "control"),
+    **dict.fromkeys(("PROCESS_PHASE", "PREPARE_CONTEXT"), "control"),
+    **dict.fromkeys(
+        ("INITIALIZE_PHASE", "UPDATE_AGENT_CONFIG", "SUPERVISE", "RESTART", "STOP", "ERROR_NOTIFICATION"), "admin"
+    ),
+}
+"""The scope that each type needs. What is not here is what actors say to each other: it does not come from outside."""
+_STARTING: Final = frozenset({"START_THREAD", "RESUME_THREAD", "INVOKE_AGENT", "PROCESS_WITH_AGENT", "PROCESS_PHASE", "RETRY"})
+_RECEIVERS: Final = frozenset(
+    {"thread", "agent", "supervisor", "action", "experience", "intention", "observation", "understanding", "yield"}
+)
+_CHOIR_STATUS: Final = {
+    "VALIDATION_ERROR": 422,
+    "UNKNOWN_MESSAGE_TYPE": 422,
+    "TOO_LARGE": 413,
+    "ACTOR_NOT_FOUND": 404,
+    "THREAD_NOT_FOUND": 404,
+    "INVALID_STATE": 409,
+    "ACTOR_STOPPED": 503,
+    "TIMEOUT": 504,
+}
+_CHOIR_SECONDS: Final = 120.0
+
+
+async def _choir(ask: Ask) -> WithHeaders:
+    """Send a message of Choir to the six phases, and return its response; errors are responses, with a status."""
+    given: v.ChoirMessage = ask.body
+    _check_choir(ask, given)
+    if given.type in _STARTING and len(ask.hub.models) + len(ask.hub.runs) >= ask.hub.runs.most:
+        raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
+    message = given.model_dump(exclude_none=True) | {"sender": ask.caller.token.principal}
+    response = await (await ask.hub.models.chain()).send(message, within=_CHOIR_SECONDS)
+    status = 200
+    if response["type"] == "ERROR":
+        status = _CHOIR_STATUS.get(str(response["data"].get("error_code")), 500)
+    return WithHeaders(response, {}, status)
+
+
+def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
+    """Refuse what may not come from outside, or from this caller.
+
+    Raises:
+        Problem: it is refused.
+    """
+    scope = _CHOIR_SCOPES.get(given.type)
+    if scope is None:
+        raise Problem(422, "unknown_message_type", f"{given.type} is no request of the protocol")
+    if scope not in ask.caller.token.scopes:
+        raise absent()
+    thread_id = given.data.get("thread_id")
+    if isinstance(thread_id, str) and thread_id.startswith(SYSTEM):
+        raise absent()
+    kind, _, name = (given.receiver or "").partition("/")
+    if given.receiver is not None and kind not in _RECEIVERS:
+        raise Problem(404, "actor_not_found", "there is no such receiver for messages from outside")
+    if kind == "thread" and name != thread_id:
+        raise Problem(422, "validation_error", "the receiver is the actor of another thread than `thread_id`")
+
+
+# ---------------------------------------------------------------- the table
+
+
+async def _never(_: Ask) -> None:
+    raise RuntimeError("answered before the table is asked")
+
+
+COMPLETIONS: Final = ApiEndpoint(
+    "POST",
+    "/v1/chat/completions",
+    "send",
+    "Answer a conversation, as OpenAI's chat completions do",
+    _never,
+    CompletionValue,
+    body=CompletionRequest,
+    errors=v.OpenAIErrorValue,
+)
+DOORS: Final = (
+    COMPLETIONS,
+    ApiEndpoint(
+        "POST",
+        "/choir",
+        None,
+        "Send a message of Choir's protocol to the six phases; its type decides which scope is needed",
+        _choir,
+        v.ChoirAnswer,
+        body=v.ChoirMessage,
+        errors=v.ChoirAnswer,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/v1/models",
+        "send",
+        "Patterns that answer, as models",
+        _models,
+        ModelsValue,
+        errors=v.OpenAIErrorValue,
+    ),
+    ApiEndpoint(
+        "GET",
+        "/v1/models/{model}",
+        "send",
+        "One of them",
+        _model,
+        ModelValue,
+        errors=v.OpenAIErrorValue,
+    ),
+)

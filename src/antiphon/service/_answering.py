@@ -1,0 +1,306 @@
+"""Patterns that stay open in a process and answer conversations, as a language model does: six phases, and teams of files.
+
+An exchange is a thread. The conversation up to its last message is written to the thread first, as history: talk that nothing
+acts on, in which open calls are never executed. Then the last message is asked. So `antiphon resume` continues an exchange
+whose process has ended, as it continues any thread.
+
+The same exchange asked again, with the same thread, is not done again: who asks waits for the first, or gets its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from antiphon.errors import AntiphonError, SetupError, TeamFileError, ThreadEndedError
+from antiphon.messages import Conversation
+from antiphon.service._words import offering_words
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+    from antiphon.patterns.cast import Pattern, TaskInput
+    from antiphon.service import ChainEvent
+    from antiphon.service._running import ChainRunner, RunReport
+    from antiphon.service._settings import RunSettings
+
+_log: Final = logging.getLogger("antiphon.service")
+CHAIN_MODEL: Final = "postchain"
+"""The name of the six phases."""
+EXCHANGE: Final = "exchange-"
+"""How the id of a thread begins whose request may come again. No other new thread may have such an id."""
+_TEAM: Final = "team"
+OpenT = TypeVar("OpenT")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A pattern under the name by which it is asked."""
+
+    name: str
+    about: str
+    team: Path | None = None
+    """The file of a team; None: the six phases."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExchange:
+    """A conversation for a model, and the thread in which it is answered."""
+
+    model: str
+    conversation: Conversation
+    thread_id: str
+    by: str = "user"
+    """Who asks."""
+
+
+def read_models(teams: Sequence[Path] = ()) -> tuple[ServedModel, ...]:
+    """Return the six phases and the teams of files. A team is named after its file, or if that is `team`, after its folder.
+
+    Raises:
+        TeamFileError: a file cannot be read, or is wrong.
+        SetupError: two have the same name.
+    """
+    found = {
+        CHAIN_MODEL: ServedModel(CHAIN_MODEL, "Six phases: action, experience, intention, observation, understanding, yield")
+    }
+    for path in teams:
+        name = path.resolve().parent.name if path.stem == _TEAM else path.stem
+        from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+
+        if name in found:
+            raise SetupError(f"{path}: there is a model {name!r} already; rename the file")
+        found[name] = ServedModel(name, TeamFile.read(path).about, path)
+    return tuple(found.values())
+
+
+HearAnswer: TypeAlias = Callable[[str | None], None]
+"""Hears the words of an answer; None: it is begun anew."""
+
+
+class ServedModels:
+    """The models of a process. Each is opened when it is first asked, and stays open until `close`."""
+
+    def __init__(
+        self, ledger: Ledger, models: Sequence[ServedModel], *, model: str | None = None, team_model: str | None = None
+    ) -> None:
+        """Make it; `model` is the language model of the six phases, `team_model` overrides those of the team files."""
+        self._ledger = ledger
+        self._served = {each.name: each for each in models}
+        self._model = model
+        self._team_model = team_model
+        self._open: dict[str, _Kept[Any]] = {}
+        self._running: dict[str, asyncio.Task[RunReport]] = {}
+        self._asked: dict[str, ModelExchange] = {}
+
+    def __len__(self) -> int:
+        """Return how many threads run here."""
+        teams = sum(self._served[each.model].team is not None for each in self._asked.values())
+        kept = self._open.get(CHAIN_MODEL)
+        runner: ChainRunner | None = None if kept is None else kept.opened
+        return teams + max(len(self._running) - teams, 0 if runner is None else runner.at_work)
+
+    @property
+    def served(self) -> tuple[ServedModel, ...]:
+        """The models."""
+        return tuple(self._served.values())
+
+    def find(self, name: str) -> ServedModel | None:
+        """Return a model; None: there is none of that name."""
+        return self._served.get(name)
+
+    async def open_teams(self) -> None:
+        """Open the teams now, so that an error in a file is one of the start.
+
+        Raises:
+            AntiphonError: one cannot be opened.
+        """
+        for each in self.served:
+            if each.team is not None:
+                await self._opened(each.name, self._team(each.team))
+
+    async def close(self) -> None:
+        """End what runs; open calls stay open, and the next owner of the thread continues them."""
+        for kept in self._open.values():
+            await kept.close()
+        for task in tuple(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    # ------------------------------------------------------------ exchanges
+
+    def begin(self, asked: ModelExchange, hear: HearAnswer | None = None) -> asyncio.Task[RunReport]:
+        """Have a conversation answered, and return the task of it; `hear` is called with the words of the answer.
+
+        It is called with None where the answer is begun anew: a model that failed in the middle is asked again.
+
+        If the exchange runs already, that one's task is returned, and nobody hears its words twice.
+        """
+        if asked.thread_id in self._running:
+            return self._running[asked.thread_id]
+        task = asyncio.ensure_future(self._answer(asked, hear))
+        self._running[asked.thread_id], self._asked[asked.thread_id] = task, asked
+        task.add_done_callback(lambda _: (self._running.pop(asked.thread_id, None), self._asked.pop(asked.thread_id, None)))
+        return task
+
+    async def _answer(self, asked: ModelExchange, hear: HearAnswer | None) -> RunReport:
+        from antiphon.patterns.cast import TaskInput  # noqa: PLC0415 (needs the extra `agents`)
+
+        given, served = TaskInput.of(asked.conversation), self._served[asked.model]
+        is_known = await self._ledger.thread(asked.thread_id) is not None
+        if served.team is None:
+            return await self._from_chain(asked, given, hear, is_known=is_known)
+        return await self._from_team(asked, given, served.team, is_known=is_known)
+
+    async def _from_chain(
+        self, asked: ModelExchange, given: TaskInput, hear: HearAnswer | None, *, is_known: bool
+    ) -> RunReport:
+        runner, own = await self.chain(), asked.thread_id
+        if is_known:
+            try:
+                return await runner.resume(own)
+            except ThreadEndedError:
+                return await runner.report(own)
+
+        def take(event: ChainEvent) -> None:
+            if hear is not None and event.kind == "text" and event.phase == _LAST_PHASE:
+                hear(event.text or None)
+
+        before = _before(given)
+        if not before:
+            return await runner.ask(given.text, name=own, user_id=asked.by, hear=take)
+        await runner.append_history(own, before)
+        return await runner.ask(given.text, thread_id=own, user_id=asked.by, hear=take)
+
+    async def _from_team(self, asked: ModelExchange, given: TaskInput, team: Path, *, is_known: bool) -> RunReport:
+        from antiphon.service._running import recover_thread, report_of  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.service._settings import record_settings  # noqa: PLC0415
+
+        opened = await self._opened(asked.model, self._team(team))
+        pattern, own = opened.pattern, asked.thread_id
+        began, after = asyncio.get_running_loop().time(), (await self._ledger.head(own)).seq
+        if is_known:
+            await recover_thread(pattern, own)
+        elif before := _before(given):
+            await pattern.system.append_history(own, before)
+        await record_settings(self._ledger, own, replace(opened.settings, task=given.text), pattern.system)
+        outcome = await pattern.run(given.text, thread_id=own)
+        return await report_of(self._ledger, outcome, began, after=after)
+
+    async def cancel(self, asked: ModelExchange) -> None:
+        """End an exchange that nobody waits for: its thread is terminated, and nothing starts in it any more."""
+        with suppress(AntiphonError):  # it has ended by itself
+            if self._served[asked.model].team is None:
+                await (await self.chain()).terminate(asked.thread_id, _GONE)
+            else:
+                opened = await self._opened(asked.model, self._team(self._served[asked.model].team))
+                await opened.pattern.terminate(asked.thread_id, _GONE)
+
+    # ------------------------------------------------------------ what stays open
+
+    async def chain(self) -> ChainRunner:
+        """Return the six phases; the first time, they are opened.
+
+        Raises:
+            AntiphonError: they cannot be.
+        """
+        from antiphon.service._running import open_chain  # noqa: PLC0415 (needs the extra `agents`)
+
+        return await self._opened(CHAIN_MODEL, open_chain(self._ledger, model=self._model))
+
+    async def _opened(self, name: str, block: AbstractAsyncContextManager[OpenT]) -> OpenT:
+        kept: _Kept[OpenT] = self._open.setdefault(name, _Kept(block))
+        try:
+            return await kept.value()
+        except BaseException:
+            if kept.has_failed and self._open.get(name) is kept:
+                del self._open[name]  # the next one tries again
+            raise
+
+    @asynccontextmanager
+    async def _team(self, path: Path | None) -> AsyncGenerator[_OpenTeam]:
+        from antiphon.patterns.team_files import open_team  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.runtime import Settings  # noqa: PLC0415
+        from antiphon.service._running import agent_words  # noqa: PLC0415
+        from antiphon.service._runs import build_of  # noqa: PLC0415
+        from antiphon.service._settings import RunSettings, code_files, trusted_code  # noqa: PLC0415
+
+        if path is None:
+            raise TeamFileError("this model has no team file")
+        build = build_of((each.path for each in code_files(path)), self._team_model)
+        used = RunSettings.of_team(path, "", model=self._team_model, files=None, budget=None)
+        more: dict[str, Any] = {
+            "recover": False,
+            "may_run": trusted_code(path),
+            "settings": Settings(block_limit=None, build=build),
+        }
+        async with AsyncExitStack() as stack:
+            opened = open_team(path, self._ledger, model=self._team_model, live=True, **more)
+            pattern = await stack.enter_async_context(opened)
+            await stack.enter_async_context(offering_words(pattern.system.host_name, agent_words(self._ledger), self._ledger))
+            yield _OpenTeam(pattern, used)
+
+
+_LAST_PHASE: Final = "yield"
+_GONE: Final = "client_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTeam:
+    pattern: Pattern
+    settings: RunSettings
+    """With the file as it was when the team was opened."""
+
+
+def _before(given: TaskInput) -> tuple[Any, ...]:
+    """Return the messages before the request; a request that is more than text is one of them."""
+    return (*given.history, *(() if given.message is None else (given.message,)))
+
+
+class _Kept(Generic[OpenT]):
+    """A block that stays open in a task of its own, until it is closed."""
+
+    def __init__(self, block: AbstractAsyncContextManager[OpenT]) -> None:
+        self._block = block
+        self._stop = asyncio.Event()
+        self._ready: asyncio.Future[OpenT] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> OpenT | None:
+        """The value, if it is there by now."""
+        is_open = self._ready is not None and self._ready.done() and self._ready.exception() is None
+        return self._ready.result() if self._ready is not None and is_open else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it could not be opened."""
+        return self._ready is not None and self._ready.done() and self._ready.exception() is not None
+
+    async def value(self) -> OpenT:
+        """Return the value of the block; open it, the first time."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._task = asyncio.ensure_future(self._keep(self._ready))
+        return await asyncio.shield(self._ready)
+
+    async def _keep(self, ready: asyncio.Future[OpenT]) -> None:
+        try:
+            async with self._block as value:
+                ready.set_result(value)
+                await self._stop.wait()
+        except Exception as exc:  # noqa: BLE001 (those who wait for it get it)
+            if ready.done():
+                _log.warning("a pattern was closed with an error: %s", type(exc).__name__)
+            else:
+                ready.set_exception(exc)
+
+    async def close(self) -> None:
+        """Close it."""
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)

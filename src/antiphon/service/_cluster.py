@@ -1,0 +1,139 @@
+"""The hosts of a ledger as a whole: the threads they have, those that wait, those that nobody can run, and take-overs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
+from antiphon.messages import current_port
+from antiphon.runtime.extending import read_take_overs
+from antiphon.service._hosting import host_json, limit_json
+from antiphon.service._threads import all_threads
+
+STUCK_AFTER: Final = 30.0
+"""Seconds after which a thread that is due and that no living host has counts as stuck."""
+_MOST_SHOWN: Final = 100
+"""Stuck threads that are returned one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckThread:
+    """A thread that has been due for long, and that no living host has."""
+
+    thread_id: str
+    kind: str | None
+    due_at: datetime
+    reason: str
+    """Why no host takes it, and what to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"thread_id": self.thread_id, "kind": self.kind, "due_at": self.due_at, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The hosts of a ledger, and the work that is in hand and that waits."""
+
+    hosts: tuple[HostStatus, ...]
+    """The living ones, and dead ones that still own threads; by name."""
+    in_hand: int
+    """Threads that living hosts own."""
+    due: int
+    """Threads that wait for a host: no living host owns them."""
+    oldest_due: datetime | None
+    """Since when the first of them waits."""
+    stuck: int
+    """How many of them have waited for more than `STUCK_AFTER` seconds."""
+    stuck_threads: tuple[StuckThread, ...]
+    """The first of these, the longest due first."""
+    take_overs: int
+    """Threads that a host has continued after another had died."""
+    last_take_over: datetime | None
+    limits: tuple[LimitStatus, ...]
+    """The limits of model requests for all hosts, with their use."""
+    tail_lag: float
+    """Seconds by which `tail` is behind the last commit."""
+    at: datetime
+    """When this was read."""
+
+    @property
+    def oldest_age(self) -> float | None:
+        """The seconds that the first of the due threads has waited."""
+        return None if self.oldest_due is None else max(0.0, (self.at - self.oldest_due).total_seconds())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "hosts": [host_json(each) for each in self.hosts],
+            "in_hand": self.in_hand,
+            "due": self.due,
+            "oldest_due": self.oldest_due,
+            "oldest_age": self.oldest_age,
+            "stuck": self.stuck,
+            "stuck_threads": [each.to_json() for each in self.stuck_threads],
+            "take_overs": self.take_overs,
+            "last_take_over": self.last_take_over,
+            "limits": [limit_json(each) for each in self.limits],
+            "tail_lag": self.tail_lag,
+            "at": self.at,
+        }
+
+
+async def cluster_status(ledger: Ledger) -> ClusterStatus:
+    """Return the hosts of a ledger, the threads that they have, and those that wait for a host. Nothing is written.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    now, hosts = current_port().now(), await ledger.hosts()
+    due = sorted([each async for each in _due(ledger, hosts, now)], key=lambda each: (each[0], each[1].thread_id))
+    stuck = [each for each in due if (now - each[0]).total_seconds() > STUCK_AFTER]
+    taken = await read_take_overs(ledger)
+    return ClusterStatus(
+        hosts=hosts,
+        in_hand=sum(each.threads for each in hosts if each.is_alive),
+        due=len(due),
+        oldest_due=due[0][0] if due else None,
+        stuck=len(stuck),
+        stuck_threads=tuple(
+            StuckThread(thread.thread_id, thread.kind, since, _why_stuck(thread, hosts))
+            for since, thread in stuck[:_MOST_SHOWN]
+        ),
+        take_overs=taken.threads,
+        last_take_over=taken.last_at,
+        limits=await ledger.limits(),
+        tail_lag=await ledger.tail_lag(),
+        at=now,
+    )
+
+
+async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> AsyncIterator[tuple[datetime, ThreadSummary]]:
+    """Yield the threads that a host may take, each with the time since when; those with an owner have a dead one."""
+    async for thread in all_threads(ledger, ThreadFilter(due_before=now), "created_at"):
+        if thread.due_at is not None:
+            yield thread.due_at, thread
+    living = {each.host.name for each in hosts if each.is_alive}
+    for dead in hosts:
+        if dead.is_alive or not dead.threads or dead.host.name in living:
+            continue  # the threads of a dead host whose name a living one has now cannot be told apart by name
+        async for thread in all_threads(ledger, ThreadFilter(owner=dead.host.name), "created_at"):
+            if thread.open_calls:
+                yield dead.until, thread
+            elif thread.due_at is not None and thread.due_at < now:
+                yield max(dead.until, thread.due_at), thread
+
+
+def _why_stuck(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str:
+    """Return why no living host has taken a thread, and what to do."""
+    living = [each.host for each in hosts if each.is_alive]
+    fitting = [host for host in living if thread.kind is None or thread.kind in host.kinds]
+    if not fitting:
+        return f"no living host has the kind {thread.kind!r}: start one that has it, with `antiphon host`"
+    unfit = {each.build: each.reason for each in thread.unfit}
+    if all(host.build in unfit for host in fitting):
+        return f"no living build can continue it ({unfit[fitting[0].build]}): start a host of the build that began it"
+    return "its hosts have no room, or are slow: start another host, or raise --threads"

@@ -1,0 +1,190 @@
+"""Copy threads from one ledger to another, with their times, hashes, forks and media. The source keeps its rows, fenced.
+
+**Order.** A thread is marked as moved in the source first, then written to the target in one transaction. So at no time can
+both ledgers start an effect of it. If the process dies in between, the thread continues in neither; the same command completes
+the copy. A thread that the target has already, with the same rows, is only marked.
+
+**Proof.** A chain of hashes has no key, so the rows of a ledger prove nothing about its owner. Rows of the journal say which
+effects have run. They are copied only if a head that was kept elsewhere proves them, or if the caller trusts the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.errors import CopyRefusedError, LedgerCorruptError, OwnedError, ThreadMovedError
+from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary
+from antiphon.service._threads import find_thread, is_forgotten
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedThread:
+    """A thread that is in the target now."""
+
+    thread_id: str
+    messages: int
+    was_there: bool
+    """Whether the target had it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """The threads to copy, origins before their branches, and which of them the target has."""
+
+    threads: tuple[ThreadSummary, ...]
+    there: frozenset[str]
+
+
+async def copy_threads(
+    source: Ledger,
+    target: Ledger,
+    names: Sequence[str] = (),
+    *,
+    heads: Iterable[Head] = (),
+    trust_source: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[CopiedThread, ...]:
+    """Copy threads, and mark them as moved in the source; without names, all threads except system and forgotten ones.
+
+    `heads` prove the rows of the journal (see `antiphon heads`); with `trust_source` they need no proof. Both sides are
+    verified. To repeat the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
+
+    Raises:
+        CopyRefusedError: a thread cannot be copied; nothing was changed.
+        LedgerCorruptError: a thread of the source was altered, or the target does not have what was written.
+        OwnedError: a living host owns a thread.
+        EncryptionError: a thread is encrypted, and the target was opened without its master key; repeat the copy with it.
+        RestoreRefusedError: a thread was changed during the copy; repeat it, with new heads.
+        ThreadMovedError: a thread was moved to another ledger before.
+        UnknownThreadError: the source has no such thread.
+    """
+    known = {head.thread_id: head for head in heads}
+    plan = await plan_copy(source, target, names, heads=known.values(), trust_source=trust_source)
+    copied: list[CopiedThread] = []
+    for summary in plan.threads:
+        name = summary.thread_id
+        standing = await source.move(name, to=place_of_ledger(target))
+        head = await source.head(name)
+        if name not in plan.there:
+            journal = replace(await source.journal(name), standing=standing)
+            await target.restore([journal], [known.get(name, head)])
+        await _check_whole(target, name, head)
+        copied.append(CopiedThread(name, head.seq, name in plan.there))
+        if progress is not None:
+            progress(len(copied), len(plan.threads))
+    return tuple(copied)
+
+
+async def plan_copy(
+    source: Ledger,
+    target: Ledger,
+    names: Sequence[str] = (),
+    *,
+    heads: Iterable[Head] = (),
+    trust_source: bool = False,
+    to: str | None = None,
+) -> CopyPlan:
+    """Check that threads can be copied, and return what is to do. Nothing is changed. For the errors, see `copy_threads`.
+
+    `to` is the URL of the target, if `target` only stands for a ledger that does not exist yet.
+    """
+    to = to or place_of_ledger(target)
+    if place_of_ledger(source) == to:
+        raise CopyRefusedError(f"both ledgers are {to}; name another one to copy to")
+    known = {head.thread_id: head for head in heads}
+    chosen = await _chosen(source, names)
+    lost = {each.thread_id for each in chosen if await is_forgotten(source, each.thread_id)}
+    if names and lost:
+        raise CopyRefusedError("its key was forgotten, so there is nothing left to copy; leave it out", min(lost))
+    chosen = [each for each in chosen if each.thread_id not in lost]
+    living = {each.host.name: each for each in await source.hosts() if each.is_alive}
+    ours, theirs = await source.encryption(), await target.encryption()
+    has_other_key = ours is not None and theirs is not None and ours.master != theirs.master
+    there: set[str] = set()
+    for summary in chosen:
+        name = summary.thread_id
+        if summary.owner in living:
+            advice = "stop it there, or wait, then copy it"
+            raise OwnedError(name, summary.owner or "", living[summary.owner or ""].until, advice)
+        if summary.moved_to not in (None, to):
+            raise ThreadMovedError(name, summary.moved_to)
+        await _check_origin(summary, {each.thread_id for each in chosen}, target)
+        if await _is_there(source, target, name):
+            there.add(name)
+        elif not trust_source:
+            await _check_proven(source, name, known)
+        if name not in there and has_other_key and await source.is_encrypted(name):
+            raise CopyRefusedError("it is encrypted, and the target has another master key; rotate one of them first", name)
+        await _check_whole(source, name, known.get(name))
+    return CopyPlan(tuple(chosen), frozenset(there))
+
+
+def place_of_ledger(ledger: Ledger) -> str:
+    """Return the URL of a ledger, by which a moved thread names it; a ledger in memory has none."""
+    return getattr(ledger, "url", None) or "memory:"
+
+
+async def _chosen(source: Ledger, names: Sequence[str]) -> list[ThreadSummary]:
+    """Return the threads to copy, origins before their branches."""
+    if names:
+        found = [await find_thread(source, name) for name in dict.fromkeys(names)]
+    else:
+        found, page = list[ThreadSummary](), None
+        while True:
+            part = await source.threads(ThreadFilter(system=False), "created_at", page, _PAGE)
+            found += part.threads
+            page = part.next
+            if page is None:
+                break
+    return _origins_first({each.thread_id: each for each in found})
+
+
+def _origins_first(found: Mapping[str, ThreadSummary]) -> list[ThreadSummary]:
+    order: dict[str, ThreadSummary] = {}
+    for first in found:
+        name, line = first, dict[str, None]()
+        while name in found and name not in order and name not in line:
+            line[name] = None
+            name = found[name].forked_from or ""
+        order |= {each: found[each] for each in reversed(line)}
+    return list(order.values())
+
+
+async def _check_origin(summary: ThreadSummary, chosen: set[str], target: Ledger) -> None:
+    origin = summary.forked_from
+    if origin is not None and origin not in chosen and await target.thread(origin) is None:
+        raise CopyRefusedError(f"it is a branch of {origin!r}; copy that too, or first", summary.thread_id)
+
+
+async def _is_there(source: Ledger, target: Ledger, name: str) -> bool:
+    """Whether the target has the thread, with all rows of the source and perhaps later ones."""
+    ours, theirs = await source.head(name), await target.head(name)
+    if await target.thread(name) is None:
+        return False
+    if theirs.seq >= ours.seq:
+        rows = [record.hash async for record in target.read(name, after=ours.seq - 1, before=ours.seq + 1)]
+        if rows == [ours.hash] or (ours.seq == 0 and theirs.seq == 0):
+            return True
+    raise CopyRefusedError("the target has another thread of this name; delete it there, or choose other threads", name)
+
+
+async def _check_proven(source: Ledger, name: str, known: Mapping[str, Head]) -> None:
+    """Refuse rows of the journal that no head proves."""
+    if name in known:
+        if known[name] != await source.head(name):
+            raise CopyRefusedError("its head is not the one that was kept; take the heads again", name)
+        return
+    async for record in source.read(name):
+        if record.message.lane != "talk":
+            advice = "give signed heads (--heads), or trust the source (--trust-source)"
+            reason = f"row {record.seq} is of the journal, and no head proves it; {advice}"
+            raise CopyRefusedError(reason, name)
+
+
+async def _check_whole(ledger: Ledger, name: str, head: Head | None) -> None:
+    found = await ledger.verify(name, heads=[] if head is None else [head])
+    for damage in found.damages:
+        raise LedgerCorruptError(f"in {place_of_ledger(ledger)}: {damage.what}", name, damage.seq)

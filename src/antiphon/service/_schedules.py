@@ -1,0 +1,290 @@
+"""Schedules: questions that are asked at a time, or again and again by a cron line, once for all hosts.
+
+A schedule is a thread of its own, `system/schedule/NAME`, with an actor of the kind `schedule`. What is set or removed is
+posted to the thread. The actor sets a timer for the next time. The timer is a row, and a host that releases the thread
+leaves its time as `wake_at`, so one host takes the thread when it is due, and the epoch fences all others. When the timer
+rings, the actor starts the thread `NAME-TIME`. Its name is a function of the time, and starting is an idempotent effect. So
+a host that takes over in the middle of it starts the same thread, and not a second one.
+
+A time that passed while no host was there is made up for once; then comes the next time that lies ahead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from antiphon.errors import NotWaitingError, RefusedError, SetupError
+from antiphon.ledger import SYSTEM_PATTERN, Ledger, ThreadFilter
+from antiphon.messages import Message, OptionCallPayload, current_port, thaw
+from antiphon.protocol import Notice, Reply, Request
+from antiphon.runtime import Actor, ActorState, Context, handles
+from antiphon.service._threads import all_threads
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import PostChain
+    from antiphon.runtime import System
+
+SCHEDULE_KIND: Final = "schedule"
+_PREFIX: Final = f"{SYSTEM_PATTERN}/{SCHEDULE_KIND}/"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A question, and when it is asked."""
+
+    name: str
+    question: str
+    cron: str | None = None
+    """A cron line, in the time zone `zone`; None: once, at `at`."""
+    zone: str = "UTC"
+    at: datetime | None = None
+    revision: str = ""
+    """The id of the message that has set it."""
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first time after a moment at which the question is asked; None if there is none.
+
+        Raises:
+            SetupError: the cron line or the zone is wrong, or the extra `cron` is not installed.
+        """
+        if self.cron is None:
+            return self.at if self.at is not None and self.at > moment else None
+        return next(_times(self.cron, self.zone, moment), None)
+
+    def thread_at(self, moment: datetime) -> str:
+        """Return the name of the thread that is started at a time."""
+        return f"{self.name}-{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {"name": self.name, "question": self.question, "cron": self.cron, "zone": self.zone, "at": self.at}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSchedule:
+    """A schedule of a ledger, with its next time and its last thread."""
+
+    schedule: Schedule
+    next_at: datetime | None
+    """None: it has been asked, and is not asked again."""
+    owner: str | None
+    """The host that has the schedule just now."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {**self.schedule.to_json(), "next_at": self.next_at, "owner": self.owner}
+
+
+def read_time(text: str, zone: str = "UTC") -> datetime:
+    """Return a time of ISO 8601; one without an offset is in the time zone.
+
+    Raises:
+        SetupError: it is no time, or there is no such zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(zone))
+    except ZoneInfoNotFoundError as exc:
+        raise SetupError(f"there is no time zone {zone!r}; use a name such as Europe/Vienna") from exc
+    except ValueError as exc:
+        raise SetupError(f"{text!r} is no time; write it as 2026-01-31T09:00") from exc
+
+
+def _times(cron: str, zone: str, moment: datetime) -> Any:
+    """Return an iterator over the times of a cron line, after a moment."""
+    try:
+        cronsim: Any = import_module("cronsim")
+    except ModuleNotFoundError as exc:
+        raise SetupError('cron lines need the extra `cron`: pip install "antiphon[cron]"') from exc
+    try:
+        return cronsim.CronSim(cron, moment.astimezone(ZoneInfo(zone)))
+    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+        raise SetupError(f"there is no time zone {zone!r}; use a name such as Europe/Vienna") from exc
+    except cronsim.CronSimError as exc:
+        advice = "five fields: minute hour day month weekday, such as 0 9 * * mon-fri"
+        raise SetupError(f"{cron!r} is no cron line ({exc}); {advice}") from exc
+
+
+# ---------------------------------------------------------------- setting them
+
+
+async def add_schedule(
+    ledger: Ledger, name: str, question: str, *, cron: str | None = None, at: datetime | None = None, zone: str = "UTC"
+) -> Schedule:
+    """Set a schedule, or replace the one of that name; a host of the ledger asks the question from then on.
+
+    Raises:
+        SetupError: the name, the cron line, the zone or the time is wrong; or both or none of `cron` and `at` are given.
+        LedgerError: it could not be stored.
+    """
+    if not _NAME.fullmatch(name):
+        raise SetupError("the name of a schedule has 1 to 64 letters, digits and . _ -, and begins with a letter or digit")
+    if not question.strip():
+        raise SetupError("a schedule needs a question")
+    if (cron is None) == (at is None):
+        raise SetupError("a schedule has either a cron line or a time")
+    made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+    if made.next_after(current_port().now()) is None:
+        raise SetupError("the time of the schedule has passed, or never comes")
+    value = {"question": question, "cron": cron, "zone": zone, "at": None if made.at is None else made.at.isoformat()}
+    return replace(made, revision=await _post(ledger, name, SetSchedule.message_type, value))
+
+
+async def remove_schedule(ledger: Ledger, name: str) -> Schedule:
+    """Remove a schedule: its question is not asked again. Threads that it has started go on.
+
+    Raises:
+        NotWaitingError: there is no such schedule.
+        LedgerError: it could not be stored.
+    """
+    found = None if await ledger.thread(f"{_PREFIX}{name}") is None else await ledger.replay(f"{_PREFIX}{name}", _STATE.fold())
+    if found is None:
+        raise NotWaitingError(f"there is no schedule {name!r}; `antiphon schedule list` lists them")
+    await _post(ledger, name, RemoveSchedule.message_type, {})
+    return replace(found, name=name)
+
+
+async def list_schedules(ledger: Ledger) -> tuple[ListedSchedule, ...]:
+    """Return the schedules of a ledger by name.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    found: list[ListedSchedule] = []
+    async for thread in all_threads(ledger, ThreadFilter(kind=SCHEDULE_KIND), "created_at"):
+        state = await ledger.replay(thread.thread_id, _STATE.fold())
+        if thread.thread_id.startswith(_PREFIX) and state is not None:
+            own = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
+            found.append(ListedSchedule(own, own.next_after(current_port().now()), thread.owner))
+    return tuple(sorted(found, key=lambda each: each.schedule.name))
+
+
+async def _post(ledger: Ledger, name: str, option: str, value: dict[str, Any]) -> str:
+    """Post a message to the actor of a schedule, and return its id."""
+    thread_id, own_id = f"{_PREFIX}{name}", current_port().new_id()
+    if await ledger.thread(thread_id) is None:
+        await ledger.append(thread_id, (), pattern=SYSTEM_PATTERN)
+    payload = OptionCallPayload(invocation_id=own_id, option_name=option, arguments=value)
+    message = Message(policy="user", payload=payload, to=(f"{SCHEDULE_KIND}/{name}",), lane="control", id=own_id)
+    await ledger.post(thread_id, message)
+    return own_id
+
+
+# ---------------------------------------------------------------- keeping them
+
+
+class ScheduleKept(Reply, frozen=True, type="SCHEDULE_KEPT"):
+    """The schedule is as it was asked for."""
+
+
+class SetSchedule(Request[ScheduleKept], frozen=True, type="SCHEDULE_SET"):
+    """Ask a question at a time, or by a cron line."""
+
+    question: str
+    cron: str | None = None
+    zone: str = "UTC"
+    at: str | None = None
+
+
+class RemoveSchedule(Request[ScheduleKept], frozen=True, type="SCHEDULE_REMOVE"):
+    """Ask the question no more."""
+
+
+class ScheduleDue(Notice, frozen=True, type="SCHEDULE_DUE"):
+    """A time of a schedule has come."""
+
+    at: str
+    revision: str
+
+
+def _step(state: Schedule | None, message: Message) -> Schedule | None:
+    payload = message.payload
+    if message.lane != "control" or not isinstance(payload, OptionCallPayload):
+        return state
+    if payload.option_name == RemoveSchedule.message_type:
+        return None
+    if payload.option_name != SetSchedule.message_type:
+        return state
+    value: Any = thaw(payload.arguments)
+    at = value.get("at")
+    moment = None if at is None else datetime.fromisoformat(at)
+    return Schedule("", value["question"], value.get("cron"), value.get("zone") or "UTC", moment, payload.invocation_id)
+
+
+def _dump(state: Schedule | None) -> Any:
+    return None if state is None else {**state.to_json(), "at": state.at and state.at.isoformat(), "revision": state.revision}
+
+
+def _load(stored: Any) -> Schedule | None:
+    value: Any = thaw(stored)
+    if value is None:
+        return None
+    at = None if value["at"] is None else datetime.fromisoformat(value["at"])
+    return Schedule(value["name"], value["question"], value["cron"], value["zone"], at, value["revision"])
+
+
+_STATE: Final = ActorState[Schedule | None](SCHEDULE_KIND, None, _step, _dump, _load)
+
+
+class _ScheduleActor(Actor):
+    """Keeps one schedule: it waits for the next time, and starts a thread."""
+
+    def __init__(self, chain: PostChain) -> None:
+        self._chain = chain
+
+    @handles
+    async def set(self, said: SetSchedule, context: Context) -> ScheduleKept:
+        await self._wait_for_next(context, current_port().now())
+        return ScheduleKept()
+
+    @handles
+    async def remove(self, said: RemoveSchedule, context: Context) -> ScheduleKept:
+        return ScheduleKept()  # its timer rings for nothing: the revision is another one then
+
+    @handles
+    async def due(self, said: ScheduleDue, context: Context) -> None:
+        state = await context.state(_STATE)
+        if state is None or state.revision != said.revision:
+            return
+        moment = datetime.fromisoformat(said.at)
+        own = replace(state, name=context.address.partition("/")[2])
+        thread_id = own.thread_at(moment)
+
+        async def start(key: str) -> str:
+            await _start(self._chain, thread_id, own.question)
+            return thread_id
+
+        await context.effect("start", {"thread_id": thread_id}, start, effects="idempotent")
+        await self._wait_for_next(context, max(moment, current_port().now()))
+
+    async def _wait_for_next(self, context: Context, moment: datetime) -> None:
+        state = await context.state(_STATE)
+        at = None if state is None else state.next_after(moment)
+        if state is not None and at is not None:
+            after = max(0.0, (at - current_port().now()).total_seconds())
+            await context.remind(after, ScheduleDue(at=at.astimezone(UTC).isoformat(), revision=state.revision), key="next")
+
+
+async def _start(chain: PostChain, thread_id: str, question: str) -> None:
+    """Start a thread, unless it was started before."""
+    life = await chain.life(thread_id)
+    if life.status == "none":
+        await chain.create(question, user_id=SCHEDULE_KIND, id=f"{thread_id}/create", thread_id=thread_id)
+        life = await chain.life(thread_id)
+    if life.status == "created":
+        try:
+            await chain.start(thread_id)
+        except RefusedError:
+            if (await chain.life(thread_id)).status == "created":
+                raise  # it did not start for another reason than that it runs
+
+
+def keep_schedules(system: System, chain: PostChain) -> None:
+    """Have a host keep the schedules of its ledger."""
+    system.register(SCHEDULE_KIND, lambda: _ScheduleActor(chain))

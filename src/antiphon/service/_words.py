@@ -1,0 +1,443 @@
+"""Words of threads, whichever process runs them.
+
+A host offers the words of its threads on a loopback port. The port and a token are in a file that only its user can read,
+named after the host. A process that watches a thread looks up the thread's host in the ledger, connects, and passes the words
+on; it looks again every half second, so it follows the thread to another host. Nothing is connected while nobody watches.
+
+A watcher never slows the host: words wait in a queue of limited length, from which the oldest are dropped. A watcher that
+takes nothing is cut. Words are a convenience: a host that cannot offer them, and a watcher that cannot get them, go on.
+
+With a door (`_word_doors`), a host offers its words to other machines; its address is in its row.
+
+Where the ledger has a carrier of signals (`--signals nats://…`), words go by it: a watcher says every half second to the host
+which thread it watches, and the host sends the words of that thread for as long as somebody says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets  # noqa: TID251 (must be unpredictable, also where a test replaces the port)
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from hmac import compare_digest
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from antiphon.errors import LedgerError, SetupError
+from antiphon.ledger import signal_subject
+from antiphon.messages import is_name
+from antiphon.service._following import MOST_WORDS, HearWords, SpokenWords, WordQueue, WordSource
+from antiphon.service._trust import trust_list
+from antiphon.service._word_doors import WordDoor, connect_door, words_token
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger, Signals
+
+_log: Final = logging.getLogger("antiphon.service")
+_LOOK: Final = 0.5
+"""Seconds between two looks at the host of a watched thread."""
+_MOST_WATCHERS: Final = 100
+"""Connections to one host. A process has one for each thread that it watches."""
+_LINE: Final = 64 * 1024
+_HELLO_SECONDS: Final = 5.0
+_WRITE_SECONDS: Final = 5.0
+_WATCHED_SECONDS: Final = 3 * _LOOK
+"""How long words are sent after a watcher has said that it watches: two of its signals may be lost."""
+_PIECE: Final = 8 * 1024
+"""Characters of a piece that is sent; a longer one is divided."""
+
+
+# ---------------------------------------------------------------- the host
+
+
+class _Offered(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    source: WordSource
+
+
+_offered: dict[str, _Offered] = {}
+"""The hosts of this process."""
+
+
+def both(first: WordSource, second: WordSource) -> WordSource:
+    """Return the words of two sources."""
+
+    @asynccontextmanager
+    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+        async with first(thread_id, hear), second(thread_id, hear):
+            yield
+
+    return listening
+
+
+@asynccontextmanager
+async def offering_words(
+    name: str, source: WordSource, ledger: Ledger | None = None, door: WordDoor | None = None
+) -> AsyncGenerator[None]:
+    """Let the processes of this user hear the words of a host, while the block lasts.
+
+    By signals of the ledger, and at the door if there is one, those of other machines hear them too.
+
+    Raises:
+        SetupError: the door cannot be opened at its address.
+    """
+    _offered[name] = _Offered(asyncio.get_running_loop(), source)
+    offer = _Offer(source)
+    sent = (
+        None if ledger is None or ledger.signals is None else asyncio.ensure_future(_Sent(source, ledger.signals).send(name))
+    )
+    try:
+        path = await offer.open(name)
+    except (OSError, SetupError) as exc:
+        path = None
+        _log.info("the words of host %s cannot be heard by others: %s", name, type(exc).__name__)
+    try:
+        if door is not None:
+            await offer.open_door(door)
+        yield
+    finally:
+        del _offered[name]
+        if sent is not None:
+            sent.cancel()
+            await asyncio.gather(sent, return_exceptions=True)
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+        await offer.close()
+
+
+class _Offer:
+    """The port of a host, and those who listen there."""
+
+    def __init__(self, source: WordSource) -> None:
+        self._source = source
+        self._token = secrets.token_urlsafe(32)
+        self._servers: list[asyncio.Server] = []
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    async def open(self, name: str) -> Path:
+        """Listen, and write the file that says where.
+
+        Raises:
+            OSError: it cannot.
+        """
+        server = await asyncio.start_server(partial(self._accepted, self._token), "127.0.0.1", 0, limit=_LINE)
+        self._servers.append(server)
+        return _write(_place(name), {"port": server.sockets[0].getsockname()[1], "token": self._token})
+
+    async def open_door(self, door: WordDoor) -> None:
+        """Listen for watchers on other machines.
+
+        Raises:
+            SetupError: it cannot.
+        """
+        accepted = partial(self._accepted, door.token)
+        try:
+            self._servers.append(
+                await asyncio.start_server(accepted, door.host or None, door.port, limit=_LINE, ssl=door.context)
+            )
+        except OSError as exc:
+            raise SetupError(f"words cannot be offered at {door.host}:{door.port}: {exc.strerror or exc}") from exc
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in tuple(self._watchers):
+            task.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    def _accepted(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._watchers) >= _MOST_WATCHERS:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._watched(token, reader, writer))
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
+
+    async def _watched(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            thread_id = await _hello(reader, token)
+            if thread_id is not None:
+                queue = WordQueue(MOST_WORDS)
+                async with self._source(thread_id, queue.put):
+                    await _send(queue, reader, writer)
+        except (OSError, TimeoutError, ValueError) as exc:
+            _log.debug("a watcher was cut: %s", type(exc).__name__)
+        finally:
+            writer.transport.abort()  # closing it politely would wait for a reader that does not read
+
+
+async def _hello(reader: asyncio.StreamReader, expected: str) -> str | None:
+    """Return the thread that a watcher names; None: it has no valid token."""
+    async with asyncio.timeout(_HELLO_SECONDS):
+        hello: Any = json.loads(await reader.readuntil(b"\n"))
+    match hello:
+        case {"token": str(token), "thread_id": str(thread_id)} if compare_digest(token.encode(), expected.encode()):
+            return thread_id
+        case _:
+            return None
+
+
+async def _send(queue: WordQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send words until the watcher goes.
+
+    Raises:
+        TimeoutError: it takes nothing.
+    """
+    writer.transport.set_write_buffer_limits(high=_LINE)
+    gone = asyncio.ensure_future(reader.read(1))
+    try:
+        while True:
+            await queue.or_until(gone)
+            if gone.done():
+                return
+            words = queue.take()
+            for piece in _pieces(words):
+                writer.write(json.dumps(piece).encode() + b"\n")
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await writer.drain()
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+
+
+class _Sent:
+    """The words of a host as signals, while somebody watches."""
+
+    def __init__(self, source: WordSource, signals: Signals) -> None:
+        self._source = source
+        self._signals = signals
+        self._until: dict[str, float] = {}
+        """By thread, until when its words are sent."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def send(self, name: str) -> None:
+        """Send the words of the threads that others watch, until this is cancelled."""
+        try:
+            async with self._signals.hear(signal_subject("watch", name), self._watched):
+                await asyncio.Event().wait()
+        finally:
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _watched(self, data: bytes) -> None:
+        thread_id = data[:_LINE].decode(errors="replace")
+        until, is_new = asyncio.get_running_loop().time() + _WATCHED_SECONDS, thread_id not in self._until
+        if is_new and (len(self._until) >= _MOST_WATCHERS or not is_name(thread_id)):
+            return
+        self._until[thread_id] = until
+        if is_new:
+            task = asyncio.ensure_future(self._send_thread(thread_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_thread(self, thread_id: str) -> None:
+        subject, numbers, sender = signal_subject("words", thread_id), count(1), secrets.token_hex(8)
+
+        def say(words: SpokenWords) -> None:
+            for piece in _pieces(words):
+                self._signals.send(subject, json.dumps({**piece, "sender": sender, "number": next(numbers)}).encode())
+
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._source(thread_id, say):
+                while (left := self._until[thread_id] - loop.time()) > 0:  # noqa: ASYNC110 (watchers extend it)
+                    await asyncio.sleep(left)
+        finally:
+            del self._until[thread_id]
+
+
+class _Heard:
+    """Words from signals, each once, and the number of those that were lost."""
+
+    def __init__(self, hear: HearWords) -> None:
+        self._hear = hear
+        self._last: tuple[str, int] = ("", 0)
+
+    def take(self, data: bytes) -> None:
+        """Pass words on. What is no signal of words is ignored."""
+        try:
+            said = cast("dict[str, Any]", json.loads(data))
+            sender, number = str(said["sender"]), int(said["number"])
+            words = SpokenWords(str(said["speaker"]), str(said["text"]), int(said["missed"]))
+        except (ValueError, LookupError, TypeError):
+            return
+        known, last = self._last
+        if sender != known:
+            last = number - 1  # what it said before is unknown
+        if number > last:  # otherwise it was doubled, or overtaken by a later one
+            self._last = sender, number
+            self._hear(replace(words, missed=words.missed + number - last - 1))
+
+
+def _pieces(words: SpokenWords) -> Iterator[dict[str, Any]]:
+    """Yield words as data, divided into pieces of limited length."""
+    missed = words.missed
+    for start in range(0, len(words.text) or 1, _PIECE):
+        yield {"speaker": words.speaker, "text": words.text[start : start + _PIECE], "missed": missed}
+        missed = 0
+
+
+def _place(name: str) -> Path:
+    """Return the file of a host."""
+    return trust_list().parent / "hosts" / f"{sha256(name.encode()).hexdigest()[:32]}.json"
+
+
+def _write(path: Path, value: dict[str, Any]) -> Path:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(prefix=f".{path.name}", dir=path.parent)  # with mode 0600
+    with os.fdopen(number, "w", encoding="ascii") as file:
+        json.dump(value, file)
+    return Path(name).replace(path)
+
+
+# ---------------------------------------------------------------- the watcher
+
+
+class ThreadWords:
+    """The words of the threads of a ledger: a `WordSource` for `follow`. Those who watch one thread share a connection."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._hearing: dict[str, list[HearWords]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def __call__(self, thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+        """Call a function with the words of a thread while the block lasts."""
+        hearing = self._hearing.setdefault(thread_id, [])
+        hearing.append(hear)
+        if thread_id not in self._tasks:
+            self._tasks[thread_id] = asyncio.ensure_future(self._follow(thread_id, partial(_say, hearing)))
+        try:
+            yield
+        finally:
+            hearing.remove(hear)
+            if not hearing:
+                del self._hearing[thread_id]
+                task = self._tasks.pop(thread_id)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self, thread_id: str, hear: HearWords) -> None:
+        """Pass words on, from each host that the thread comes to, until this is cancelled."""
+        while True:
+            owner = await self._owner(thread_id)
+            if owner is not None:
+                await self._from_host(thread_id, owner, hear)
+            await asyncio.sleep(_LOOK)
+
+    async def _from_host(self, thread_id: str, owner: str, hear: HearWords) -> None:
+        """Pass on the words of a host until it leaves the thread, or cannot be heard."""
+        offered = _offered.get(owner)
+        if offered is not None and offered.loop is asyncio.get_running_loop():
+            async with offered.source(thread_id, hear):
+                await self._until_moved(thread_id, owner)
+            return
+        if (signals := self._ledger.signals) is not None:
+            async with signals.hear(signal_subject("words", thread_id), _Heard(hear).take):
+                await self._until_moved(
+                    thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())
+                )
+            return
+        place = _read(owner) or await self._door(owner)
+        if place is None:
+            return
+        tasks = [
+            asyncio.ensure_future(_heard(place, thread_id, hear)),
+            asyncio.ensure_future(self._until_moved(thread_id, owner)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (exc := task.exception()) is not None:
+                    _log.debug("the words of host %s are not heard: %s: %s", owner, type(exc).__name__, exc)
+                if isinstance(exc, ConnectionRefusedError):  # it was killed: others need not try
+                    with suppress(OSError):
+                        _place(owner).unlink()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _door(self, owner: str) -> _Place | None:
+        """Return the door of a host on another machine, if it has one and this process has the token."""
+        try:
+            token, hosts = words_token(), await self._ledger.hosts()
+        except (LedgerError, SetupError):
+            return None
+        address = next((each.host.address for each in hosts if each.host.name == owner), None)
+        return None if token is None or address is None else _Place(token, address=address)
+
+    async def _owner(self, thread_id: str) -> str | None:
+        try:
+            found = await self._ledger.thread(thread_id)
+        except LedgerError:  # the reader of the records hears of it
+            return None
+        return None if found is None else found.owner
+
+    async def _until_moved(self, thread_id: str, owner: str, say: Callable[[], None] = lambda: None) -> None:
+        """Return when a thread has another host; until then, call a function again and again."""
+        while await self._owner(thread_id) == owner:
+            say()
+            await asyncio.sleep(_LOOK)
+
+
+def _say(hearing: list[HearWords], words: SpokenWords) -> None:
+    for hear in tuple(hearing):
+        hear(words)
+
+
+class _Place(NamedTuple):
+    """Where the words of a host are heard: a port of this machine, or a door."""
+
+    token: str
+    port: int = 0
+    address: str | None = None
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.address is not None:
+            return await connect_door(self.address, 2 * _LINE)
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=2 * _LINE)
+
+
+def _read(name: str) -> _Place | None:
+    """Return the port and the token of a host; None if there is no file that only this user can write."""
+    path = _place(name)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_mode & 0o077 or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
+                return None
+            said: Any = json.loads(file.read(_LINE))
+        return _Place(str(said["token"]), int(said["port"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+async def _heard(place: _Place, thread_id: str, hear: HearWords) -> None:
+    """Pass on what a host says, until it ends the connection.
+
+    Raises:
+        OSError: it cannot be reached.
+        TimeoutError: it does not answer.
+        ValueError: it does not say words.
+    """
+    reader, writer = await place.connect()
+    try:
+        writer.write(json.dumps({"token": place.token, "thread_id": thread_id}).encode() + b"\n")
+        await writer.drain()
+        while line := await reader.readline():
+            said = cast("dict[str, Any]", json.loads(line))
+            hear(SpokenWords(str(said["speaker"]), str(said["text"]), int(said["missed"])))
+    finally:
+        writer.transport.abort()

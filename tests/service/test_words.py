@@ -1,0 +1,486 @@
+"""Words of threads that other processes run: from the host of the thread, over a take-over, without a cost for the host."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.fake_openai import ANSWER, fake_openai
+from tests.forked import Forked
+from tests.nats import FaultySignals, LocalSignals, certificates, running_nats
+
+from antiphon.errors import SetupError
+from antiphon.ledger import Host, Ledger, instance_at, open_ledger, signal_subject
+from antiphon.ledger._signals import NatsSignals
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import MessageBuilder
+from antiphon.service import Followed, HearWords, SpokenWords, ThreadWords, follow
+from antiphon.service import _words as words_module
+from antiphon.service._trust import trust_list
+from antiphon.service._word_doors import WordDoor, connect_door
+from antiphon.service._words import offering_words
+
+IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
+TEAM = """
+pattern = "options"
+model = "openai-chat:fake"
+
+[[agents]]
+name = "ada"
+role = "leader"
+instructions = "Answer."
+"""
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+class Speaker:
+    """A host that says what a test has it say."""
+
+    def __init__(self) -> None:
+        self.hearing: dict[str, list[HearWords]] = {}
+
+    @asynccontextmanager
+    async def __call__(self, thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+        self.hearing.setdefault(thread_id, []).append(hear)
+        try:
+            yield
+        finally:
+            self.hearing[thread_id].remove(hear)
+
+    def say(self, thread_id: str, text: str) -> None:
+        for hear in tuple(self.hearing.get(thread_id, ())):
+            hear(SpokenWords("ada", text))
+
+    def count(self, thread_id: str = "t") -> int:
+        return len(self.hearing.get(thread_id, ()))
+
+
+@contextmanager
+def elsewhere(name: str, speaker: Speaker, door: WordDoor | None = None) -> Generator[asyncio.AbstractEventLoop]:
+    """Offer the words of a host in another event loop, as another process does: it is heard over its port only."""
+    loop, opened, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def offer() -> None:
+        async with offering_words(name, speaker, door=door):
+            opened.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(offer()))
+    thread.start()
+    assert opened.wait(5)
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(5)
+        loop.close()
+
+
+async def _owned(ledger: Ledger, thread_id: str, name: str) -> Host:
+    host = Host(name, "build")
+    await ledger.beat(host)
+    await ledger.claim(thread_id, by=host)
+    return host
+
+
+async def _until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (another loop decides)
+            await asyncio.sleep(0.01)
+
+
+def _file() -> Path:
+    (found,) = (trust_list().parent / "hosts").iterdir()
+    return found
+
+
+async def test_words_come_from_the_host_of_the_thread_and_only_while_somebody_watches() -> None:
+    ledger, speaker = MemoryLedger(), Speaker()
+    await _owned(ledger, "t", "one")
+    words = ThreadWords(ledger)
+    with elsewhere("one", speaker) as loop:
+        assert stat.S_IMODE(_file().stat().st_mode) == 0o600
+        first: list[SpokenWords] = []
+        second: list[SpokenWords] = []
+        async with words("t", first.append), words("t", second.append):
+            await _until(lambda: speaker.count() == 1)  # both share a connection
+            loop.call_soon_threadsafe(speaker.say, "t", "hello")
+            loop.call_soon_threadsafe(speaker.say, "another", "not for you")
+            loop.call_soon_threadsafe(speaker.say, "t", "\u2028" + "x" * 20_000)
+            await _until(lambda: sum(len(each.text) for each in second) == 20_006)
+        assert first == second
+        assert first[0] == SpokenWords("ada", "hello")
+        await _until(lambda: speaker.count() == 0)
+    assert not list((trust_list().parent / "hosts").iterdir())
+
+
+async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    ledger, one, two = MemoryLedger(), Speaker(), Speaker()
+    host = await _owned(ledger, "t", "one")
+    heard: list[str] = []
+    with elsewhere("two", two) as second:
+        async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+            with elsewhere("one", one) as first:
+                await _until(lambda: one.count() == 1)
+                first.call_soon_threadsafe(one.say, "t", "from one")
+                await _until(lambda: heard == ["from one"])
+            await ledger.leave(host)
+            await _owned(ledger, "t", "two")
+            await _until(lambda: two.count() == 1)
+            second.call_soon_threadsafe(two.say, "t", "from two")
+            await _until(lambda: heard == ["from one", "from two"])
+
+
+async def test_a_watcher_that_does_not_read_loses_words_and_costs_the_host_nothing() -> None:
+    """G18: a million pieces for a watcher that takes nothing: a queue of limited length, and no wait in the host."""
+    speaker = Speaker()
+    async with offering_words("one", speaker):
+        said = json.loads(_file().read_text())
+        reader, writer = await asyncio.open_connection("127.0.0.1", said["port"], limit=1024)
+        writer.write(json.dumps({"token": said["token"], "thread_id": "t"}).encode() + b"\n")
+        await _until(lambda: speaker.count() == 1)
+        for number in range(20_000):
+            speaker.say("t", "x" * 500)
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        seen = missed = 0
+        async with asyncio.timeout(10):
+            while seen + missed < 20_000:
+                piece = json.loads(await reader.readline())
+                seen, missed = seen + 1, missed + piece["missed"]
+        assert missed > 10_000
+        assert seen + missed == 20_000
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"[]\n", b'{"token": "x", "thread_id": "t"}\n', b"\xff\n", b"[" * 70_000],
+)
+async def test_a_stranger_hears_nothing(hello: bytes) -> None:
+    speaker = Speaker()
+    async with offering_words("one", speaker):
+        reader, writer = await asyncio.open_connection("127.0.0.1", json.loads(_file().read_text())["port"])
+        writer.write(hello)
+        if not hello:
+            writer.write_eof()
+        async with asyncio.timeout(5):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert speaker.count() == 0
+        writer.close()
+
+
+async def test_a_host_that_was_killed_and_a_file_of_others_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    ledger, speaker = MemoryLedger(), Speaker()
+    await _owned(ledger, "t", "one")
+    place = words_module._place("one")
+    words_module._write(place, {"port": 1, "token": "dead"})
+    heard: list[str] = []
+    async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+        await _until(lambda: not place.exists())  # nobody listens there: the file of a dead process is removed
+        with elsewhere("one", speaker) as loop:
+            await _until(lambda: speaker.count() == 1)
+            loop.call_soon_threadsafe(speaker.say, "t", "hello")
+            await _until(lambda: heard == ["hello"])
+    with elsewhere("one", speaker):
+        place.chmod(0o644)
+        async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+            await asyncio.sleep(0.1)
+            assert speaker.count() == 0
+        place.chmod(0o600)
+
+
+async def test_a_host_runs_where_its_words_cannot_be_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    async with offering_words("one", Speaker()):
+        pass
+
+
+# ---------------------------------------------------------------- on other machines
+
+TOKEN = "a token of all hosts"
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give hosts a certificate, and watchers its authority; all of them a token."""
+    authority, certificate, key = certificates(tmp_path)
+    given = {"TOKEN": TOKEN, "CERTIFICATE": certificate, "KEY": key, "CA": authority}
+    for name, value in given.items():
+        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", str(value))
+
+
+@contextmanager
+def on_another_machine(name: str, speaker: Speaker) -> Generator[tuple[asyncio.AbstractEventLoop, str]]:
+    """Offer the words of a host at a door; its file is not there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with elsewhere(name, speaker, WordDoor.at(address)) as loop:
+        words_module._place(name).unlink()
+        yield loop, address
+
+
+async def _owned_at(ledger: Ledger, address: str, name: str, lease: float = 10.0) -> int:
+    host = Host(name, "build", lease=lease, instance=instance_at(address))
+    await ledger.beat(host)
+    return await ledger.claim("t", by=host)
+
+
+@pytest.mark.usefixtures("tls")
+async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every record once, and the words of both hosts; the first is gone without a farewell."""
+    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    ledger, one, two, found = MemoryLedger(), Speaker(), Speaker(), list[Followed]()
+
+    async def watch() -> None:
+        async for each in follow(ledger, "t", words=ThreadWords(ledger)):
+            found.append(each)
+
+    def heard() -> list[str]:
+        return [each.words.text for each in found if each.words is not None]
+
+    with on_another_machine("one", one) as (first, address):
+        epoch = await _owned_at(ledger, address, "one", lease=0.3)
+        await ledger.append("t", [MessageBuilder().add_text("hello").to_message()], epoch=epoch)
+        watching = asyncio.ensure_future(watch())
+        await _until(lambda: one.count() == 1)
+        first.call_soon_threadsafe(one.say, "t", "from one")
+        await _until(lambda: heard() == ["from one"])
+    with on_another_machine("two", two) as (second, address):
+        await asyncio.sleep(0.3)  # the lease of the first one
+        epoch = await _owned_at(ledger, address, "two")
+        await _until(lambda: two.count() == 1)
+        second.call_soon_threadsafe(two.say, "t", "from two")
+        await ledger.append("t", [MessageBuilder(policy="ada").add_text("from two").to_message()], epoch=epoch)
+        await _until(lambda: heard() == ["from one", "from two"] and len(found) == 4)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert [each.record.seq for each in found if each.record is not None] == [1, 2]
+
+
+@pytest.mark.usefixtures("tls")
+@pytest.mark.parametrize(
+    ("name", "value"), [("TOKEN", "another token of hosts"), ("TOKEN", ""), ("TOKEN", "short"), ("CA", "")]
+)
+async def test_a_watcher_without_the_token_or_the_authority_hears_nothing(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    ledger, speaker, heard = MemoryLedger(), Speaker(), list[SpokenWords]()
+    with on_another_machine("one", speaker) as (_, address):
+        await _owned_at(ledger, address, "one")
+        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", value)
+        async with ThreadWords(ledger)("t", heard.append):
+            await asyncio.sleep(0.2)
+            assert speaker.count() == 0
+
+
+@pytest.mark.usefixtures("tls")
+async def test_a_stranger_at_the_door_hears_nothing() -> None:
+    speaker = Speaker()
+    with on_another_machine("one", speaker) as (_, address):
+        reader, writer = await connect_door(address, 1024)
+        writer.write(b'{"token": "wrong", "thread_id": "t"}\n')
+        with suppress(ConnectionError):
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+        writer.transport.abort()
+    assert speaker.count() == 0
+
+
+@pytest.mark.usefixtures("tls")
+@pytest.mark.parametrize(
+    ("address", "name", "value", "said"),
+    [
+        ("", "", "", "is HOST:PORT"),
+        ("10.0.0.5", "", "", "is HOST:PORT"),
+        ("10.0.0.5:0", "", "", "is HOST:PORT"),
+        ("a:70000", "", "", "is HOST:PORT"),
+        ("a:1", "TOKEN", "", "need a token: set ANTIPHON_WORDS_TOKEN"),
+        ("a:1", "TOKEN", "short", "fewer than 16 characters"),
+        ("a:1", "CERTIFICATE", "", "need TLS: set ANTIPHON_WORDS_CERTIFICATE and ANTIPHON_WORDS_KEY"),
+        ("a:1", "KEY", "/no/such", "are no certificate with its key"),
+    ],
+)
+def test_a_door_that_cannot_be_offered_says_what_is_missing(
+    address: str, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name:
+        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", value)
+    with pytest.raises(SetupError, match=said):
+        WordDoor.at(address)
+
+
+@pytest.mark.usefixtures("tls")
+async def test_an_address_that_is_taken_is_refused_and_all_addresses_are_told_by_the_name_of_the_machine() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        door = WordDoor.at(f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(SetupError, match="words cannot be offered at"):
+            async with offering_words("one", Speaker(), door=door):
+                pass
+    assert WordDoor.at("0.0.0.0:7801").advertised == f"{socket.gethostname()}:7801"
+    assert Host("a", "1").address is None
+    assert Host("a", "1", instance=instance_at("[::1]:5")).address == "[::1]:5"
+
+
+# ---------------------------------------------------------------- by signals
+
+
+class SignalledLedger(MemoryLedger):
+    """A ledger with a carrier of signals."""
+
+    def __init__(self, carrier: Any) -> None:
+        super().__init__()
+        self.signals = carrier
+
+
+@asynccontextmanager
+async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWords], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a host speak that this process does not know by any other way than signals."""
+    monkeypatch.setattr(words_module, "_offered", {})
+    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    speaker = Speaker()
+    async with offering_words("one", speaker, ledger):
+        words_module._offered.clear()  # as in another process
+        _file().unlink()  # as on another machine
+        try:
+            async with ThreadWords(ledger)(thread_id, heard.append):
+                await _until(lambda: speaker.count() == 1)
+                yield speaker
+            await _until(lambda: speaker.count() == 0)  # nobody says any more that it watches
+        finally:
+            words_module._offered["one"] = words_module._Offered(asyncio.get_running_loop(), speaker)
+
+
+async def test_words_go_by_signals_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
+    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.2)
+    await _owned(ledger, "t", "one")
+    async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
+        speaker.say("t", "hello")
+        speaker.say("another", "not for you")
+        speaker.say("t", "x" * 20_000)
+        assert [len(each.text) for each in heard] == [5, 8192, 8192, 3616]
+        assert heard[0] == SpokenWords("ada", "hello")
+
+
+async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[SpokenWords] = []
+    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.2)
+    ledger = SignalledLedger(FaultySignals(LocalSignals(), dropped=0.3, doubled=0.5, seed=4))
+    await _owned(ledger, "t", "one")
+    async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
+        speaker.say("t", "0")
+        for number in range(1, 200):
+            speaker.say("t", str(number))
+    numbers = [int(each.text) for each in heard]
+    assert numbers == sorted(set(numbers))
+    assert len(heard) + sum(each.missed for each in heard[1:]) == numbers[-1] - numbers[0] + 1
+    assert sum(each.missed for each in heard) > 20
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"\xff", b'{"sender": 1, "number": "x"}', b'{"number": 1}'])
+async def test_a_signal_that_is_none_of_words_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.1)
+    carrier, heard = LocalSignals(), list[SpokenWords]()
+    ledger = SignalledLedger(carrier)
+    await _owned(ledger, "t", "one")
+    async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
+        carrier.send(signal_subject("words", "t"), data)
+        carrier.send(signal_subject("watch", "one"), data)
+        speaker.say("t", "hello")
+    assert heard == [SpokenWords("ada", "hello")]
+
+
+@pytest.mark.slow
+async def test_words_go_by_a_real_nats_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.5)
+    heard: list[SpokenWords] = []
+    with running_nats() as nats:
+        async with NatsSignals.open(nats.url) as carrier:
+            ledger = SignalledLedger(carrier)
+            await _owned(ledger, "t", "one")
+            async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
+                for number in range(500):
+                    speaker.say("t", str(number))
+                await _until(lambda: len(heard) == 500)
+    assert [each.text for each in heard] == [str(number) for number in range(500)]
+    assert not any(each.missed for each in heard)
+
+
+# ---------------------------------------------------------------- real processes
+
+
+@asynccontextmanager
+async def _process(*arguments: object, folder: Path, environment: dict[str, str]) -> Any:
+    given = [sys.executable, "-m", "antiphon", *map(str, arguments)]
+    process = Forked(given, stdout=-3, stderr=-3, cwd=folder, env={**os.environ, **environment})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_words_of_a_run_and_of_the_host_that_takes_it_over_are_followed(tmp_path: Path) -> None:
+    """`antiphon run`, killed in the middle of an answer, and `antiphon host`, which continues it."""
+    (tmp_path / "team.toml").write_text(TEAM)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    found: list[Followed] = []
+    with fake_openai() as fake:
+        fake.pause = 0.2
+        environment = {**fake.environment(), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        how: Any = {"folder": tmp_path, "environment": environment}
+        place = ("--team", "team.toml", "--ledger", "ledger.db")
+
+        async def watch(ledger: Ledger) -> None:
+            async for each in follow(ledger, "tea", words=ThreadWords(ledger)):
+                found.append(each)  # noqa: PERF401 (while they come)
+
+        def speaking() -> str:
+            return "".join(each.words.text for each in found if each.words is not None)
+
+        async with open_ledger(url) as ledger:
+            async with _process("run", "How hot?", "--name", "tea", *place, "--quiet", **how) as run:
+                while await ledger.thread("tea") is None:  # noqa: ASYNC110 (another process decides)
+                    await asyncio.sleep(0.02)
+                watching = asyncio.ensure_future(watch(ledger))
+                await _until(lambda: len(speaking()) > 3)
+                run.kill()
+                await asyncio.to_thread(run.wait, 20)
+            before = len(found)
+            if not IS_LONG:  # the lease of a killed process lasts ten seconds
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                return
+            async with _process("host", *place, "--model", "openai-chat:fake", **how):
+                async with asyncio.timeout(20):
+                    while (await ledger.thread("tea")).status != "completed":  # type: ignore[union-attr] # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    later = "".join(each.words.text for each in found[before:] if each.words is not None)
+    assert later.strip() == ANSWER
+    seen = [each.record.seq for each in found if each.record is not None]
+    assert seen == list(range(1, len(seen) + 1))
