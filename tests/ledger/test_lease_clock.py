@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.ledger._hosts import BootClock, process_name
+from antiphon.ledger._hosts import BootClock, lasts, process_name
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux says when a process was started")
 
@@ -19,6 +19,13 @@ def _instance_of(pid: int) -> str:
     boot, namespace, _, _ = process_name().split("/")
     started_at = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return f"{boot}/{namespace}/{pid}/{started_at}/id"
+
+
+def _wait_for_state(pid: int, state: str) -> None:
+    until = time.monotonic() + 30
+    while (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != state:
+        assert time.monotonic() < until, f"process {pid} is not in state {state}"
+        time.sleep(0.01)
 
 
 def test_a_process_has_not_ended_while_it_runs_or_is_stopped_and_has_when_it_was_killed() -> None:
@@ -32,6 +39,30 @@ def test_a_process_has_not_ended_while_it_runs_or_is_stopped_and_has_when_it_was
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert clock.has_ended(instance)  # nobody has asked how it ended
         child.wait()
+        assert clock.has_ended(instance)
+
+
+_WITHOUT_MAIN_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_has_not_ended_while_one_of_its_threads_runs() -> None:
+    """The main thread of a killed process ends first. Until the last one has ended, the process can still write."""
+    clock = BootClock()
+    with subprocess.Popen([sys.executable, "-c", _WITHOUT_MAIN_THREAD], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            instance = _instance_of(process.pid)
+            _wait_for_state(process.pid, "Z")
+            assert not clock.has_ended(instance)
+        finally:
+            process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert clock.has_ended(instance)
 
 
@@ -66,3 +97,12 @@ def test_a_clock_goes_on() -> None:
     time.sleep(0.001)
 
     assert clock.now() > before
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_alive"),
+    [(100.5, True), (106.0, True), (100.0, False), (99.0, False), (200.0, False), (1e9, False)],
+)
+def test_a_lease_lasts_until_its_end_and_not_if_it_ends_too_far_ahead(ends: float, is_alive: bool) -> None:
+    """One of six seconds cannot end in a hundred: the clock began anew, and the lease is of an earlier boot."""
+    assert lasts(100.0, ends, 6.0) is is_alive

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -37,22 +37,32 @@ class Counting:
     """A model that counts the requests at work: those whose connection is open."""
 
     def __init__(self) -> None:
-        self.at_work: Counter[str] = Counter()
+        self._open: dict[asyncio.StreamReader, str] = {}
+        """By its connection: the host that asked."""
         self.most = 0
         self.served: Counter[str] = Counter()
         self.held = asyncio.Event()
         """No request is answered before it is set."""
         self.changed = asyncio.Condition()
 
+    @property
+    def at_work(self) -> Counter[str]:
+        """Count the requests of each host.
+
+        A killed process closes its connections before others can know of its end. So a connection that has ended does not
+        count, even if nothing has handled its end yet.
+        """
+        return Counter(name for reader, name in self._open.items() if not reader.at_eof())
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name = (await reader.readline()).decode().strip()
-        self.at_work[name] += 1
+        self._open[reader] = name
         self.most = max(self.most, self.at_work.total())
         await self._tell()
         gone, ready = asyncio.ensure_future(reader.read()), asyncio.ensure_future(self._think())
         try:
             await asyncio.wait((gone, ready), return_when=asyncio.FIRST_COMPLETED)
-            self.at_work[name] -= 1  # before the answer: the host may begin the next request as soon as it has it
+            del self._open[reader]  # before the answer: the host may begin the next request as soon as it has it
             if ready.done():
                 self.served[name] += 1
                 writer.write(b"one\n")
@@ -77,8 +87,15 @@ class Counting:
 
     async def sees(self, **at_work: int) -> None:
         """Wait until hosts have so many requests at work."""
+        await self._until(lambda: all(self.at_work[name] == number for name, number in at_work.items()))
+
+    async def sees_in_all(self, number: int) -> None:
+        """Wait until all hosts together have so many requests at work."""
+        await self._until(lambda: self.at_work.total() == number)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(60), self.changed:
-            await self.changed.wait_for(lambda: all(self.at_work[name] == number for name, number in at_work.items()))
+            await self.changed.wait_for(is_so)
 
 
 class Children:
@@ -144,11 +161,12 @@ def test_processes_never_start_more_requests_than_the_limit(url: str, record_pro
 
     async def main() -> Counting:
         async with world(url, Limit("counted", at_once=3)) as (model, children, ledger):
-            model.held.set()
             names = [f"host{number}" for number in range(HOSTS)]
             await asyncio.gather(*(children.start(name, REQUESTS) for name in names))
             for name in names:
                 children.go(name)
+            await model.sees_in_all(3)
+            model.held.set()
             assert await asyncio.gather(*map(children.answers, names)) == [REQUESTS] * HOSTS
             await children_end(children)
             assert (await ledger.limits())[0].holders == ()

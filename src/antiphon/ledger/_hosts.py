@@ -12,10 +12,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+import orjson
+
+from antiphon.ledger._chain import from_micros
 from antiphon.messages import current_port, is_name
 
 _LONGEST_LEASE = 24 * 3600.0
@@ -27,6 +30,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def _new_instance() -> str:
     return f"{process_name()}/{current_port().new_id()}"
+
+
+def instance_at(address: str) -> str:
+    """Return what names this process, with the address at which other machines hear its words."""
+    return f"{_new_instance()}@{address}"
 
 
 def process_name() -> str:
@@ -41,7 +49,7 @@ def process_name() -> str:
     if simulated is not None:
         return simulated
     pid = os.getpid()
-    _, started_at = _process_state(pid) or ("", "")
+    _, started_at = _process_state(pid) or (False, "")
     return f"{_boot()}/{_pid_namespace()}/{pid}/{started_at}"
 
 
@@ -62,17 +70,21 @@ def _pid_namespace() -> str:
 
 
 _DEAD_STATES = "ZX"
-"""The states of a process that has ended: zombie, until its parent waits for it, and dead."""
+"""The states of a thread that has ended: zombie, until its parent waits for it, and dead."""
 
 
-def _process_state(pid: int) -> tuple[str, str] | None:
-    """Return the state of a process, and its start time in clock ticks; None if the system does not tell."""
+def _process_state(pid: int) -> tuple[bool, str] | None:
+    """Return whether a process has ended, and its start time in clock ticks; None if the system does not tell.
+
+    The state of a process is that of its main thread. The other threads of a killed process end a moment later. Until the
+    last of them has ended, its connections are open and its last writes may still be made.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the program's name before it may contain spaces and brackets
-    return state, fields[18]
+    return state in _DEAD_STATES and int(fields[16]) <= 1, fields[18]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,11 @@ class Host:
     """Seconds from a beat to the end of the lease. Beat about three times in that time."""
     instance: str = field(default_factory=_new_instance)
     """Tells two processes of one name apart."""
+
+    @property
+    def address(self) -> str | None:
+        """Where other machines hear its words, as `host:port`; None: they do not. The end of `instance` says it."""
+        return self.instance.rpartition("/")[2].partition("@")[2] or None
 
     def __post_init__(self) -> None:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):
@@ -127,12 +144,28 @@ class HostStatus:
 Why: TypeAlias = Literal["posted", "due", "abandoned"]
 
 
+class Epoch(int):
+    """The number of a claim of a thread, counted from 1."""
+
+    seq: int
+    """How many messages the thread had when it was claimed. Whatever comes later was written by or for the new owner."""
+
+    taken_from: str | None
+    """The name of the host that owned the thread and had not released it; None if no other host did."""
+
+    def __new__(cls, number: int, seq: int, taken_from: str | None = None) -> Epoch:
+        epoch = super().__new__(cls, number)
+        epoch.seq = seq
+        epoch.taken_from = taken_from
+        return epoch
+
+
 @dataclass(frozen=True, slots=True)
 class TakenThread:
     """A thread that a host has taken, and why."""
 
     thread_id: str
-    epoch: int
+    epoch: Epoch
     kind: str | None
     """The kind of host that can run it; None if unknown."""
     why: Why
@@ -225,9 +258,46 @@ class BootClock:
             pass  # it belongs to another user
         found = _process_state(int(pid))
         # Another start time means that the system has reused the process id for another process.
-        return found is not None and (found[0] in _DEAD_STATES or found[1] != started_at)
+        return found is not None and (found[0] or found[1] != started_at)
 
 
 def lasts(now: float, ends: float, lease: float) -> bool:
     """Whether a lease has begun and not ended. A lease that begins in the future was given before the clock was reset."""
     return now < ends <= now + lease + _SLACK
+
+
+class HostRow(NamedTuple):
+    """The row of a host in a store: the host, and its lease by the clock of leases."""
+
+    key: int
+    host: Host
+    boot: str
+    ends: float
+    since: int
+    beaten_at: int
+    left_at: int | None
+
+    def has_lease(self, clock: LeaseClock) -> bool:
+        """Whether it has not left, and its lease has not ended."""
+        return self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
+
+    def is_alive(self, clock: LeaseClock) -> bool:
+        """Whether it has a lease, and its process is not known to have ended."""
+        return self.has_lease(clock) and not clock.has_ended(self.host.instance)
+
+    def until(self, now: datetime, clock: LeaseClock) -> datetime:
+        """Return when its lease ends, or ended, as a time of day."""
+        return now + timedelta(seconds=self.ends - clock.now()) if self.is_alive(clock) else from_micros(self.ended_at)
+
+    @property
+    def ended_at(self) -> int:
+        """When the lease of a dead host ended."""
+        return self.beaten_at + round(self.host.lease * 1e6) if self.left_at is None else self.left_at
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns after the key."""
+        host = self.host
+        kinds = orjson.dumps(host.kinds).decode()
+        named = (host.name, host.instance, host.build, kinds, float(host.lease))
+        return *named, self.boot, self.ends, self.since, self.beaten_at, self.left_at
