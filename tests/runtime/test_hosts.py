@@ -668,6 +668,33 @@ async def test_a_host_takes_the_next_thread_as_soon_as_one_has_ended() -> None:
             assert [each for each in range(10) if await ledger.open_calls(f"t{each}")] == []
 
 
+class FailsOnce(MemoryLedger):
+    """Raises something that no ledger should raise."""
+
+    failures = 0
+
+    async def woken(self, *given: Any, **more: Any) -> Any:
+        if not self.failures:
+            self.failures += 1
+            raise ValueError("not expected")
+        return await super().woken(*given, **more)
+
+
+async def test_a_host_goes_on_after_an_error_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+    """G16: it renews its lease, and takes what is due."""
+    ledger = FailsOnce()
+    async with _system(ledger, "one") as one:
+        one.register("probe", Probe)
+        async with _hosted(one):
+            await asyncio.sleep(4)
+            await _post_waits(ledger, 3, seconds=0)
+            await asyncio.sleep(4)
+            assert [each for each in range(3) if await ledger.open_calls(f"t{each}")] == []
+            assert [each.is_alive for each in await ledger.hosts()] == [True]
+    assert ledger.failures == 1
+    assert [each.getMessage().split("\n")[0] for each in caplog.records] == ["the runtime itself has failed: ValueError"]
+
+
 async def test_a_host_of_some_kinds_takes_and_offers_no_others() -> None:
     ledger = MemoryLedger()
     for kind in ("probe", "other"):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, lease_is_over, rows, taken_by_another
 
-from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError
+from antiphon.errors import FencedError, LedgerError, ParkedError, ReplyTimeoutError
 from antiphon.ledger import Host, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload
-from antiphon.runtime import Actor, Context, Effects, Recovered, System, handles
+from antiphon.runtime import Actor, Context, Effects, Recovered, Settings, System, handles
 from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime.extending import begun, ended
@@ -274,6 +274,31 @@ async def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(
         rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
         assert len(rows_of_m) == 2
         assert await ledger.by_invocation("m#2", thread_id="t") == ()
+
+
+class FailsLater(Probe):
+    @handles
+    async def do(self, request: Do, context: Context) -> Done:
+        await asyncio.sleep(request.seconds)
+        raise ValueError("as told")
+
+
+async def test_a_recovery_goes_on_if_a_message_was_parked_since_it_looked() -> None:
+    """G16: else the host that recovers would stop to work, its heartbeats included."""
+    ledger = Held("AGAIN")
+    async with System(ledger) as dead:
+        dead.register("probe", Probe, grace=0)
+        await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="left", within=1e6)
+    async with System(ledger, settings=Settings(attempts=1)) as system:
+        system.register("probe", Probe, grace=0)
+        system.register("failing", FailsLater)
+        asking = asyncio.ensure_future(system.ask("failing/1", Do(what="fail", seconds=2), thread_id="t", id="m", within=1e6))
+        await asyncio.sleep(1)
+        recovering = asyncio.ensure_future(system.recover())
+        with pytest.raises(ParkedError):
+            await asking
+        ledger.goes_on.set()
+        assert await recovering == Recovered(threads=1, delivered=1)
 
 
 async def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:

@@ -64,7 +64,7 @@ from antiphon.runtime._exchange import (
     sent_inside,
     to_wire,
 )
-from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
+from antiphon.runtime._reporting import report_own_failure
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -118,9 +118,7 @@ class Lifetime:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            LOG.error(
-                "the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error)
-            )
+            report_own_failure(error)
 
     def fail_system(self, failure: AntiphonError) -> None:
         """Fail the whole system: the root supervisor has given up."""

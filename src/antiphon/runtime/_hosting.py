@@ -32,7 +32,7 @@ from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
 from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._recovery import Recovered
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
 from antiphon.runtime._settings import STOPPED, Settings
 
 if TYPE_CHECKING:
@@ -293,6 +293,9 @@ class Hosting:
                 except errors.LedgerError as exc:
                     if told != (told := log_text(exc)):  # once: it is the same at every look, many times a second
                         LOG.warning("this host is late: %s", told, extra=log_fields(error=exc))
+                except Exception as exc:  # noqa: BLE001 (a fault in one thread must not end the heartbeats for all of them)
+                    if told != (told := log_text(exc)):
+                        report_own_failure(exc)
         finally:
             self._is_working = False
 

@@ -395,7 +395,10 @@ class Recovery:
         delivery.cell, delivery.is_unsure = cell, not delivery.is_new
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
-            is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
+            try:
+                is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
+            except errors.ParkedError:
+                return Recovered()  # it was parked after the rows were read
             if is_open:
                 self._dispatcher.watch(delivery)
         elif is_open := await self._durable.is_open(delivery):

@@ -390,6 +390,11 @@ def traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
+def report_own_failure(error: BaseException) -> None:
+    """Log an error that the runtime did not expect of itself."""
+    LOG.error("the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error))
+
+
 def _class(error: BaseException) -> str:
     return error.code if isinstance(error, DeliveryError) else type(error).__qualname__
 
