@@ -109,6 +109,8 @@ class Soak(Site):
         self.faults: Counter[str] = Counter()
         self.orders = 0
         self.stuck = 0
+        self.ended = 0
+        """Hosts that have ended by themselves."""
 
     # ------------------------------------------------------------ hosts and orders
 
@@ -128,6 +130,13 @@ class Soak(Site):
 
     def _any_host(self) -> str:
         return self._random.choice(sorted(self.hosts))
+
+    def _replace_ended(self) -> None:
+        """Count the hosts that have ended by themselves, which no fault may cause, and start as many."""
+        for name in [name for name, host in self.hosts.items() if host.poll() is not None]:
+            del self.hosts[name]
+            self.ended += 1
+            self.add_host()
 
     # ------------------------------------------------------------ faults
 
@@ -159,9 +168,10 @@ class Soak(Site):
     def pause(self, seconds: float = 1.5 * LEASE) -> None:
         """SIGSTOP a host past its lease, then let it go on."""
         host = self.hosts[self._any_host()]
-        os.kill(host.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(host.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it is counted as one that has ended by itself
+            os.kill(host.pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(host.pid, signal.SIGCONT)
 
     def hesitate(self) -> None:
         """SIGSTOP a host for a third of its lease."""
@@ -178,6 +188,7 @@ class Soak(Site):
 
     def do(self, fault: Callable[[], None]) -> None:
         """Cause a fault, and count it."""
+        self._replace_ended()
         fault()
         self.faults[fault.__name__] += 1
 
@@ -205,6 +216,7 @@ class Soak(Site):
             await self.wait(_is_at_rest, STUCK)
         except TimeoutError:
             self.stuck += 1
+        self._replace_ended()
 
     # ------------------------------------------------------------ the result
 
@@ -220,6 +232,7 @@ class Soak(Site):
             "once effects started twice, or before their intent (R6, R7)": rules["R6"] + rules["R7"],
             "neither answered nor parked (R10)": rules["R10"],
             f"stuck {STUCK:.0f} s after the last fault": self.stuck,
+            "hosts that ended by themselves": self.ended,
             "threads with a parked call": len(parked),
             "effects begun in the documented window": window,
         }
@@ -282,7 +295,7 @@ def main() -> None:
         print(f"| {name} | {value} |")  # noqa: T201 (the table)
     for breach in breaches[:20]:
         print(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")  # noqa: T201
-    sys.exit(1 if breaches or soak.stuck else 0)
+    sys.exit(1 if breaches or soak.stuck or soak.ended else 0)
 
 
 if __name__ == "__main__":

@@ -669,20 +669,33 @@ async def test_a_host_takes_the_next_thread_as_soon_as_one_has_ended() -> None:
 
 
 class FailsOnce(MemoryLedger):
-    """Raises something that no ledger should raise."""
+    """Fails the first call of a verb."""
 
-    failures = 0
+    def __init__(self, verb: str, error: Exception) -> None:
+        super().__init__()
+        self._call, self.failures = getattr(self, verb), 0
+        self._error = error
+        setattr(self, verb, self._fail)
 
-    async def woken(self, *given: Any, **more: Any) -> Any:
+    async def _fail(self, *given: Any, **more: Any) -> Any:
         if not self.failures:
             self.failures += 1
-            raise ValueError("not expected")
-        return await super().woken(*given, **more)
+            raise self._error
+        return await self._call(*given, **more)
 
 
-async def test_a_host_goes_on_after_an_error_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
-    """G16: it renews its lease, and takes what is due."""
-    ledger = FailsOnce()
+@pytest.mark.parametrize(
+    ("verb", "error", "logged"),
+    [
+        ("woken", ValueError(), "the runtime itself has failed: ValueError"),
+        ("take", LedgerUnavailableError("restarting"), "this host is late: restarting"),
+    ],
+)
+async def test_a_host_goes_on_after_an_error(
+    verb: str, error: Exception, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G16: one that nobody expected, and a ledger that cannot be reached at the first look."""
+    ledger = FailsOnce(verb, error)
     async with _system(ledger, "one") as one:
         one.register("probe", Probe)
         async with _hosted(one):
@@ -692,7 +705,7 @@ async def test_a_host_goes_on_after_an_error_that_nobody_expected(caplog: pytest
             assert [each for each in range(3) if await ledger.open_calls(f"t{each}")] == []
             assert [each.is_alive for each in await ledger.hosts()] == [True]
     assert ledger.failures == 1
-    assert [each.getMessage().split("\n")[0] for each in caplog.records] == ["the runtime itself has failed: ValueError"]
+    assert [each.getMessage().split("\n")[0] for each in caplog.records] == [logged]
 
 
 async def test_a_host_of_some_kinds_takes_and_offers_no_others() -> None:

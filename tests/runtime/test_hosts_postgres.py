@@ -41,6 +41,7 @@ async def _while_orders_come(soak: Soak, *faults: Callable[[], None], rests: boo
 
 def _judged(soak: Soak, record: Record, name: str = "F36") -> list[Breach]:
     breaches, table = soak.result()
+    assert not soak.ended, "a host has ended by itself"
     record(name, "; ".join(f"{what}: {value}" for what, value in table.items()))
     assert table["orders acknowledged"]
     assert table["effects begun"]

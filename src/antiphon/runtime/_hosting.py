@@ -359,13 +359,14 @@ class Hosting:
         """Take threads whenever they are due, until this is cancelled.
 
         Raises:
-            LedgerError: the ledger cannot be read or written at the beginning.
+            LedgerError: the ledger cannot be written, or another host has the name.
             ValueError: the limit of threads leaves no room for any.
         """
         if self._settings.thread_limit < 1:
             raise ValueError(f"thread_limit is 1 or more, not {self._settings.thread_limit}")
-        await self._take_share()
-        self.is_taking = True
+        # The lease first: it finds what would never work. From then on, a ledger that cannot be reached is tried again.
+        await self._lease.host()
+        self.is_taking = self._may_be_more = self._has_room = True  # the first look is at once
         self._begin()
         try:
             await asyncio.Event().wait()

@@ -461,7 +461,7 @@ class System:
         Hosts on one ledger share them: each takes a few at a time, and at most `Settings.thread_limit`.
 
         Raises:
-            LedgerError: the ledger cannot be read or written at the beginning; later it is tried again.
+            LedgerError: this host cannot be registered; later, a ledger that cannot be reached is tried again.
             ValueError: that limit is less than 1.
         """
         await self._kernel.hosting.take_on()
