@@ -102,6 +102,24 @@ async def test_a_host_that_dies_while_it_starts_the_thread_leaves_no_second_one(
     assert listed.next_at is None
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("delay", [0.0, 120.0], ids=["an error", "a start that takes too long"])
+async def test_a_time_that_fails_is_not_the_last(delay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, start = MemoryLedger(), _schedules._start
+
+    async def start_or_fail(chain: PostChain, thread_id: str, question: str) -> None:
+        if thread_id == "tea-20260101T001000Z":
+            await asyncio.sleep(delay)
+            raise SetupError("no")
+        await start(chain, thread_id, question)
+
+    monkeypatch.setattr(_schedules, "_start", start_or_fail)
+    await add_schedule(ledger, "tea", "How hot is tea?", cron="*/10 * * * *")
+    async with _host(ledger, "one", Witness()):
+        await asyncio.sleep(21 * 60)
+    assert [*await _started(ledger)] == ["tea-20260101T002000Z"]
+
+
 async def test_what_is_no_schedule_is_refused() -> None:
     ledger = MemoryLedger()
     past = current_port().now() - timedelta(hours=1)
