@@ -18,7 +18,7 @@ from tests.ledger.histories import everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, Snapshot, open_ledger
+from antiphon.ledger import Host, Ledger, Snapshot, ThreadFilter, open_ledger
 from antiphon.ledger.postgres import PostgresLedger
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import shown_url
@@ -302,6 +302,19 @@ async def test_names_that_are_none_are_refused(postgres: Server) -> None:
     with pytest.raises(ValueError, match="has no tenants"):
         async with open_ledger("memory:", tenant="t"):
             pass
+
+
+async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant: str) -> None:
+    """S13: PostgreSQL fails a statement with a NUL in a text; that is no reason to try again, and no other answer than none."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said("hello")])
+        assert await ledger.thread("t\0") is None
+        assert await everything(ledger, "t\0") == []
+        assert await ledger.search("hello", thread_id="t\0") == ()
+        with pytest.raises(errors.UnknownThreadError):
+            await ledger.delete("t\0")
+        for name in ("status", "pattern", "kind", "owner", "forked_from"):
+            assert (await ledger.threads(ThreadFilter(**{name: "t\0"}))).threads == ()
 
 
 async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> None:

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,7 @@ async def test_what_is_no_schedule_is_refused() -> None:
         ({"cron": "every day"}, "is no cron line"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "there is no time zone"),
         ({"at": past}, "has passed"),
+        ({"at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))}, "between the years 1 and 9999"),
         ({}, "either a cron line or a time"),
         ({"cron": "0 9 * * *", "at": past}, "either a cron line or a time"),
         ({"cron": "0 9 * * *", "name": "../x"}, "the name of a schedule"),

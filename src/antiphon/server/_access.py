@@ -55,6 +55,8 @@ class ServerLimits:
     """How deep containers may be nested in a body."""
     nodes: int = 10_000
     """The most values in a body."""
+    head_seconds: float = 10.0
+    """In which the head of a request must be there, from the connection or from its first byte on."""
     body_seconds: float = 10.0
     """In which a body must be there."""
     requests_per_second: float = 100.0

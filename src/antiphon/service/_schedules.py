@@ -130,7 +130,10 @@ async def add_schedule(
         raise SetupError("a schedule needs a question")
     if (cron is None) == (at is None):
         raise SetupError("a schedule has either a cron line or a time")
-    made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+    try:
+        made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+    except OverflowError:
+        raise SetupError("the time of a schedule is between the years 1 and 9999, in UTC") from None
     if made.next_after(current_port().now()) is None:
         raise SetupError("the time of the schedule has passed, or never comes")
     value = {"question": question, "cron": cron, "zone": zone, "at": None if made.at is None else made.at.isoformat()}

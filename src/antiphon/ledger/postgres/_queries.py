@@ -39,6 +39,7 @@ from antiphon.ledger.postgres._rows import (
     THREAD_AND_OWNER,
     CommitPlace,
     find_thread,
+    is_storable,
     key_of,
     line_to,
     lineage,
@@ -114,7 +115,9 @@ def _threads_statement(filter: ThreadFilter, order: ThreadOrder, page: str | Non
     conditions = ["t.tenant = $1"]
     for name, condition in _CONDITIONS.items():
         if (value := getattr(filter, name)) is not None:
-            conditions.append(condition.format(number(_plain(value))))
+            plain = _plain(value)
+            is_possible = isinstance(plain, int) or is_storable(plain)
+            conditions.append(condition.format(number(plain)) if is_possible else "false")
     for name, (no, yes) in _YES_OR_NO.items():
         if (value := getattr(filter, name)) is not None:
             conditions.append(yes if value else no)
