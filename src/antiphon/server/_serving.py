@@ -449,11 +449,11 @@ async def _serving_models(ledger: Ledger, settings: ServeSettings) -> AsyncGener
 
 
 async def _counted(book: OverviewBook) -> None:
-    """Count what is written, for the overview; an error of the ledger delays it."""
+    """Count what is written, for the overview; an error delays it."""
     while True:
         try:
             await book.count()
-        except LedgerError as exc:
+        except Exception as exc:  # noqa: BLE001 (what is not counted now is counted later; nobody else would tell)
             _log.warning("the overview waits: %s", type(exc).__name__)
         await asyncio.sleep(_COUNT_AGAIN)
 
