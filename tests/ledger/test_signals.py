@@ -259,6 +259,42 @@ async def test_a_wrong_password_is_refused_in_one_line(user: str) -> None:
             assert signals.is_connected
 
 
+async def test_a_password_that_is_changed_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with running_nats(options=("--user", "antiphon", "--pass", "first")) as nats:
+        async with open_signals(nats.url.replace("//", "//antiphon:first@")) as signals:
+            nats.kill()
+            nats._options = ("--user", "antiphon", "--pass", "second")
+            nats.start()
+            await until(lambda: "NATS refuses the user or the password" in caplog.text)
+            assert not signals.is_connected
+    assert "first" not in caplog.text
+
+
+async def test_a_listener_that_is_cancelled_at_the_beginning_leaves_others_hearing(cluster: Cluster) -> None:
+    heard: list[bytes] = []
+    async with open_signals(cluster.url) as signals, open_signals(cluster.url) as sender:
+        subscribe, begun = signals._subscribe, asyncio.Event()
+
+        async def hang(subject: str) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def listen() -> None:
+            async with signals.hear("a", heard.append):
+                await asyncio.Event().wait()
+
+        signals._subscribe = hang  # type: ignore[method-assign]
+        first = asyncio.ensure_future(listen())
+        await begun.wait()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        signals._subscribe = subscribe  # type: ignore[method-assign]
+        async with signals.hear("a", heard.append), asyncio.timeout(15):
+            while not heard:  # a server may not know the listener yet
+                sender.send("a", b"x")
+                await asyncio.sleep(0.02)
+
+
 async def test_tls_is_verified(tmp_path: Path) -> None:
     authority, certificate, key = certificates(tmp_path)
     options = ("--tls", "--tlscert", str(certificate), "--tlskey", str(key))

@@ -398,3 +398,16 @@ async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_
     fresh = service.OverviewBook(older)
     await fresh._restore()
     assert (await fresh.overview()).total.messages == 0
+
+
+async def test_an_effect_with_any_arguments_is_counted() -> None:
+    """A program chooses the arguments of its effects; one that is no mapping ended the count for good."""
+    ledger = MemoryLedger()
+    for number, given in enumerate((5, ["model", "prompt"], "model prompt", {"model": "m"})):
+        payload = OptionCallPayload(invocation_id=str(number), option_name="x", arguments={"arguments": given})
+        await ledger.append("t", [Message(policy="p", lane="effect", payload=payload)])
+    book = service.OverviewBook(ledger)
+    async for record in ledger.read("t"):
+        book.take(record)
+    assert (await book.overview()).total.messages == 4
+    assert (await book.overview()).by_model == {}

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ async def _many_connections(port: int) -> AsyncGenerator[None]:
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < CONNECTIONS + 500, reason="needs more open files")
 async def test_ten_thousand_connections_leave_the_server_to_others(tmp_path: Path) -> None:
     """Those that say nothing cost nothing but their places; a request among too many is told so at once, and later served."""
-    async with served(tmp_path, limits=ServerLimits(connections=CONNECTIONS // 2)) as server:
+    async with served(tmp_path, limits=ServerLimits(connections=CONNECTIONS // 2, head_seconds=600)) as server:
         head = (
             "GET /api/health HTTP/1.1",
             f"Host: {server.host}",
@@ -74,6 +74,32 @@ async def test_ten_thousand_connections_leave_the_server_to_others(tmp_path: Pat
         async with asyncio.timeout(30):
             while (await server.raw(*head))[0] != 200:  # noqa: ASYNC110 (over HTTP)
                 await asyncio.sleep(0.05)
+
+
+async def test_connections_that_do_not_ask_leave_their_places_to_others(tmp_path: Path) -> None:
+    """S11: nobody keeps a place by sending no request, half of one, or half of a second one."""
+    async with served(tmp_path, limits=ServerLimits(connections=4, head_seconds=0.5)) as server:
+        page = f"GET / HTTP/1.1\r\nHost: {server.host}\r\n\r\n".encode()
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        for (_, writer), said in zip(opened, (b"", page[:9], page + page[:9]), strict=True):
+            writer.write(said)
+        head = ("GET /api/health HTTP/1.1", f"Host: {server.host}", f"Authorization: Bearer {server.token}")
+        async with asyncio.timeout(30):
+            for reader, writer in opened:
+                with suppress(ConnectionError):
+                    await reader.read()  # up to the end of the connection
+                writer.close()
+            while (await server.raw(*head, "Connection: close"))[0] != 200:  # noqa: ASYNC110 (over HTTP)
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\u200b", " a", "a\n", "e\u0301"])
+async def test_an_id_that_is_none_is_no_fault_of_the_server(tmp_path: Path, name: str) -> None:
+    async with served(tmp_path) as server:
+        for path, body in (("", {"question": "What?", "thread_id": name}), ("/t/fork", {"into": name})):
+            answer = await server.client.post(f"/api/threads{path}", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (422, "place")
+        assert (await server.client.get("/api/threads")).json()["threads"] == []
 
 
 @pytest.mark.parametrize("path", DOORS)

@@ -16,7 +16,8 @@ from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, PartsPayload
 from antiphon.server import ServerLimits, ServeSettings, serving
-from antiphon.server._answers import HEADERS
+from antiphon.server._access import Access, Caller
+from antiphon.server._answers import HEADERS, Problem
 from antiphon.service import TOKENS_THREAD, Scope
 
 pytestmark = pytest.mark.slow
@@ -141,6 +142,26 @@ async def test_a_code_opens_one_session_once(tmp_path: Path) -> None:
             assert (await browser.post("/api/session", json={"code": code})).status_code == 401
             assert (await browser.post("/api/session", json={})).status_code == 401
             assert (await browser.post("/api/session", json={"code": "x" * 300})).status_code == 422
+
+
+async def test_nobody_ends_the_sessions_of_others_by_opening_many() -> None:
+    """S12: sessions and codes of one token are limited, and so is how fast it opens sessions."""
+    ledger = MemoryLedger()
+    ada, bob = [await service.make_token(ledger, name) for name in ("ada", "bob")]
+    access = Access(service.TokenBook(ledger), ServerLimits(requests_per_second=10_000), cookie="c", secure=True)
+    _, cookie = await access.open_session(token=ada.text, code=None)
+    code = access.new_code(Caller(ada.token))
+    last = ""
+    for _ in range(1001):
+        _, last = await access.open_session(token=bob.text, code=None)
+        access.new_code(Caller(bob.token))
+    for text, name in ((cookie, "ada"), (last, "bob")):
+        assert (await access.caller({b"cookie": text.partition(";")[0].encode()})).token.principal == name
+    assert (await access.open_session(token=None, code=code))[0].principal == "ada"
+    access = Access(service.TokenBook(ledger), ServerLimits(requests_per_second=1), cookie="c", secure=True)
+    with pytest.raises(Problem, match="too_many"):
+        for _ in range(1001):
+            await access.open_session(token=bob.text, code=None)
 
 
 _HOSTS: list[tuple[list[str], int]] = [

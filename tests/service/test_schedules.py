@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,24 @@ async def test_a_host_that_dies_while_it_starts_the_thread_leaves_no_second_one(
     assert listed.next_at is None
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("delay", [0.0, 120.0], ids=["an error", "a start that takes too long"])
+async def test_a_time_that_fails_is_not_the_last(delay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, start = MemoryLedger(), _schedules._start
+
+    async def start_or_fail(chain: PostChain, thread_id: str, question: str) -> None:
+        if thread_id == "tea-20260101T001000Z":
+            await asyncio.sleep(delay)
+            raise SetupError("no")
+        await start(chain, thread_id, question)
+
+    monkeypatch.setattr(_schedules, "_start", start_or_fail)
+    await add_schedule(ledger, "tea", "How hot is tea?", cron="*/10 * * * *")
+    async with _host(ledger, "one", Witness()):
+        await asyncio.sleep(21 * 60)
+    assert [*await _started(ledger)] == ["tea-20260101T002000Z"]
+
+
 async def test_what_is_no_schedule_is_refused() -> None:
     ledger = MemoryLedger()
     past = current_port().now() - timedelta(hours=1)
@@ -109,6 +127,7 @@ async def test_what_is_no_schedule_is_refused() -> None:
         ({"cron": "every day"}, "is no cron line"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "there is no time zone"),
         ({"at": past}, "has passed"),
+        ({"at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))}, "between the years 1 and 9999"),
         ({}, "either a cron line or a time"),
         ({"cron": "0 9 * * *", "at": past}, "either a cron line or a time"),
         ({"cron": "0 9 * * *", "name": "../x"}, "the name of a schedule"),

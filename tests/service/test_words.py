@@ -1,6 +1,7 @@
 """Words of threads that other processes run: from the host of the thread, over a take-over, without a cost for the host."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -168,9 +169,14 @@ async def test_a_watcher_that_does_not_read_loses_words_and_costs_the_host_nothi
 
 @pytest.mark.parametrize(
     "hello",
-    [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"[]\n", b'{"token": "x", "thread_id": "t"}\n', b"\xff\n", b"[" * 70_000],
+    [
+        *(b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"[]\n", b'{"token": "x", "thread_id": "t"}\n', b"\xff\n"),
+        *(b"[" * 70_000, b"[" * 60_000 + b"\n"),
+    ],
+    ids=lambda hello: repr(hello[:20]),
 )
-async def test_a_stranger_hears_nothing(hello: bytes) -> None:
+async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs the host nothing, and no line in its log."""
     speaker = Speaker()
     async with offering_words("one", speaker):
         reader, writer = await asyncio.open_connection("127.0.0.1", json.loads(_file().read_text())["port"])
@@ -182,6 +188,8 @@ async def test_a_stranger_hears_nothing(hello: bytes) -> None:
                 assert await reader.read() == b""
         assert speaker.count() == 0
         writer.close()
+    gc.collect()  # the error of a task that nobody has asked for is logged then
+    assert caplog.records == []
 
 
 async def test_a_host_that_was_killed_and_a_file_of_others_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

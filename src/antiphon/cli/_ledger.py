@@ -168,10 +168,12 @@ def ledger_in_use(given: str | None) -> str:
 
 def shown_ledger(given: str | None) -> str:
     """Return the URL of the ledger in use as it is printed: without a password."""
-    return _PASSWORD.sub(r"\1…@", ledger_in_use(given))
+    return _PARAMETER.sub(r"\1…", _PASSWORD.sub(r"\1…@", ledger_in_use(given)))
 
 
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*:)[^/@]*@")
+_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*:)[^?]*@")
+"""Up to the last `@`: a person may forget to quote an `@` or a `/` in a password."""
+_PARAMETER = re.compile(r"((?:[?&])(?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
 def missing_ledger(url: str) -> Path | None:

@@ -19,6 +19,7 @@ from antiphon.cli._ledger import (
     complaints,
     ledger_in_use,
     missing_ledger,
+    shown_ledger,
     with_ledger,
     with_ledgers,
 )
@@ -110,7 +111,8 @@ def copy(
     table = [(each.thread_id, str(each.messages), "was there" if each.was_there else "copied") for each in found]
     print_table(open_console(), ("thread", "messages", "result"), table)
     if not found:
-        note(f"{source} has no threads to copy; `antiphon threads --all --ledger {source}` lists them")
+        place = shown_ledger(source)
+        note(f"{place} has no threads to copy; `antiphon threads --all --ledger {place}` lists them")
 
 
 async def _copied(

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._redaction import Redacting
+from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger._vault import Mastering
 from antiphon.ledger.memory import MemoryLedger
@@ -29,8 +30,8 @@ class _Unopened(AbstractAsyncContextManager[Ledger, None]):
     """The context manager that `open_ledger` returns. If it is used without `async with`, the error names the fix."""
 
     def __init__(self, url: str, opening: AbstractAsyncContextManager[Ledger, bool | None]) -> None:
-        self.hint = f"write `async with open_ledger({url!r}) as ledger:`"
-        self._url = url
+        self._url = without_password(url)
+        self.hint = f"write `async with open_ledger({self._url!r}) as ledger:`"
         self._opening = opening
 
     @override
@@ -145,7 +146,8 @@ async def _opened(
     if path in ("", url):
         name = url.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
-        raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {url!r}{hint}")
+        shown = without_password(url)
+        raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {shown!r}{hint}")
     try:
         from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as exc:

@@ -21,6 +21,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import unquote
 
 from pydantic_core import SchemaValidator, core_schema
 
@@ -379,3 +380,18 @@ def _letters(data: bytes) -> Iterator[tuple[str, int]]:
         yield from ((letter, len(letter.encode())) for letter in data.decode())
     except UnicodeDecodeError:
         yield from ((letter, 1) for letter in data.decode("ascii", "replace"))
+
+
+# ---------------------------------------------------------------- URLs
+
+_USER: Final = re.compile(r"^([^:/?#]+://[^/?#@:]*):[^?]*@")
+"""Up to the last `@`: a person may forget to quote an `@` or a `/` in a password."""
+_PASSWORDS: Final = frozenset({"password", "sslpassword"})
+"""The parameters of a URL of PostgreSQL that are secrets."""
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a server without its passwords, to show to a person. It need not be a valid URL."""
+    place, has_query, query = _USER.sub(r"\1@", url).partition("?")
+    rest = "&".join(each for each in query.split("&") if unquote(each.partition("=")[0]).lower() not in _PASSWORDS)
+    return f"{place}?{rest}" if has_query and rest else place

@@ -220,13 +220,11 @@ class NatsSignals:
 
     @asynccontextmanager
     async def hear(self, subject: str, take: TakeSignal) -> AsyncGenerator[None]:
-        takers = self._takers.get(subject)
-        if takers is None:
-            takers = self._takers[subject] = [take]
-            await self._subscribe(subject)
-        else:
-            takers.append(take)
+        takers = self._takers.setdefault(subject, [])
+        takers.append(take)
         try:
+            if len(takers) == 1:
+                await self._subscribe(subject)
             yield
         finally:
             takers.remove(take)
@@ -258,8 +256,10 @@ class NatsSignals:
         while True:
             await asyncio.sleep(_PAUSE)
             if self._client is None or self._client.is_closed:
-                with suppress(SetupError):  # it was told
+                try:
                     await self._connect()
+                except SetupError as exc:  # it worked once: the password was changed, perhaps
+                    self._note(exc)
 
     async def _connect(self) -> None:
         """Connect once, and subscribe to what is heard.

@@ -42,6 +42,8 @@ _SESSION_SECONDS: Final = 12 * 3600
 _CODE_SECONDS: Final = 60
 _MOST_KNOWN: Final = 1000
 """Sessions, codes and rates that are kept; the oldest is dropped for a new one."""
+_MOST_OF_ONE: Final = 50
+"""Sessions, and codes, of one token: no caller ends the sessions of all others by opening many."""
 _MOST_REQUESTS: Final = 10_000
 """Requests with a key that are known."""
 
@@ -55,6 +57,8 @@ class ServerLimits:
     """How deep containers may be nested in a body."""
     nodes: int = 10_000
     """The most values in a body."""
+    head_seconds: float = 10.0
+    """In which the head of a request must be there, from the connection or from its first byte on."""
     body_seconds: float = 10.0
     """In which a body must be there."""
     requests_per_second: float = 100.0
@@ -110,6 +114,9 @@ class _Brief:
 
     def add(self, token_id: str) -> str:
         text = secrets.token_urlsafe(32)
+        own = [key for key, (each, _) in self._known.items() if each == token_id]
+        for key in own[: len(own) + 1 - _MOST_OF_ONE]:
+            del self._known[key]
         while len(self._known) >= _MOST_KNOWN:
             self._known.popitem(last=False)
         self._known[_key(text)] = token_id, _now() + self._seconds
@@ -245,7 +252,7 @@ class Access:
         """Trade a token or a one-time code for the header that sets a session's cookie.
 
         Raises:
-            Problem: neither is valid.
+            Problem: neither is valid, or the token was used too often.
         """
         if code is not None:
             token_id = self._codes.remove(code)
@@ -254,6 +261,7 @@ class Access:
             found = await self._book.find(token or "")
         if found is None:
             raise self.refused()
+        self._count(found.id)
         return found, self._header(self._sessions.add(found.id), _SESSION_SECONDS)
 
     def end_session(self, headers: dict[bytes, bytes]) -> str:

@@ -12,6 +12,7 @@ from antiphon import __version__, service
 from antiphon.dialects import names as dialect_names
 from antiphon.errors import PlaceError
 from antiphon.ledger import Record, ThreadFilter
+from antiphon.messages import is_name
 from antiphon.server import _values as v
 from antiphon.server._access import Access, Caller, RequestKeys
 from antiphon.server._answers import Problem
@@ -171,7 +172,9 @@ async def _one(ask: Ask) -> v.ThreadValue:
 
 
 def _check_name(name: str | None) -> None:
-    """Refuse the names of the system for new threads."""
+    """Refuse what is no name, and the names of the system, for new threads."""
+    if name is not None and not is_name(name):
+        raise PlaceError(f"the id of a thread has 1 to 512 visible characters, not {name!r}", None)
     for prefix in (SYSTEM, service.EXCHANGE):
         if name is not None and name.startswith(prefix):
             raise PlaceError(f"names that begin with {prefix!r} are the system's; choose another one", name)

@@ -293,12 +293,38 @@ def _first_place(error: ValidationError) -> str | None:
 
 
 class AbortableConnection(H11Protocol):
-    """A connection whose requests can abort it: a reader that does not read would hold up a polite end for ever."""
+    """A connection whose requests can abort it: a reader that does not read would hold up a polite end for ever.
+
+    One that has sent no whole head of a request in time is aborted too. Otherwise a few thousand of them, from anybody, would
+    take the places of all others for as long as they like.
+    """
+
+    head_seconds = ServerLimits.head_seconds
+    _head: asyncio.TimerHandle | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state = {**self.app_state, "abort": transport.abort}
+        self._head = self.loop.call_later(self.head_seconds, transport.abort)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:  # its head is there
+            self._end_wait()
+        elif self._head is None:
+            self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _end_wait(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
 
 class _Server(uvicorn.Server):
@@ -423,11 +449,11 @@ async def _serving_models(ledger: Ledger, settings: ServeSettings) -> AsyncGener
 
 
 async def _counted(book: OverviewBook) -> None:
-    """Count what is written, for the overview; an error of the ledger delays it."""
+    """Count what is written, for the overview; an error delays it."""
     while True:
         try:
             await book.count()
-        except LedgerError as exc:
+        except Exception as exc:  # noqa: BLE001 (what is not counted now is counted later; nobody else would tell)
             _log.warning("the overview waits: %s", type(exc).__name__)
         await asyncio.sleep(_COUNT_AGAIN)
 
@@ -438,7 +464,7 @@ _COUNT_AGAIN: Final = 5.0
 def _config(app: Any, limits: ServerLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=AbortableConnection,
+        http=type("Connection", (AbortableConnection,), {"head_seconds": limits.head_seconds}),
         ws="none",
         lifespan="off",
         access_log=False,  # it would log queries

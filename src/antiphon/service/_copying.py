@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.errors import CopyRefusedError, LedgerCorruptError, OwnedError, ThreadMovedError
-from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger import SYSTEM_PATTERN, Head, Ledger, ThreadFilter, ThreadSummary
 from antiphon.service._threads import find_thread, is_forgotten
 
 _PAGE = 1000
@@ -135,7 +135,8 @@ async def _chosen(source: Ledger, names: Sequence[str]) -> list[ThreadSummary]:
         found, page = list[ThreadSummary](), None
         while True:
             part = await source.threads(ThreadFilter(system=False), "created_at", page, _PAGE)
-            found += part.threads
+            # By name too: a source may give a thread such as `system/tokens` another pattern, and hand out tokens of the target.
+            found += [each for each in part.threads if not each.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
             page = part.next
             if page is None:
                 break

@@ -10,6 +10,7 @@ parent. Tokens of imported messages belong to no model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -223,7 +224,7 @@ class OverviewBook:
             return asked.get(message.parent_id or "", (None, 0.0))[0]
         if isinstance(payload, OptionCallPayload):
             given: Any = payload.arguments.get("arguments")
-            if given and "model" in given and "prompt" in given:
+            if isinstance(given, Mapping) and "model" in given and "prompt" in given:  # an effect of a program may have any
                 self._asks(str(given["model"]), record, payload.invocation_id)
         return asked.get(payload.invocation_id, (None, 0.0))[0]
 

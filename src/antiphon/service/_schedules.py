@@ -4,7 +4,8 @@ A schedule is a thread of its own, `system/schedule/NAME`, with an actor of the 
 posted to the thread. The actor sets a timer for the next time. The timer is a row, and a host that releases the thread
 leaves its time as `wake_at`, so one host takes the thread when it is due, and the epoch fences all others. When the timer
 rings, the actor starts the thread `NAME-TIME`. Its name is a function of the time, and starting is an idempotent effect. So
-a host that takes over in the middle of it starts the same thread, and not a second one.
+a host that takes over in the middle of it starts the same thread, and not a second one. The timer for the next time is set
+before that, so a thread that cannot be started is missing alone.
 
 A time that passed while no host was there is made up for once; then comes the next time that lies ahead.
 """
@@ -129,7 +130,10 @@ async def add_schedule(
         raise SetupError("a schedule needs a question")
     if (cron is None) == (at is None):
         raise SetupError("a schedule has either a cron line or a time")
-    made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+    try:
+        made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+    except OverflowError:
+        raise SetupError("the time of a schedule is between the years 1 and 9999, in UTC") from None
     if made.next_after(current_port().now()) is None:
         raise SetupError("the time of the schedule has passed, or never comes")
     value = {"question": question, "cron": cron, "zone": zone, "at": None if made.at is None else made.at.isoformat()}
@@ -260,8 +264,9 @@ class _ScheduleActor(Actor):
             await _start(self._chain, thread_id, own.question)
             return thread_id
 
-        await context.effect("start", {"thread_id": thread_id}, start, effects="idempotent")
+        # First: a start that fails, or takes too long for this message, must not be the last one.
         await self._wait_for_next(context, max(moment, current_port().now()))
+        await context.effect("start", {"thread_id": thread_id}, start, effects="idempotent")
 
     async def _wait_for_next(self, context: Context, moment: datetime) -> None:
         state = await context.state(_STATE)

@@ -237,9 +237,15 @@ class _Keeper:
         if self._over.is_set():
             self._end()
         assert process.stdout is not None  # noqa: S101 (it was asked for)
-        async for line in process.stdout:
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # a line of more than 64 KiB; the rest of the output goes on
+                self._told(self._name, "(a line that is too long to show)")
+                continue
+            if not line:
+                return await process.wait()
             self._told(self._name, line.decode(errors="replace").rstrip("\n"))
-        return await process.wait()
 
     def _end(self) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -169,7 +169,7 @@ class _Offer:
                 queue = WordQueue(MOST_WORDS)
                 async with self._source(thread_id, queue.put):
                     await _send(queue, reader, writer)
-        except (OSError, TimeoutError, ValueError) as exc:
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, RecursionError) as exc:  # it ends, or says nonsense
             _log.debug("a watcher was cut: %s", type(exc).__name__)
         finally:
             writer.transport.abort()  # closing it politely would wait for a reader that does not read

@@ -19,7 +19,7 @@ from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger._vault import ThreadKey, Vault, WrappedKey
 from antiphon.ledger.postgres._connection import Session
-from antiphon.ledger.postgres._keys import ledger_key, store_key
+from antiphon.ledger.postgres._keys import hold_master, ledger_key, store_key
 from antiphon.ledger.postgres._rows import (
     THREAD,
     CommitPlace,
@@ -178,8 +178,11 @@ class CarefulAppends:
         known.lock, known.cipher = self._session.vault.key_to_write(
             known.state.thread_id, before, self._blinding, is_new=is_new
         )
+        is_new_key = known.lock is not None and before is None
+        if is_new_key and known.lock is not None:
+            await hold_master(self._session, known.lock)
         known.blinding, known.is_keyed = self._blinding, True
-        return known.lock is not None and before is None
+        return is_new_key
 
     async def _admitted(self, known: KnownThread, request: AppendRequest) -> Admission:
         if known.thread.key:

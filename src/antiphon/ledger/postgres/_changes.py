@@ -25,7 +25,7 @@ from antiphon.ledger.postgres._careful import (
     update_thread,
 )
 from antiphon.ledger.postgres._connection import Session
-from antiphon.ledger.postgres._keys import ledger_key, store_key
+from antiphon.ledger.postgres._keys import hold_master, ledger_key, store_key
 from antiphon.ledger.postgres._rows import THREAD, CommitPlace, find_thread, line_to, link_at, open_at, thread_of
 
 
@@ -65,6 +65,7 @@ async def _inserted(
     known = KnownThread(thread._replace(key=await insert_thread(session, thread)), calls)
     known.lock, known.cipher, known.is_keyed = lock, cipher, True
     if lock is not None:
+        await hold_master(session, lock)
         await store_key(session, known.thread.key, lock)
         known.blinding = await ledger_key(session)
     return known

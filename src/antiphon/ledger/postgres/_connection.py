@@ -17,11 +17,12 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
+from antiphon.ledger._secrets import without_password
 from antiphon.ledger._vault import Vault
 from antiphon.messages import is_name
 
@@ -317,13 +318,7 @@ def shown_url(url: str, tenant: str | None = None) -> str:
     """Return a URL without its password and with its tenant, to show to a person."""
     if tenant is not None:
         url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'tenant': tenant})}"
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    place = parts.hostname or ""
-    place = f"[{place}]" if ":" in place else place
-    netloc = f"{parts.username or ''}@{place}" + ("" if parts.port is None else f":{parts.port}")
-    return urlunsplit(SplitResult(parts.scheme, netloc, parts.path, parts.query, parts.fragment))
+    return without_password(url)
 
 
 _SAID: dict[type[Exception], str] = {

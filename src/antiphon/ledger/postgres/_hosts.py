@@ -295,9 +295,12 @@ def _wanted(request: TakeRequest) -> tuple[Any, ...]:
 
 
 async def take(
-    session: Session, wanted: TakeRequest, clock: LeaseClock | None
-) -> tuple[list[Thread], tuple[TakenThread, ...]]:
+    session: Session, wanted: TakeRequest, clock: LeaseClock | None, tried: list[tuple[Thread, TakenThread]]
+) -> list[tuple[Thread, TakenThread]]:
     """Claim due threads, the longest due first; return their rows, and what the caller is told of them.
+
+    `tried` has what earlier attempts of the same call have claimed. If only the answer to their commit was lost, these threads
+    are the host's already, and nobody else would ever run them.
 
     Raises:
         UnknownHostError: the host has never beaten, or has left.
@@ -306,15 +309,27 @@ async def take(
     moment, known = await Moment.read(session, clock), await leases(session)
     owner, micros = _living(known, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
     dead = {each.key: each.ended_at for each in known if not each.is_alive(moment)}
-    threads: list[Thread] = []
-    taken: list[TakenThread] = []
-    for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit]:
+    taken = await _committed(session, owner, tried) if tried else []
+    for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit - len(taken)]:
         state = claimed(thread.state, owner)
-        threads.append(thread._replace(state=state))
-        await update_thread(session, threads[-1])
+        own = thread._replace(state=state)
+        await update_thread(session, own)
         why, before = why_due(thread.state, micros), _owner_name(known, thread.state)
-        taken.append(TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since)))
-    return threads, tuple(taken)
+        told = TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
+        taken.append((own, told))
+    tried += taken
+    return taken
+
+
+async def _committed(
+    session: Session, owner: int, tried: Iterable[tuple[Thread, TakenThread]]
+) -> list[tuple[Thread, TakenThread]]:
+    """Return the threads of earlier attempts that were committed: the host has them, in the epoch of the attempt."""
+    claims = {thread.key: (thread, told) for thread, told in tried}
+    # `FOR UPDATE` waits for an attempt that the server has not ended yet.
+    sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) AND t.owner = $3 ORDER BY t.key FOR UPDATE OF t"
+    found = map(thread_of, await session.fetch(sql, list(claims), owner))
+    return [(row, claims[row.key][1]) for row in found if row.state.epoch == claims[row.key][0].state.epoch]
 
 
 async def has_due(session: Session, wanted: TakeRequest, clock: LeaseClock | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.errors import ForgottenError
+from antiphon.errors import ForgottenError, WrongMasterKeyError
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._stored import Thread
 from antiphon.ledger._vault import LEDGER_KEY, EncryptionStatus, MasterKey, ThreadKey, WrappedKey, not_indexable, to_forget
@@ -29,6 +29,7 @@ _COVERED = """
 SELECT 1 FROM antiphon.threads AS t JOIN antiphon.thread_keys AS k ON k.tenant = t.tenant AND k.thread = t.key
 WHERE t.tenant = $1 AND (t.thread_id = $2 OR starts_with(t.thread_id, $2 || '/')) LIMIT 1
 """
+_HELD = "SELECT master FROM antiphon.thread_keys WHERE tenant = $1 AND thread = $2 FOR KEY SHARE"
 _INSERT = "INSERT INTO antiphon.thread_keys (tenant, thread, master, wrapped) VALUES ($1, $2, $3, $4)"
 _UPDATE = "UPDATE antiphon.thread_keys SET master = $3, wrapped = $4 WHERE tenant = $1 AND thread = $2"
 _NEEDS_KEYS = "UPDATE antiphon.ledger SET oldest = 2 WHERE oldest < 2"
@@ -80,6 +81,19 @@ async def check_collection(session: Session, name: str) -> None:
         raise not_indexable(name)
 
 
+async def hold_master(session: Session, key: WrappedKey) -> None:
+    """Keep the master key of a new key until the end of the transaction: `rotate` waits for it.
+
+    Otherwise a key that is stored during a rotation would stay wrapped by the old master key, which is then thrown away.
+
+    Raises:
+        WrongMasterKeyError: another master key has taken its place.
+    """
+    master = await session.fetchval(_HELD, _LEDGER)
+    if master is not None and master != key.master:
+        raise WrongMasterKeyError(key.master, master)
+
+
 async def store_key(session: Session, thread: int, key: WrappedKey) -> None:
     """Store the key of a new thread. With the first one, the tenant gets a key of its own."""
     if await ledger_key(session) is None:
@@ -125,6 +139,8 @@ async def forget(session: Session, family: Sequence[Thread], *, with_branches: b
 async def rotate(session: Session, new: MasterKey) -> int:
     """Wrap all keys by another master key, and return how many threads have one."""
     count = 0
+    # A statement of its own: it waits for those who store a new key (see `hold_master`), and the next one sees what they stored.
+    await session.execute(f"{_KEY} FOR UPDATE", _LEDGER)
     for thread, name, master, wrapped in [tuple(row.values()) for row in await session.fetch(_ALL)]:
         key = session.vault.rewrapped(LEDGER_KEY if thread == _LEDGER else name, WrappedKey(master, wrapped), new)
         await session.execute(_UPDATE, thread, *key)

@@ -29,7 +29,7 @@ from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWant
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._signals import NoSignals, ScopedSignals, Signalling, Signals, carrying, signal_subject
-from antiphon.ledger._stored import Subject, TakeRequest
+from antiphon.ledger._stored import Subject, TakeRequest, Thread
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
@@ -301,10 +301,11 @@ class PostgresLedger(Verbs):
         wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
         if not await self._pool.look(lambda session: _hosts.has_due(session, wanted, self._clock)):
             return ()
-        threads, taken = await self._pool.change(lambda session: _hosts.take(session, wanted, self._clock))
-        for thread in threads:
+        tried: list[tuple[Thread, TakenThread]] = []
+        taken = await self._pool.change(lambda session: _hosts.take(session, wanted, self._clock, tried))
+        for thread, _ in taken:
             self._appender.remember(thread)
-        return taken
+        return tuple(told for _, told in taken)
 
     async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
         if not seen:

@@ -1,7 +1,7 @@
 """Queries: threads and open calls by page, heads, snapshots, and full-text search.
 
 **Search.** Words are folded in Python (see `_listing`), so they do not depend on the locale of the database; PostgreSQL gets
-them as a `tsvector`, which holds the first 16,000 words of a message. Appends do not update the index. A search first adds the
+them as a `tsvector`, which holds the first 16,000 words of a message, up to a megabyte. Appends do not update the index. A search first adds the
 messages that it lacks. It remembers how far it is only up to the horizon, because a message of a transaction that still runs
 may yet appear before those that are already there; the few messages above the horizon are looked at again by the next search.
 """
@@ -39,6 +39,7 @@ from antiphon.ledger.postgres._rows import (
     THREAD_AND_OWNER,
     CommitPlace,
     find_thread,
+    is_storable,
     key_of,
     line_to,
     lineage,
@@ -114,7 +115,9 @@ def _threads_statement(filter: ThreadFilter, order: ThreadOrder, page: str | Non
     conditions = ["t.tenant = $1"]
     for name, condition in _CONDITIONS.items():
         if (value := getattr(filter, name)) is not None:
-            conditions.append(condition.format(number(_plain(value))))
+            plain = _plain(value)
+            is_possible = isinstance(plain, int) or is_storable(plain)
+            conditions.append(condition.format(number(plain)) if is_possible else "false")
     for name, (no, yes) in _YES_OR_NO.items():
         if (value := getattr(filter, name)) is not None:
             conditions.append(yes if value else no)
@@ -273,6 +276,8 @@ _MOST_POSITIONS = 250
 """Of one word in one message: PostgreSQL keeps 255."""
 _LONGEST_WORD = 500
 """Characters: a `tsvector` takes words below 2 KB."""
+_MOST_BYTES = 1_000_000
+"""Of all words of a message with their positions: a `tsvector` takes less than 1 MiB."""
 _STEP = 500
 
 WORDS = "words"
@@ -318,8 +323,12 @@ async def index_words(session: Session, after: CommitPlace | None) -> CommitPlac
 def vector_of(words: Sequence[str]) -> str:
     """Return words as the text of a `tsvector`. They have letters and digits only, so nothing needs to be escaped."""
     places: dict[str, list[int]] = {}
-    for number, word in enumerate(words[:_MOST_WORDS], start=1):
-        places.setdefault(word[:_LONGEST_WORD], []).append(number)
+    size = 0
+    for number, word in enumerate((each[:_LONGEST_WORD] for each in words[:_MOST_WORDS]), start=1):
+        size += 2 if word in places else len(word.encode()) + 6  # a position; with a new word, also their number and padding
+        if size > _MOST_BYTES:
+            break
+        places.setdefault(word, []).append(number)
     return " ".join(f"'{word}':{','.join(map(str, at[:_MOST_POSITIONS]))}" for word, at in places.items())
 
 

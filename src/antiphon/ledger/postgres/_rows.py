@@ -85,8 +85,15 @@ def thread_of(row: Row, others: int = 0) -> Thread:
     return Thread(key, State(*columns[:_FIELDS]), open_calls, base, base_seq, owner=owner[0] if owner else None)
 
 
+def is_storable(text: str) -> bool:
+    """Whether a column can have a text: PostgreSQL fails a statement with a NUL in a text, and no name has one."""
+    return "\0" not in text
+
+
 async def find_thread(session: Session, thread_id: str) -> Thread | None:
     """Return a thread's row with the name of its owner, if there is one."""
+    if not is_storable(thread_id):
+        return None
     row = await session.fetchrow(f"{THREAD_AND_OWNER} WHERE t.tenant = $1 AND t.thread_id = $2", thread_id)
     return None if row is None else thread_of(row)
 
