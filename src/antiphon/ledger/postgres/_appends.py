@@ -219,7 +219,7 @@ class Appender:
             rows.add(self._known[each.request.thread_id], each)
         statement, values = rows.statement(threads.values())
         try:
-            written: set[int] = {row["key"] for row in await self._pool.fetch(statement, *values)}
+            written: set[int] = {row["key"] for row in await self._pool.fetch(statement, self._pool.tenant, *values)}
         except LedgerError as exc:
             if isinstance(exc.__cause__, (asyncpg.LockNotAvailableError, TimeoutError)):
                 raise  # the careful way would wait as long again; if it was written, the caller's next attempt finds it

@@ -136,11 +136,11 @@ class Pool:
         """
         if self.is_pooled:
             async with self.session() as session:
-                return await session.fetch(sql, *values)
+                return await session.connection.fetch(sql, *values)
         try:
             connection = await self._connection()
             try:
-                rows = await connection.fetch(sql, self.tenant, *values)
+                rows = await connection.fetch(sql, *values)
             except BaseException:
                 await self._pool.release(connection)
                 raise
@@ -278,8 +278,7 @@ class NotifySignals:
         while self._waiting:
             texts, self._waiting = list(self._waiting), {}
             with suppress(LedgerError):  # readers look again
-                async with self._pool.session() as session:
-                    await session.connection.execute(_NOTIFY, _CHANNEL, texts)
+                await self._pool.fetch(_NOTIFY, _CHANNEL, texts)
 
     @asynccontextmanager
     async def hear(self, subject: str, take: Callable[[bytes], None]) -> AsyncGenerator[None]:
