@@ -219,8 +219,7 @@ class Appender:
             rows.add(self._known[each.request.thread_id], each)
         statement, values = rows.statement(threads.values())
         try:
-            async with self._pool.session() as session:
-                written: set[int] = {row["key"] for row in await session.fetch(statement, *values)}
+            written: set[int] = {row["key"] for row in await self._pool.fetch(statement, self._pool.tenant, *values)}
         except LedgerError as exc:
             if isinstance(exc.__cause__, (asyncpg.LockNotAvailableError, TimeoutError)):
                 raise  # the careful way would wait as long again; if it was written, the caller's next attempt finds it
@@ -338,14 +337,71 @@ _KEPT = """, kept AS (
     ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state
 )
 """
-_VALUES = 32
-"""Values of `_CHANGED`."""
+_ONE_CHANGED = """
+WITH changed AS (
+    UPDATE antiphon.threads AS t
+    SET seq = $7, hash = $8, run = $9, open_from = $10, status = $11, pattern = $12, updated_at = $13, input_tokens = $14,
+        output_tokens = $15, cost = $16, kind = $17, due_at = $18, posted = $19, open_calls = $20
+    FROM (SELECT pg_advisory_xact_lock($2) IS NOT NULL AS is_taken OFFSET 0) AS lock
+    WHERE lock.is_taken AND t.tenant = $1 AND t.key = $3 AND t.seq = $4 AND t.hash = $5 AND t.epoch = $6
+        AND ($21 OR NOT EXISTS (
+            SELECT 1 FROM antiphon.thread_keys AS k
+            WHERE k.tenant = $1 AND k.thread = ANY(ARRAY[$3, CASE WHEN $4 = 0 THEN 0 ELSE $3 END])
+        ))
+    RETURNING t.key
+)
+"""
+_ONE_WRITTEN = """
+INSERT INTO antiphon.messages (
+    tenant, thread, seq, era, xid, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
+)
+SELECT $1, $3, $7, (SELECT era FROM antiphon.ledger), pg_current_xact_id()::text::bigint, 1, $22::bigint, $23::bigint,
+    $24::bigint, $10, $13, $8, NULL, $25::bytea
+FROM changed
+RETURNING thread AS key
+"""
+"""Writes one message, which is what most appends are: the same as `_CHANGED`, in half of the server's time.
+
+The thread's row has the place, link and time of its last message, so these are given once.
+"""
+_ONE_OPENED = """, opened AS (
+    INSERT INTO antiphon.open_calls (tenant, thread, seq, option_key, call, era, xid, ord)
+    SELECT $1, $a::bigint, $b::bigint, $c::bigint, $d::bytea, (SELECT era FROM antiphon.ledger),
+        pg_current_xact_id()::text::bigint, $e::integer
+    FROM changed
+)
+"""
+_ONE_CLOSED = """, closed AS (
+    DELETE FROM antiphon.open_calls AS o USING changed WHERE o.tenant = $1 AND o.thread = $a AND o.seq = $b
+)
+"""
+_ONE_KEPT = """, kept AS (
+    INSERT INTO antiphon.snapshots (tenant, thread, fold, seq, hash, state)
+    SELECT $1, $a::bigint, $b::text, $c::bigint, $d::bytea, $e::bytea FROM changed
+    ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state
+)
+"""
 
 
-@lru_cache(maxsize=8)
-def _statement(*parts: str) -> str:
-    """Return the statement with some of the further parts: each of them costs the server time, even without a row."""
-    sql, used = _CHANGED, _VALUES
+class _Statement(NamedTuple):
+    """A statement that is made of parts: each of them costs the server time, even without a row."""
+
+    first: str
+    last: str
+    values: int
+    """Values of the first and the last part."""
+    opened: str
+    closed: str
+    kept: str
+
+    def sql(self, *parts: str) -> str:
+        """Return the statement with some of the further parts."""
+        return _statement(self.first, self.last, self.values, *parts)
+
+
+@lru_cache(maxsize=32)
+def _statement(first: str, last: str, used: int, *parts: str) -> str:
+    sql = first
     for part in parts:
         letters = [letter for letter in "abcde" if f"${letter}" in part]
         numbered = part
@@ -353,7 +409,11 @@ def _statement(*parts: str) -> str:
             numbered = numbered.replace(f"${letter}", f"${number}")
         sql += numbered
         used += len(letters)
-    return f"{sql}SELECT key FROM changed"  # noqa: S608 (parts of ours)
+    return sql + last
+
+
+_GROUP = _Statement(_CHANGED, "SELECT key FROM changed", 32, _OPENED, _CLOSED, _KEPT)
+_ONE = _Statement(_ONE_CHANGED, _ONE_WRITTEN, 25, _ONE_OPENED, _ONE_CLOSED, _ONE_KEPT)
 
 
 def _numbers(values: Iterable[int | None]) -> str:
@@ -394,20 +454,36 @@ class _GroupRows:
 
     def statement(self, threads: Collection[KnownThread]) -> tuple[str, list[Any]]:
         """Return the statement and its values."""
+        further = (self._opened.values(), self._closed, self._snapshots.values())
+        if len(self._messages) == 1 and len(threads) == 1 and max(map(len, further)) <= 1:
+            return self._one(*threads)
         locks = sorted({lock_of(self._tenant, known.state.thread_id) for known in threads})
         values: list[Any] = [_numbers(locks), *_columns([_changed(known) for known in threads], _THREAD_COLUMNS)]
         values += [*_columns(self._messages, _MESSAGE_COLUMNS), len(threads)]
         parts: list[str] = []
-        further: list[tuple[str, Collection[tuple[Any, ...]], str]] = [
-            (_OPENED, self._opened.values(), "nnnbn"),
-            (_CLOSED, self._closed, "nn"),
-            (_KEPT, self._snapshots.values(), "nbnbb"),
-        ]
-        for part, rows, kinds in further:
+        kinds = ("nnnbn", "nn", "nbnbb")
+        for part, rows, kind in zip((_GROUP.opened, _GROUP.closed, _GROUP.kept), further, kinds, strict=True):
             if rows:
                 parts.append(part)
-                values += _columns(rows, kinds)
-        return _statement(*parts), values
+                values += _columns(rows, kind)
+        return _GROUP.sql(*parts), values
+
+    def _one(self, known: KnownThread) -> tuple[str, list[Any]]:
+        """Return the statement of one message and its values."""
+        _, _, _, id_key, invocation_key, correlation_key, *_, body = self._messages[0]
+        values: list[Any] = [lock_of(self._tenant, known.state.thread_id), *_changed(known)]
+        values += (id_key, invocation_key, correlation_key, body)
+        parts: list[str] = []
+        for each in self._opened.values():
+            parts.append(_ONE.opened)
+            values += each
+        for each in self._closed:
+            parts.append(_ONE.closed)
+            values += each
+        for each in self._snapshots.values():
+            parts.append(_ONE.kept)
+            values += each
+        return _ONE.sql(*parts), values
 
 
 _THREAD_COLUMNS, _MESSAGE_COLUMNS = "nnbnnbnnbbnnnbbnnnn", "nnnnnnnnbb"

@@ -29,9 +29,11 @@ from antiphon.messages import is_name
 if TYPE_CHECKING:
     Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
     _AsyncpgPool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+    _PoolConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 else:
     Connection = asyncpg.Connection
     _AsyncpgPool = asyncpg.Pool
+    _PoolConnection = asyncpg.pool.PoolConnectionProxy
 
 Row: TypeAlias = asyncpg.Record
 ResultT = TypeVar("ResultT")
@@ -41,6 +43,8 @@ _NO_KEYS = Vault()
 _MOST_CONNECTIONS = 10
 _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
+_KEPT_FOR = 0.1
+"""Seconds after which a connection that `Pool.fetch` has kept goes back to the pool."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds before the next attempt; the pause doubles each time."""
 
@@ -117,6 +121,61 @@ class Pool:
         """Whether the server has a pooler before it, so that a connection keeps nothing from one transaction to the next."""
         self._patience = patience
         self._is_closed = False
+        self._kept: list[_PoolConnection] = []
+        """Connections that `fetch` keeps for its next call."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._returning: asyncio.Task[None] | None = None
+
+    async def fetch(self, sql: str, *values: object) -> list[Row]:
+        """Run a statement that is a transaction of its own, and return its rows.
+
+        The connection is kept for the next call. To get it from the pool and give it back takes several rounds of the event
+        loop, as long as all else that this process does for one append.
+
+        Raises:
+            LedgerError: PostgreSQL failed the statement.
+        """
+        if self.is_pooled:
+            async with self.session() as session:
+                return await session.connection.fetch(sql, *values)
+        try:
+            connection = await self._connection()
+            try:
+                rows = await connection.fetch(sql, *values)
+            except BaseException:
+                await self._pool.release(connection)
+                raise
+        except _FOREIGN as exc:
+            raise translated(exc) from exc
+        self._keep_for_next(connection)
+        return rows
+
+    async def _connection(self) -> _PoolConnection:
+        """Return a kept connection, or else one from the pool."""
+        if self._is_closed:
+            raise LedgerUnavailableError("the ledger is closed")
+        while self._kept:
+            connection = self._kept.pop()
+            with suppress(asyncpg.InterfaceError):  # it broke, so the pool has it back
+                if not connection.is_closed():
+                    return connection
+                await self._pool.release(connection)
+        return await self._pool.acquire(timeout=self._patience)
+
+    def _keep_for_next(self, connection: _PoolConnection) -> None:
+        """Keep a connection for a moment; then the pool gets it back, so that it is there for others and is renewed."""
+        self._kept.append(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_KEPT_FOR, self._start_returning)
+
+    def _start_returning(self) -> None:
+        self._timer = None
+        self._returning = asyncio.create_task(self._return_kept())
+
+    async def _return_kept(self) -> None:
+        while self._kept:
+            with suppress(*_FOREIGN):
+                await self._pool.release(self._kept.pop())
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Session, None]:
@@ -180,12 +239,23 @@ class Pool:
 
     async def close(self) -> None:
         self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             async with asyncio.timeout(5):
+                if self._returning is not None:
+                    await self._returning
+                await self._return_kept()
                 await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
             await asyncio.sleep(0)  # the loop closes the sockets in its next round
+
+
+_NOTIFY = """
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, each) FROM unnest($2::text[]) AS each
+"""
+"""A hint may be lost, so it does not wait for the disk: an append that is committed meanwhile would wait with it."""
 
 
 class NotifySignals:
@@ -209,10 +279,7 @@ class NotifySignals:
         while self._waiting:
             texts, self._waiting = list(self._waiting), {}
             with suppress(LedgerError):  # readers look again
-                async with self._pool.session() as session:
-                    await session.connection.execute(
-                        "SELECT pg_notify($1, each) FROM unnest($2::text[]) AS each", _CHANNEL, texts
-                    )
+                await self._pool.fetch(_NOTIFY, _CHANNEL, texts)
 
     @asynccontextmanager
     async def hear(self, subject: str, take: Callable[[bytes], None]) -> AsyncGenerator[None]:
