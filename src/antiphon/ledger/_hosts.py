@@ -245,6 +245,12 @@ class BootClock:
     def now(self) -> float:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)  # noqa: TID251 (nobody sets it)
 
+    @property
+    def visible(self) -> str | None:
+        """How the instances begin of hosts whose processes this one can see; None: it sees none."""
+        namespace = _pid_namespace()
+        return f"{self.boot}/{namespace}/" if self.boot and namespace else None
+
     def has_ended(self, instance: str) -> bool:
         """Whether the process of a host has ended; False for a process that this one cannot see."""
         boot, namespace, pid, started_at = (*instance.split("/"), "", "", "", "")[:4]

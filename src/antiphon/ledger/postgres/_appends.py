@@ -37,6 +37,7 @@ import asyncpg
 from antiphon.errors import LedgerError, LedgerUnavailableError
 from antiphon.ledger._admission import Admission, admit
 from antiphon.ledger._chain import Record, snapshot_hash
+from antiphon.ledger._hints import ANYBODY, EVERYBODY
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger._vault import Vault
@@ -114,6 +115,12 @@ class Appender:
             self.forget(thread.state.thread_id)
         else:
             self._known[thread.state.thread_id] = KnownThread(thread, ())
+
+    def owner_of(self, thread_id: str) -> str:
+        """Return whom a hint about a thread concerns, to which this process has just appended."""
+        known = self._known.get(thread_id)
+        owner = None if known is None else known.state.owner
+        return EVERYBODY if known is None else ANYBODY if owner is None else str(owner)
 
     def forget(self, thread_id: str) -> None:
         """Forget a thread: the next append reads its row."""

@@ -3,11 +3,15 @@
 Leases are measured by the clock of the database, which all machines share. Each function gets the time as a `Moment` that was
 read in its own transaction. A claim locks the row of its thread, so it waits for an append that is being written and precedes
 the next one. `take` skips rows that are locked: another host is just taking them, or their owner is writing.
+
+**Many hosts.** What a host does again and again reads its own row and those of hosts that may be dead, never all of them:
+with a thousand hosts, each would read a thousand rows many times a second. A beat locks the row of its host only. A host
+registers, and dead hosts are removed, under one lock that all share (`_HOSTS_LOCK`). It is taken before any lock of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -28,9 +32,15 @@ from antiphon.ledger.postgres._keys import find_key
 from antiphon.ledger.postgres._rows import THREAD, thread_of
 
 _HOSTS = """
-SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at
-FROM antiphon.hosts WHERE tenant = $1 ORDER BY name, since, key
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at FROM antiphon.hosts WHERE tenant = $1
 """
+_BY_NAME = " ORDER BY name, since, key"
+_ONE_HOST = f"{_HOSTS} AND name = $2 AND instance = $3 AND left_at IS NULL"
+_CONCERNED = f"""
+{_HOSTS} AND (left_at IS NOT NULL OR boot <> $2 OR ends <= $3 OR ends > $3 + lease OR starts_with(instance, $4)
+    OR name = $5 AND instance = $6 AND left_at IS NULL){_BY_NAME}
+"""
+"""A host, and those that may be dead: their leases say so, or the caller can see that their processes have ended."""
 _NEW_HOST = """
 INSERT INTO antiphon.hosts (tenant, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -39,11 +49,20 @@ _HOST = """
 UPDATE antiphon.hosts SET name = $3, instance = $4, build = $5, kinds = $6, lease = $7, boot = $8, ends = $9, since = $10,
     beaten_at = $11, left_at = $12
 WHERE tenant = $1 AND key = $2
+RETURNING (SELECT count(*) FROM antiphon.hosts WHERE tenant = $1 AND left_at IS NULL)
+"""
+_IS_FORGETTABLE = """
+SELECT EXISTS (
+    SELECT 1 FROM unnest($2::bigint[]) AS dead (key)
+    WHERE NOT EXISTS (SELECT 1 FROM antiphon.threads AS t WHERE t.tenant = $1 AND t.owner = dead.key)
+)
 """
 _FORGET = """
-DELETE FROM antiphon.hosts AS h WHERE h.tenant = $1 AND h.key = ANY($2::bigint[])
+DELETE FROM antiphon.hosts AS h USING unnest($2::bigint[], $3::double precision[]) AS dead (key, ends)
+WHERE h.tenant = $1 AND h.key = dead.key AND h.ends = dead.ends
     AND NOT EXISTS (SELECT 1 FROM antiphon.threads AS t WHERE t.tenant = $1 AND t.owner = h.key)
 """
+"""The end of the lease is compared again: a host that seemed dead may have renewed it meanwhile."""
 _COUNTS = """
 SELECT owner, count(*) FROM antiphon.threads WHERE tenant = $1 AND owner IS NOT NULL GROUP BY owner
 """
@@ -52,7 +71,7 @@ INSERT INTO antiphon.redaction_rules (tenant, digest) VALUES ($1, $2)
 ON CONFLICT (tenant) DO UPDATE SET digest = excluded.digest
 """
 _HOSTS_LOCK = "hosts"
-"""The name under which hosts that beat or leave wait for each other: two may not register one name at a time."""
+"""The name under which hosts that register or leave wait for each other: two may not register one name at a time."""
 
 _FITTING = "(t.unfit IS NULL OR NOT t.unfit::jsonb ? $3)"
 _DUE = f"""
@@ -68,17 +87,22 @@ ORDER BY t.key LIMIT $7
 _SKIPPING = " FOR UPDATE OF t SKIP LOCKED"
 """Lock what is found, and leave out rows that another transaction has locked; conditions are compared under the lock."""
 _POSTED = """
-SELECT thread_id, posted FROM antiphon.threads WHERE tenant = $1 AND owner = $2 AND posted > 0 ORDER BY thread_id
+SELECT thread_id, posted FROM antiphon.threads
+WHERE tenant = $1 AND posted > 0
+    AND owner = (SELECT key FROM antiphon.hosts WHERE tenant = $1 AND name = $2 AND instance = $3 AND left_at IS NULL)
+ORDER BY thread_id
 """
 
 
 class Moment:
     """A reading of the clock that measures leases: of the database's clock, or of a given one."""
 
-    def __init__(self, boot: str, seconds: float, clock: LeaseClock) -> None:
+    def __init__(self, boot: str, seconds: float, clock: LeaseClock, visible: str | None) -> None:
         self.boot = boot
         self._seconds = seconds
         self._clock = clock
+        self.visible = visible
+        """How the instances begin of hosts whose processes may be known to have ended; None: of none are."""
 
     def now(self) -> float:
         return self._seconds
@@ -90,9 +114,9 @@ class Moment:
     async def read(cls, session: Session, clock: LeaseClock | None) -> Moment:
         """Return the present reading."""
         if clock is not None:
-            return cls(clock.boot, clock.now(), clock)
+            return cls(clock.boot, clock.now(), clock, "")
         seconds = await session.connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::double precision")
-        return cls("database", float(seconds), _LOCAL)
+        return cls("database", float(seconds), _LOCAL, _LOCAL.visible)
 
 
 _LOCAL = BootClock()
@@ -101,7 +125,7 @@ _LOCAL = BootClock()
 
 async def leases(session: Session) -> list[HostRow]:
     """Return all hosts, by name."""
-    return [_lease(row) for row in await session.fetch(_HOSTS)]
+    return [_lease(row) for row in await session.fetch(_HOSTS + _BY_NAME)]
 
 
 def _lease(row: Row) -> HostRow:
@@ -109,22 +133,31 @@ def _lease(row: Row) -> HostRow:
     return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
-def _find(hosts: Iterable[HostRow], host: Host) -> HostRow | None:
+async def _find(session: Session, host: Host, *, lock: str = "") -> HostRow | None:
     """Return the row of a host that has registered and not left, even if its lease has ended."""
-    for each in hosts:
-        if (each.host.name, each.host.instance, each.left_at) == (host.name, host.instance, None):
-            return each
-    return None
+    row = await session.fetchrow(_ONE_HOST + lock, host.name, host.instance)
+    return None if row is None else _lease(row)
 
 
-def _living(hosts: Iterable[HostRow], host: Host, now: datetime, moment: Moment) -> HostRow:
+async def _concerned(session: Session, host: Host, moment: Moment) -> tuple[HostRow | None, list[HostRow]]:
+    """Return the row of a host, and those of dead hosts, by name."""
+    asked = (moment.boot, moment.now(), moment.visible, host.name, host.instance)
+    found = [_lease(row) for row in await session.fetch(_CONCERNED, *asked)]
+    own = next((each for each in found if _is_of(each, host)), None)
+    return own, [each for each in found if each is not own and not each.is_alive(moment)]
+
+
+def _is_of(row: HostRow, host: Host) -> bool:
+    return (row.host.name, row.host.instance, row.left_at) == (host.name, host.instance, None)
+
+
+def _living(lease: HostRow | None, host: Host, now: datetime, moment: Moment) -> HostRow:
     """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls.
 
     Raises:
         UnknownHostError: it has never beaten, or has left.
         HostExpiredError: its lease is over.
     """
-    lease = _find(hosts, host)
     if lease is None:
         raise UnknownHostError(host.name)
     if not lease.has_lease(moment):
@@ -144,11 +177,51 @@ async def adopt_rules(session: Session, redaction: LedgerRedaction, now: datetim
         OtherRedactionError: a host is alive.
     """
     await lock_threads(session, [_HOSTS_LOCK])
+    await session.execute("SELECT 1 FROM antiphon.hosts WHERE tenant = $1 ORDER BY key FOR UPDATE")  # a beat may be under way
     redaction.check_unused(await hosts(session, now, clock))
     await session.execute(_RULES, redaction.digest)
 
 
-async def beat(session: Session, host: Host, now: datetime, clock: LeaseClock | None, redaction: LedgerRedaction) -> None:
+class Registration(NamedTuple):
+    """The place of a host among the others."""
+
+    key: int
+    hosts: int
+    """How many are registered."""
+    is_littered: bool = False
+    """Whether dead hosts are to be removed."""
+
+
+async def renew(
+    session: Session, host: Host, now: datetime, clock: LeaseClock | None, redaction: LedgerRedaction
+) -> Registration | None:
+    """Renew the lease of a host that has one; None: it must register (`beat`).
+
+    Only its own row is locked, so hosts do not wait for each other's commits. The time is read after the lock: if another
+    process has registered the name meanwhile, it held that lock, and the lease is over by now.
+
+    Raises:
+        OtherRedactionError: the ledger has other rules.
+    """
+    known = await _find(session, host, lock=" FOR UPDATE")
+    moment, digest = await Moment.read(session, clock), await rules(session)
+    if known is None or not known.has_lease(moment) or not digest:
+        return None
+    redaction.check_digest(digest)
+    renewed = _beaten(host, now, moment)._replace(since=known.since)
+    count = await session.fetchval(_HOST, known.key, *renewed.columns)
+    dead = [each.key for each in (await _concerned(session, host, moment))[1]]
+    return Registration(known.key, count, bool(dead) and await session.fetchval(_IS_FORGETTABLE, dead))
+
+
+def _beaten(host: Host, now: datetime, moment: Moment) -> HostRow:
+    micros = to_micros(now)
+    return HostRow(0, host, moment.boot, moment.now() + host.lease, micros, micros, None)
+
+
+async def beat(
+    session: Session, host: Host, now: datetime, clock: LeaseClock | None, redaction: LedgerRedaction
+) -> Registration:
     """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by.
 
     Raises:
@@ -159,32 +232,41 @@ async def beat(session: Session, host: Host, now: datetime, clock: LeaseClock | 
     redaction.check_digest(found := await rules(session))
     if not found:
         await session.execute(_RULES, redaction.digest)
-    moment, hosts = await Moment.read(session, clock), await leases(session)
-    for each in hosts:
-        if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(moment):
+    # The rows are locked before the time is read: one of them may just be renewed.
+    named = [_lease(row) for row in await session.fetch(f"{_HOSTS} AND name = $2 ORDER BY key FOR UPDATE", host.name)]
+    moment = await Moment.read(session, clock)
+    for each in named:
+        if each.host.instance != host.instance and each.is_alive(moment):
             raise HostNameTakenError(host.name, each.until(now, moment))
-    known, micros = _find(hosts, host), to_micros(now)
-    lease = HostRow(0, host, moment.boot, moment.now() + host.lease, micros, micros, None)
+    known, lease = next((each for each in named if _is_of(each, host)), None), _beaten(host, now, moment)
     if known is None:
         await session.execute(_NEW_HOST, *lease.columns)
     else:
         await session.execute(_HOST, known.key, *lease._replace(since=known.since).columns)
-    await _forget(session, hosts, moment, keep=known)
+    own, dead = await _concerned(session, host, moment)
+    await _forget(session, dead)
+    count = await session.fetchval("SELECT count(*) FROM antiphon.hosts WHERE tenant = $1 AND left_at IS NULL")
+    return Registration(0 if own is None else own.key, count)
 
 
 async def leave(session: Session, host: Host, now: int, clock: LeaseClock | None) -> None:
     """Unregister a host; an unknown host changes nothing."""
     await lock_threads(session, [_HOSTS_LOCK])
-    moment, hosts = await Moment.read(session, clock), await leases(session)
-    if (lease := _find(hosts, host)) is not None:
+    if (lease := await _find(session, host, lock=" FOR UPDATE")) is not None:
         await session.execute(_HOST, lease.key, *lease._replace(left_at=now).columns)
-        await _forget(session, await leases(session), moment)
+        await _forget(session, (await _concerned(session, host, await Moment.read(session, clock)))[1])
 
 
-async def _forget(session: Session, hosts: Iterable[HostRow], moment: Moment, *, keep: HostRow | None = None) -> None:
+async def forget_dead(session: Session, host: Host, clock: LeaseClock | None) -> None:
+    """Remove dead hosts that own no thread; `host` is the one that calls."""
+    await lock_threads(session, [_HOSTS_LOCK])
+    await _forget(session, (await _concerned(session, host, await Moment.read(session, clock)))[1])
+
+
+async def _forget(session: Session, dead: Sequence[HostRow]) -> None:
     """Remove dead hosts that own no thread."""
-    if dead := [each.key for each in hosts if each is not keep and not each.is_alive(moment)]:
-        await session.execute(_FORGET, dead)
+    if dead:
+        await session.execute(_FORGET, [each.key for each in dead], [each.ends for each in dead])
 
 
 async def hosts(session: Session, now: datetime, clock: LeaseClock | None) -> tuple[HostStatus, ...]:
@@ -217,29 +299,32 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
         SecretNameError: the thread is new, and its name looks like a secret.
     """
     by, now = wanted.by, wanted.now
-    moment, known = await Moment.read(session, clock), await leases(session)
-    owner = None if by is None else _living(known, by, now, moment).key
     thread = await _locked(session, wanted.thread_id)
     if thread is None:
         await lock_threads(session, [wanted.thread_id])  # another process may just be creating it
         thread = await _locked(session, wanted.thread_id)
+    # After the lock, for which it may have waited long: an older time would take a lease that was renewed since for one that
+    # was given before the clock was set back.
+    moment = await Moment.read(session, clock)
+    owner = None if by is None else _living(await _find(session, by), by, now, moment).key
     if thread is None:
         wanted.redaction.check_name(wanted.thread_id, "the name of a thread")
         state = new_state(wanted.thread_id, to_micros(now), is_redacted=wanted.redaction.is_on)
         thread = Thread(0, claimed(state, owner, wanted.kind), 0, None, 0)
         return thread._replace(key=await insert_thread(session, thread)), None
-    if owner is not None and thread.state.owner not in (None, owner):
-        _refuse_owned(known, thread.state, now, moment)
-    taken_from = None if thread.state.owner == owner else _owner_name(known, thread.state)
+    before = None if thread.state.owner == owner else await _owner(session, thread.state)
+    if owner is not None:
+        _refuse_owned(before, thread.state, now, moment)
     state = claimed(thread.state, owner, wanted.kind, build=None if by is None else by.build)
     thread = thread._replace(state=state)
     await update_thread(session, thread)
-    return thread, taken_from
+    return thread, None if before is None else before.host.name
 
 
-def _owner_name(hosts: Iterable[HostRow], state: State) -> str | None:
-    """Return the name of the host that owns a thread; None if no host does."""
-    return next((lease.host.name for lease in hosts if lease.key == state.owner), None)
+async def _owner(session: Session, state: State) -> HostRow | None:
+    """Return the host that owns a thread; None if no host does."""
+    row = None if state.owner is None else await session.fetchrow(f"{_HOSTS} AND key = $2", state.owner)
+    return None if row is None else _lease(row)
 
 
 async def _locked(session: Session, thread_id: str) -> Thread | None:
@@ -248,10 +333,9 @@ async def _locked(session: Session, thread_id: str) -> Thread | None:
     return None if row is None else thread_of(row)
 
 
-def _refuse_owned(hosts: Iterable[HostRow], state: State, now: datetime, moment: Moment, *advice: str) -> None:
-    for lease in hosts:
-        if lease.key == state.owner and lease.is_alive(moment):
-            raise OwnedError(state.thread_id, lease.host.name, lease.until(now, moment), *advice)
+def _refuse_owned(owner: HostRow | None, state: State, now: datetime, moment: Moment, *advice: str) -> None:
+    if owner is not None and owner.is_alive(moment):
+        raise OwnedError(state.thread_id, owner.host.name, owner.until(now, moment), *advice)
 
 
 async def move(session: Session, thread_id: str, to: str, now: datetime, clock: LeaseClock | None) -> Thread:
@@ -262,11 +346,11 @@ async def move(session: Session, thread_id: str, to: str, now: datetime, clock: 
         ThreadMovedError: it was moved to another place before.
         UnknownThreadError: there is no such thread.
     """
-    moment, known = await Moment.read(session, clock), await leases(session)
     thread = await _locked(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    _refuse_owned(known, thread.state, now, moment, OWNED)
+    moment = await Moment.read(session, clock)  # after the lock, as in `claim_thread`
+    _refuse_owned(await _owner(session, thread.state), thread.state, now, moment, OWNED)
     thread = thread._replace(state=moved(thread.state, to, to_micros(now)))
     await update_thread(session, thread)
     return thread
@@ -306,15 +390,16 @@ async def take(
         UnknownHostError: the host has never beaten, or has left.
         HostExpiredError: its lease is over.
     """
-    moment, known = await Moment.read(session, clock), await leases(session)
-    owner, micros = _living(known, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
-    dead = {each.key: each.ended_at for each in known if not each.is_alive(moment)}
+    moment = await Moment.read(session, clock)
+    own_lease, dead = await _concerned(session, wanted.by, moment)
+    owner, micros = _living(own_lease, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
+    names = {each.key: each.host.name for each in dead}
     taken = await _committed(session, owner, tried) if tried else []
     for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit - len(taken)]:
         state = claimed(thread.state, owner)
         own = thread._replace(state=state)
         await update_thread(session, own)
-        why, before = why_due(thread.state, micros), _owner_name(known, thread.state)
+        why, before = why_due(thread.state, micros), names.get(thread.state.owner or 0)
         told = TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
         taken.append((own, told))
     tried += taken
@@ -334,22 +419,21 @@ async def _committed(
 
 async def has_due(session: Session, wanted: TakeRequest, clock: LeaseClock | None) -> bool:
     """Whether `take` must be called: a thread is due, or the host has no lease, which `take` reports as an error."""
-    moment, known = await Moment.read(session, clock), await leases(session)
-    lease = _find(known, wanted.by)
-    if lease is None or not lease.has_lease(moment):
+    moment = await Moment.read(session, clock)
+    own, dead = await _concerned(session, wanted.by, moment)
+    if own is None or not own.has_lease(moment):
         return True
-    dead = {each.key: each.ended_at for each in known if not each.is_alive(moment)}
     return wanted.limit > 0 and bool(await _due(session, wanted._replace(limit=1), dead))
 
 
-async def _due(session: Session, wanted: TakeRequest, dead: Mapping[int, int], *, lock: str = "") -> list[tuple[int, Thread]]:
+async def _due(session: Session, wanted: TakeRequest, dead: Sequence[HostRow], *, lock: str = "") -> list[tuple[int, Thread]]:
     """Return the threads that a host may take, each with the time at which it became due, the longest due first."""
-    asked, micros = _wanted(wanted), to_micros(wanted.now)
+    asked, micros, ended_at = _wanted(wanted), to_micros(wanted.now), {each.key: each.ended_at for each in dead}
     rows = await session.fetch(_DUE + lock, *asked, wanted.limit)
     found = [(thread.state.due_at or 0, thread) for thread in map(thread_of, rows)]
-    rows = await session.fetch(_ABANDONED + lock, *asked, list(dead), wanted.limit) if dead else []
+    rows = await session.fetch(_ABANDONED + lock, *asked, list(ended_at), wanted.limit) if dead else []
     for thread in map(thread_of, rows):
-        since = due_since(thread.state, thread.open_calls > 0, micros, dead[thread.state.owner or 0])
+        since = due_since(thread.state, thread.open_calls > 0, micros, ended_at[thread.state.owner or 0])
         if since is not None:
             found.append((since, thread))
     return sorted(found, key=lambda each: (each[0], each[1].key))
@@ -357,14 +441,12 @@ async def _due(session: Session, wanted: TakeRequest, dead: Mapping[int, int], *
 
 async def woken(session: Session, by: Host) -> tuple[Woken, ...]:
     """Return the threads of a host that have posted messages which it has not reported as seen."""
-    lease = _find(await leases(session), by)
-    rows = [] if lease is None else await session.fetch(_POSTED, lease.key)
-    return tuple(Woken(row[0], row[1]) for row in rows)
+    return tuple(Woken(row[0], row[1]) for row in await session.fetch(_POSTED, by.name, by.instance))
 
 
 async def note_seen(session: Session, by: Host, seen: Mapping[str, int]) -> tuple[list[Thread], tuple[Woken, ...]]:
     """Record which posted messages a host has seen; return the changed threads, and those with other posted messages."""
-    lease = _find(await leases(session), by)
+    lease = await _find(session, by)
     changed: list[Thread] = []
     sql = f"{THREAD} WHERE t.tenant = $1 AND t.thread_id = ANY($2::text[]) AND t.owner = $3 ORDER BY t.key FOR UPDATE OF t"
     for row in [] if lease is None else await session.fetch(sql, list(seen), lease.key):
@@ -421,7 +503,7 @@ async def permits(
     """
     rows = await session.fetch(_LOCKED_LIMITS, list(wants))
     moment, known = await Moment.read(session, clock), await leases(session)  # after the lock: others may have waited long
-    own = _living(known, by, now, moment).key
+    own = _living(next((each for each in known if _is_of(each, by)), None), by, now, moment).key
     living = [each.key for each in known if each.key == own or each.is_alive(moment)]
     grants = dict.fromkeys(wants, PermitGrant())
     for model, text in (row.values() for row in rows):

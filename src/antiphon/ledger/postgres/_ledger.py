@@ -3,15 +3,14 @@
 A handle belongs to one tenant: it sees and changes only the threads of that tenant. `_appends` writes, the other modules read
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
-**Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). After a commit, a process
-sends one at most every 20 milliseconds: by `NOTIFY`, or by the carrier that was given (see `_signals`). A hint may be lost, so
-a reader also looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
+**Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). A process sends hints by
+`NOTIFY`, or by the carrier that was given; `_hints` says how many, and whom they concern. A hint may be lost, so a reader also
+looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets  # noqa: TID251 (tells processes apart, also where a test replaces the port)
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
+from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import head_of, is_newest_first, order_of, page_start
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
@@ -50,7 +50,7 @@ from antiphon.ledger._values import (
     Verification,
 )
 from antiphon.ledger._vault import EncryptionStatus, Mastering, MasterKey, Vault, WrappedKey
-from antiphon.ledger._verbs import CommitSignal, Verbs
+from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import missing_threads, proven
 from antiphon.ledger.postgres import _changes, _hosts, _keys, _queries, _terms, _verify
 from antiphon.ledger.postgres._appends import Appender
@@ -68,13 +68,9 @@ from antiphon.ledger.postgres._rows import (
 from antiphon.ledger.postgres._schema import prepare
 from antiphon.messages import Json, Message, current_port
 
-_COMMITTED, _WORK = b"c", b"w"
-"""The first byte of a hint: messages were committed; a thread has work for a host."""
-_NOTIFY_EVERY = 0.02
 _LOOK_AGAIN = 1.0
 _HELD_BACK = 0.02
-"""Seconds: after a commit, at most one hint in this time; without a hint, readers look again; and while a transaction that
-still runs holds messages back."""
+"""Seconds: without a hint, readers look again; and while a transaction that still runs holds messages back."""
 _DEFAULT_TENANT = "default"
 _TOLERATED = timedelta(seconds=0.5)
 """A clock of a host that differs less from the clock of the database is used as it is."""
@@ -102,16 +98,11 @@ class PostgresLedger(Verbs):
         self._skew = timedelta()
         """What to add to this process's clock to get the database's, if they differ too much."""
         self._carrier: Signals = NotifySignals(pool) if signals is None else signals
-        self._subject = signal_subject("antiphon", name, pool.tenant)
+        subject = signal_subject("antiphon", name, pool.tenant)
         if not isinstance(self._carrier, NotifySignals | NoSignals):
-            self.signals = ScopedSignals(self._carrier, self._subject)
-        self._sender = secrets.token_hex(8).encode()
-        self._to_announce: dict[bytes, None] = {}
-        self._work = CommitSignal()
-        self._commits = CommitSignal()
-        self._appender = Appender(pool, self._note_commit)
-        self._listening: asyncio.Task[None] | None = None
-        self._announcing: asyncio.Task[None] | None = None
+            self.signals = ScopedSignals(self._carrier, subject)
+        self._hints = Hints(self._carrier, subject, is_scarce=isinstance(self._carrier, NotifySignals))
+        self._appender = Appender(pool, self._hints.note_commit)
 
     @property
     def url(self) -> str:
@@ -169,15 +160,11 @@ class PostgresLedger(Verbs):
                 await ledger._close()
 
     async def _close(self) -> None:
-        tasks = [task for task in (self._listening, self._announcing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # they give their connections back
+        await self._hints.close()
         if isinstance(self._carrier, NotifySignals):
             await self._carrier.close()
         await self._appender.close()
-        self._work.notify()
-        self._commits.notify()  # each `tail` wakes, reads, and gets the error that the ledger is closed
+        self._hints.wake_all()  # each `tail` wakes, reads, and gets the error that the ledger is closed
 
     # ------------------------------------------------------------ time
 
@@ -232,7 +219,7 @@ class PostgresLedger(Verbs):
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
         request = make_post(thread_id, message, redaction=self.redaction, by=by)
         record = (await self._appender.append(self._at_database_time(request)))[0]
-        self._note_work()
+        self._hints.note_work(self._appender.owner_of(thread_id))
         return record
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
@@ -256,13 +243,19 @@ class PostgresLedger(Verbs):
         check_host(host, self.redaction)
         await self._compare_clocks()
         now = self._now()
-        await self._pool.change(lambda session: _hosts.beat(session, host, now, self._clock, self.redaction))
+        found = await self._pool.change(lambda session: _hosts.renew(session, host, now, self._clock, self.redaction))
+        if found is None:
+            found = await self._pool.change(lambda session: _hosts.beat(session, host, now, self._clock, self.redaction))
+        elif found.is_littered:
+            await self._pool.change(lambda session: _hosts.forget_dead(session, host, self._clock))
+        self._hints.note_host(host, found.key, found.hosts)
         return now + timedelta(seconds=host.lease)
 
     async def leave(self, host: Host) -> None:
         now = to_micros(self._now())
         await self._pool.change(lambda session: _hosts.leave(session, host, now, self._clock))
-        self._note_work()  # its threads are free
+        self._hints.forget_host(host)
+        self._hints.note_work(ANYBODY)  # its threads are free
 
     async def hosts(self) -> tuple[HostStatus, ...]:
         now = self._now()
@@ -293,8 +286,10 @@ class PostgresLedger(Verbs):
         skew = self._skew // timedelta(microseconds=1)
         how = how._replace(now=how.now + skew, wake_at=None if how.wake_at is None else how.wake_at + skew)
         self._appender.remember(await self._pool.change(lambda session: _hosts.release(session, thread_id, how)))
-        if unfit is not None or (wake_at is not None and wake_at <= current_port().now()):
-            self._note_work()
+        if unfit is not None:
+            self._hints.note_work(EVERYBODY)  # only hosts of other builds take it
+        elif wake_at is not None and wake_at <= current_port().now():
+            self._hints.note_work(ANYBODY)
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
@@ -331,7 +326,7 @@ class PostgresLedger(Verbs):
         """Create the branch that `fork` has prepared."""
         request = self._at_database_time(closing)
         made = await self._pool.change(lambda session: _changes.branch(session, head, at, pairing, request))
-        self._note_commit()
+        self._hints.note_commit()
         return made.summary
 
     async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
@@ -344,7 +339,7 @@ class PostgresLedger(Verbs):
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         chosen = proven(journals, heads)
         made = await self._pool.change(lambda session: _changes.restore(session, chosen, self.redaction))
-        self._note_commit()
+        self._hints.note_commit()
         return tuple(thread.summary for thread in made)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
@@ -450,9 +445,11 @@ class PostgresLedger(Verbs):
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         place = place_of(after)
-        self._listen()
+        self._hints.listen()
         while True:
-            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
+            seen = (
+                self._hints.commits.count
+            )  # before the read: a commit between the read and the wait then ends the wait at once
             page = await self._since(place, thread_id)
             for each, record in page.found:
                 yield Tailed(record, str(each))
@@ -460,7 +457,7 @@ class PostgresLedger(Verbs):
             if is_end:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_HELD_BACK if page.is_more_coming else _LOOK_AGAIN):
-                        await self._commits.wait(seen)
+                        await self._hints.commits.wait(seen)
 
     async def _since(self, place: CommitPlace, thread_id: str | None) -> _queries.TailPage:
         return await self._pool.look(lambda session: _queries.since(session, place, thread_id))
@@ -472,49 +469,8 @@ class PostgresLedger(Verbs):
         now = to_micros(self._now())
         return await self._pool.read(lambda session: _queries.tail_lag(session, now))
 
-    # ------------------------------------------------------------ hints between processes
-
     async def hinted(self, after: int, within: float) -> int:
-        self._listen()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._work.wait(after)
-        return self._work.count
-
-    def _note_commit(self) -> None:
-        self._commits.notify()
-        self._announce(_COMMITTED)
-
-    def _note_work(self) -> None:
-        """Tell hosts that a thread may have work for them."""
-        self._work.notify()
-        self._announce(_WORK)
-
-    def _announce(self, what: bytes) -> None:
-        self._to_announce[what] = None
-        if self._announcing is None or self._announcing.done():
-            self._announcing = asyncio.create_task(self._announce_all())
-
-    async def _announce_all(self) -> None:
-        """Tell other processes what is new: the first at once, what comes shortly after it together."""
-        while self._to_announce:
-            for what in self._to_announce:
-                self._carrier.send(self._subject, what + self._sender)
-            self._to_announce = {}
-            await asyncio.sleep(_NOTIFY_EVERY)
-
-    def _listen(self) -> None:
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen_until_closed())
-
-    async def _listen_until_closed(self) -> None:
-        async with self._carrier.hear(self._subject, self._heard):
-            await asyncio.Event().wait()
-
-    def _heard(self, data: bytes) -> None:
-        what, sender = data[:1], data[1:]
-        if sender != self._sender:  # its own signal comes back
-            (self._work if what == _WORK else self._commits).notify()
+        return await self._hints.hinted(after, within)
 
     # ------------------------------------------------------------ lookups
 

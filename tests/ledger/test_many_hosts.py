@@ -1,0 +1,186 @@
+"""Many hosts on one ledger in PostgreSQL: what each does again and again reads few rows, and does not wait for the others."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.ledger.histories import said
+from tests.nats import LocalSignals
+from tests.postgres import Server
+
+from antiphon.errors import HostNameTakenError
+from antiphon.ledger import Host
+from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
+
+asyncpg = pytest.importorskip("asyncpg")
+
+from antiphon.ledger.postgres import PostgresLedger  # noqa: E402 (after the check that its driver is there)
+from antiphon.ledger.postgres._connection import Session  # noqa: E402
+
+FEW, MANY = 3, 40
+
+
+def _far(number: int, lease: float = 600.0) -> Host:
+    """Return a host on another machine."""
+    return Host(f"far-{number}", "1", ("agent",), lease, f"boot-{number}/namespace/1/1/id-{number}")
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the rows that the server returns."""
+    found: Counter[str] = Counter()
+    fetch, fetchrow = Session.fetch, Session.fetchrow
+
+    async def counted(session: Session, sql: str, *values: object) -> Any:
+        answer = await fetch(session, sql, *values)
+        found["rows"] += len(answer)
+        return answer
+
+    async def counted_row(session: Session, sql: str, *values: object) -> Any:
+        answer = await fetchrow(session, sql, *values)
+        found["rows"] += answer is not None
+        return answer
+
+    monkeypatch.setattr(Session, "fetch", counted)
+    monkeypatch.setattr(Session, "fetchrow", counted_row)
+    return found
+
+
+async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, int]:
+    own = Host("own", "1", ("agent",), 600.0)
+    async with PostgresLedger.open(url, tenant=uuid4().hex) as ledger:
+        for number in range(hosts):
+            await ledger.beat(_far(number))
+        await ledger.beat(own)
+        epoch = await ledger.claim("owned", by=own, kind="agent")
+        await ledger.append("owned", [said()], epoch=epoch)
+        await ledger.claim("other", by=_far(0))
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "beat": lambda: ledger.beat(own),
+            "woken": lambda: ledger.woken(own),
+            "woken, seen": lambda: ledger.woken(own, seen={"owned": 1}),
+            "take, nothing due": lambda: ledger.take(own),
+            "claim": lambda: ledger.claim("owned", by=own),
+            "claim of a new thread": lambda: ledger.claim("new", by=own),
+            "limits": ledger.limits,
+        }
+        counted: dict[str, int] = {}
+        for verb, call in verbs.items():
+            rows.clear()
+            await call()
+            counted[verb] = rows["rows"]
+        await ledger.post("due", said(to=("agent/1",)))
+        rows.clear()
+        assert len(await ledger.take(own)) == 1
+        counted["take"] = rows["rows"]
+    return counted
+
+
+@pytest.mark.timeout(60)
+async def test_what_a_host_reads_does_not_grow_with_the_number_of_hosts(postgres: Server, rows: Counter[str]) -> None:
+    few, many = [await _rows_by_verb(postgres.url, number, rows) for number in (FEW, MANY)]
+
+    assert few == many
+    assert max(few.values()) <= 4, few
+
+
+@pytest.mark.timeout(60)
+async def test_hosts_that_beat_do_not_wait_for_each_other(postgres: Server) -> None:
+    """A beat that is not committed yet holds the row of its host, and nothing else."""
+    tenant = uuid4().hex
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for number in range(2):
+            await ledger.beat(_far(number))
+        connection = await asyncpg.connect(postgres.url, server_settings={"antiphon.tenant": tenant})
+        try:
+            async with connection.transaction(), asyncio.timeout(20):
+                await connection.execute("UPDATE antiphon.hosts SET beaten_at = 1 WHERE name = 'far-0'")
+                await ledger.beat(_far(1))
+                assert await ledger.take(_far(1)) == ()
+        finally:
+            await connection.close()
+        assert all(each.is_alive for each in await ledger.hosts())
+
+
+_RENEWED = "UPDATE antiphon.hosts SET lease = 600, ends = extract(epoch FROM clock_timestamp()) + 600 WHERE name = $1"
+_WAITS = """
+SELECT EXISTS (
+    SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+    WHERE NOT l.granted AND a.query LIKE '%antiphon.hosts%'
+)
+"""
+
+
+@pytest.mark.timeout(60)
+async def test_a_name_is_not_taken_from_a_host_that_renews_its_lease_in_the_last_moment(postgres: Server) -> None:
+    """The other process finds a lease that is over, while the beat that renews it is not committed yet. So it waits."""
+    tenant, name = uuid4().hex, "far-0"
+    twin = Host(name, "1", ("agent",), 600.0, "elsewhere/namespace/2/2/id")
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await ledger.beat(_far(0, lease=0.01))
+        connection = await asyncpg.connect(postgres.url, server_settings={"antiphon.tenant": tenant})
+        try:
+            async with connection.transaction():
+                await connection.execute(_RENEWED, name)
+                registering = asyncio.ensure_future(ledger.beat(twin))
+                watching = await asyncpg.connect(postgres.url)
+                while not await watching.fetchval(_WAITS):
+                    assert not registering.done()
+                    await asyncio.sleep(0.01)
+                await watching.close()
+        finally:
+            await connection.close()
+        with pytest.raises(HostNameTakenError):
+            await registering
+
+
+# ---------------------------------------------------------------- hints
+
+
+async def _hear(hosts: int, *whom: str) -> list[int]:
+    """Send one hint to so many processes with a host each, and return the keys of the hosts that are to look."""
+    carrier = LocalSignals()
+    processes = [Hints(carrier, "ledger") for _ in range(hosts)]
+    for key, process in enumerate(processes):
+        process.note_host(_far(key), key, hosts)
+        process.listen()
+    await asyncio.sleep(0.01)  # all listen
+    sender = Hints(carrier, "ledger")
+    for each in whom:
+        sender.note_work(each)
+    await asyncio.sleep(0.01)
+    found = [key for key, process in enumerate(processes) if process.work.count]
+    await asyncio.gather(*(each.close() for each in (*processes, sender)))
+    return found
+
+
+async def test_a_hint_concerns_the_owner_of_the_thread_alone() -> None:
+    assert await _hear(200, "17", "60") == [17, 60]
+
+
+async def test_a_hint_about_a_thread_without_an_owner_concerns_some_hosts() -> None:
+    assert await _hear(10, ANYBODY) == list(range(10))
+    found = await _hear(1000, ANYBODY)
+    assert 1 <= len(found) <= 50
+
+
+async def test_a_hint_that_names_nobody_or_too_many_concerns_all_hosts() -> None:
+    everybody = list(range(200))
+    assert await _hear(200, EVERYBODY) == everybody
+    assert await _hear(200, *map(str, range(101))) == everybody
+
+
+async def test_a_process_without_hosts_hears_every_hint_and_so_does_a_hint_of_an_earlier_version() -> None:
+    carrier = LocalSignals()
+    client, host = Hints(carrier, "ledger"), Hints(carrier, "ledger")
+    host.note_host(_far(1), 1, 100)
+    for each in (client, host):
+        each.listen()
+    await asyncio.sleep(0.01)
+    carrier.send("ledger", b"w0123456789abcdef")
+    carrier.send("ledger", b"w0123456789abcdef 1 7")
+    assert (client.work.count, host.work.count) == (2, 1)
+    await asyncio.gather(client.close(), host.close())
