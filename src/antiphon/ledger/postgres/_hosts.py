@@ -11,7 +11,7 @@ registers, and dead hosts are removed, under one lock that all share (`_HOSTS_LO
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
