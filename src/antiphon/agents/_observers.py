@@ -12,6 +12,7 @@ the agent.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ def publish_live(agent: str | None, event: Any) -> None:
 ItemT = TypeVar("ItemT")
 
 
-async def durable_stream(
+def durable_stream(
     thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any
 ) -> AsyncGenerator[ItemT, None]:
     """Run a stream in a run: for web frameworks, which read a stream after the function that made it has returned.
@@ -200,8 +201,18 @@ async def durable_stream(
     ends with the stream. If the reader goes away before that, the run stays open, and the same request again continues it.
 
     Raises:
+        TypeError: `stream` is no function, or an option is none of `ledger_run`.
         LedgerError, ParkedError, HistoryMismatchError: as `ledger_run` does, when the stream is read.
     """
+    if not callable(stream):
+        raise TypeError("durable_stream takes the function that makes the stream, not the stream: `words`, not `words()`")
+    inspect.signature(ledger_run).bind(thread_id, **options)  # here, not when the response has begun
+    return _read_in_run(thread_id, stream, options)
+
+
+async def _read_in_run(
+    thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], options: dict[str, Any]
+) -> AsyncGenerator[ItemT, None]:
     items: asyncio.Queue[ItemT] = asyncio.Queue()
     asked = asyncio.Event()
 

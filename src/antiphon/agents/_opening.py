@@ -418,13 +418,18 @@ def _failures(rows: Sequence[Record], run: str) -> list[str]:
     return [row.invocation_id or "" for row in about if _option(row) == FAILED]
 
 
+def _shown_option(option: str) -> str:
+    """Return the name of an effect in what a person reads: of a call of a tool, that of the tool."""
+    return option.rpartition(".call_tool:")[2]
+
+
 def _abandoned(intent: Message, thread_id: str) -> Message:
     """Return the row that closes an effect that the run has left open. A `once` effect is parked for a person."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
     if payload.arguments.get("effects") == "once":
-        reason = f"nobody knows whether {option!r} was done: the run did not wait for it"
+        reason = f"nobody knows whether {_shown_option(option)!r} was done: the run did not wait for it"
         evidence: dict[str, Json] = {"reason": reason, "to": "program", "effect": effect, "option": option}
         return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
     error: dict[str, Any] = {"error_message": "the run did not wait for it", "retryable": True}

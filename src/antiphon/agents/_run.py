@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import warnings
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -80,7 +81,19 @@ def report_missing(reason: str, *, required: bool) -> None:
     """
     if required:
         raise RuntimeError(reason)
-    warnings.warn(reason, DurabilityWarning, stacklevel=3)
+    warnings.warn(reason, DurabilityWarning, stacklevel=_callers_level())
+
+
+_NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools", "pydantic_ai"})
+"""The packages whose frames are between a warning and the line of the program that it is about."""
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` at which the function that calls this one warns of the program's own line."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001 (documented, and quicker than `inspect.stack`)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 AgentWatch: TypeAlias = Callable[[str, str | None], str | None]

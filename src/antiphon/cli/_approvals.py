@@ -131,7 +131,8 @@ def settle(
     work = partial(_settle, parked=typed(ledger, "parked"), **given)
     pattern = with_ledger(ledger, work)
     also = f"; a paused thread continues with `{typed(ledger, 'resume', thread)}`" if pattern == "postchain" else ""
-    note(f"{invocation} is settled; the thread continues in its program, now or when that runs again{also}")
+    done = "may start again" if retry else "is settled"
+    note(f"{invocation} {done}; the thread continues in its program, now or when that runs again{also}")
 
 
 def _read(result: str) -> Any:

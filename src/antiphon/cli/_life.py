@@ -49,6 +49,8 @@ def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: 
     if for_programs:
         print_json(found)
     else:
+        waits = found.get("waits_for", "")  # what a run waits for also says which build cannot continue it, and why
+        found["unfit"] = tuple(each for each in found.get("unfit", ()) if each.partition(":")[0] not in waits)
         print_pairs(open_console(), [(name.replace("_", " "), _text(name, value)) for name, value in found.items()])
 
 

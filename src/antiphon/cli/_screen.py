@@ -146,12 +146,15 @@ def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequen
 
 
 def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, a line each; empty values are left out."""
-    known = [(visible(name), visible(value)) for name, value in pairs if value]
+    """Print names and values, each from a line of its own on; empty values are left out.
+
+    Further lines of a value stand below its first one, so that none of them can be taken for a name.
+    """
+    known = [(visible(name), visible(value, keep="\n")) for name, value in pairs if value]
     margin = max(cell_len(name) for name, _ in known) + 2
     for name, value in known:
-        text = Text(value)
-        for number, line in enumerate(_wrapped(console, text, console.width - margin)):
+        lines = [line for each in value.split("\n") for line in _wrapped(console, Text(each), console.width - margin)]
+        for number, line in enumerate(lines):
             label = "" if number else name
             console.print(Text.assemble((label.ljust(margin), "heading"), line), soft_wrap=True)
 

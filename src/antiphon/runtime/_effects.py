@@ -130,7 +130,7 @@ class Effect:
                     self.journal.hooks.replayed()
                 return _value(outcome, self.course.to)
             if intent is not None and self._effects == "once":
-                reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
+                reason = f"nobody knows whether {self.shown_name!r} was done, and it must not be done twice"
                 return await self._end(run, intent, await self.unknown(reason))
             if intent is not None:
                 await self.check_parked()
@@ -143,6 +143,11 @@ class Effect:
                 return await self._run(run, intent)
 
     # ------------------------------------------------------------ what subclasses may override
+
+    @property
+    def shown_name(self) -> str:
+        """Its name in what a person reads."""
+        return self._option
 
     async def begin(self) -> Message:
         """Append the intent, and return it."""
@@ -336,7 +341,7 @@ class Effect:
     async def _unsure(self, error: errors.UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
             self._is_no_longer_open(intent)  # it is parked, or there is an outcome
-            return await self.unknown(f"nobody knows whether {self._option!r} was done: {text_of(error)[:_MOST_WORDS]}")
+            return await self.unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
 
 

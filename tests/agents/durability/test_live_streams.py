@@ -145,6 +145,7 @@ async def test_a_stream_that_is_left_by_an_error_is_not_recorded_and_is_asked_fo
         assert (await speaker.agent(ledger).run("speak")).output == "one two three"  # also without a stream
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("does_ignore", [False, True])
 async def test_a_stream_whose_time_ends_while_the_program_waits_for_an_event_fails_there(does_ignore: bool) -> None:
     """The program itself is not cancelled. A model that ignores the cancellation once says nothing more to it."""
@@ -159,10 +160,10 @@ async def test_a_stream_whose_time_ends_while_the_program_waits_for_an_event_fai
                 raise
         yield "two "
 
-    limit = asyncio.timeout(5)
+    limit = asyncio.timeout(3600)
 
     async def read() -> None:
-        agent, model = speaker.agent(ledger, budget=AgentBudget(seconds=0.05)), FunctionModel(stream_function=stream)
+        agent, model = speaker.agent(ledger, budget=AgentBudget(seconds=60)), FunctionModel(stream_function=stream)
         async with limit, ledger_run("t"), agent.run_stream("speak", model=model) as result:
             async for words in result.stream_text(delta=True, debounce_by=None):
                 seen.append(words)
@@ -230,6 +231,16 @@ async def test_a_stream_that_is_read_after_its_function_has_returned_is_recorded
         assert items == expected
     assert await outcomes(ledger) == ["answered"]
     assert not await ledger.open_calls("t")
+
+
+async def test_a_stream_that_cannot_be_read_is_refused_before_a_response_begins() -> None:
+    async def words() -> AsyncIterator[str]:
+        yield "one"
+
+    with pytest.raises(TypeError, match="takes the function that makes the stream, not the stream"):
+        durable_stream("t", words())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'on_bussy'"):
+        durable_stream("t", words, on_bussy="raise")
 
 
 async def test_a_reader_who_goes_away_leaves_the_run_open_and_the_same_request_continues_it() -> None:
@@ -310,9 +321,10 @@ async def test_what_a_tool_enqueues_is_enqueued_again_when_it_comes_from_the_led
 
 
 async def test_a_block_that_records_nothing_is_reported() -> None:
-    with pytest.warns(DurabilityWarning, match="the block of ledger_run\\('t'\\) recorded nothing"):
+    with pytest.warns(DurabilityWarning, match="the block of ledger_run\\('t'\\) recorded nothing") as warned:
         async with ledger_run("t"):
             pass
+    assert [each.filename for each in warned] == [__file__]
     with pytest.raises(RuntimeError, match="recorded nothing"):
         async with ledger_run("t", required=True):
             pass
@@ -328,8 +340,10 @@ async def test_an_agent_without_durability_in_a_run_is_reported() -> None:
             await durable.run("hi")
             await plain.run("hi")
 
-    with pytest.warns(DurabilityWarning, match="agent 'guest' runs in ledger_run\\('t'\\) and has no LedgerDurability"):
+    about = "agent 'guest' runs in ledger_run\\('t'\\) and has no LedgerDurability"
+    with pytest.warns(DurabilityWarning, match=about) as warned:
         await both("t", required=False)
+    assert [each.filename for each in warned] == [__file__]
     with pytest.raises(RuntimeError, match="agent 'guest'"):
         await both("u", required=True)
     await plain.run("hi")  # outside of a run, nothing is asked of it
@@ -410,6 +424,9 @@ def test_a_program_without_an_event_loop_uses_run_sync() -> None:
                 agent = Agent(script(desk, ["hello"]), name="clerk", capabilities=[LedgerDurability(ledger)])
                 assert agent.run_sync("hi").output == "hello"
             assert desk.taken() == seen
+        with pytest.warns(DurabilityWarning, match="recorded nothing") as warned, ledger_run("u"):
+            pass
+        assert [each.filename for each in warned] == [__file__]
     finally:
         asyncio.set_event_loop(None)
         loop.close()

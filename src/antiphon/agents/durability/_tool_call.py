@@ -239,6 +239,11 @@ class ToolCallEffect(RunStep):
             return f"other effects ({own.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
         return "other arguments"
 
+    @property
+    @override
+    def shown_name(self) -> str:
+        return self._tool
+
     async def attempts(self, start: Callable[[], Awaitable[Any]], policy: RetryPolicy | None) -> Any:
         """Start the tool, and again after transient errors. Each further start follows a row.
 
@@ -259,10 +264,15 @@ class ToolCallEffect(RunStep):
                     raise
                 failure = f"{type(exc).__qualname__}: {text_of(exc)}"
                 if pause == "park":
-                    times = f" {failures} times" if failures > 1 else ""
-                    raise GivenUp(f"{self._tool!r} failed{times}, at last with {failure[:_MOST_WORDS]}") from exc
+                    times = f" {failures} times, at last" if failures > 1 else ""
+                    doubt = "; it may have been done" if self._is_in_doubt(exc, policy) else ""
+                    raise GivenUp(f"{self._tool!r} failed{times} with {failure[:_MOST_WORDS]}{doubt}") from exc
             await asyncio.sleep(pause)
             await self.begin_after(failure)
+
+    def _is_in_doubt(self, error: Exception, policy: RetryPolicy | None) -> bool:
+        """Whether a call that must not be made twice may have been made."""
+        return self._effects == "once" and not (policy is not None and isinstance(error, policy.not_done))
 
     @override
     async def unknown(self, reason: str) -> Message:
