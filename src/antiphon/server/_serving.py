@@ -455,9 +455,9 @@ async def _check_remote(ledger: Ledger, settings: ServeSettings, *, is_local: bo
     if is_local:
         return
     if not settings.allow_remote:
-        raise SetupError(f"other machines reach {settings.host}; if that is wanted, add --allow-remote")
+        raise SetupError(f"{settings.host} is reachable from other machines; to allow that, add --allow-remote")
     if settings.host in ("0.0.0.0", "::", "") and not settings.allow_hosts:  # noqa: S104 (it is refused)
-        raise SetupError(f"{settings.host} is no name: add --allow-host NAME for each name by which this server is called")
+        raise SetupError(f"{settings.host} is not a host name: add --allow-host NAME for each name that clients use")
     if not any(each.revoked_at is None for each in await service.list_tokens(ledger)):
         raise SetupError("nobody could use the server: make a token first with `antiphon token make NAME`")
 
