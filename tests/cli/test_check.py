@@ -290,7 +290,7 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
     written = json.loads(result.stdout)
 
     assert check(decode(written, "anthropic-messages"), "anthropic-messages") == []
-    assert "anthropic-messages cannot say everything" in result.stderr
+    assert "anthropic-messages cannot express everything" in result.stderr
     assert "; --to" not in result.stderr
 
 
