@@ -38,7 +38,7 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
     )
     assert answer.startswith(f"    OpenAI Chat Completions answers: “{ANSWER}")
     assert help_ == "    help: Add a result. If the result is unknown, add an error that says so."
-    assert summary == "Found 1 error for openai-chat. `antiphon repair` mends what is refused."
+    assert summary == "Found 1 error for openai-chat. `antiphon repair` fixes errors."
     assert result.stderr == ""
 
 
@@ -123,7 +123,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{file}: line 2, messages[1]: AP101 error: ")
     assert f"\n{file}: line 3, messages[1]: AP101 error: " in result.stdout
-    assert result.stdout.endswith("Found 2 errors for openai-chat. `antiphon repair` mends what is refused.\n")
+    assert result.stdout.endswith("Found 2 errors for openai-chat. `antiphon repair` fixes errors.\n")
     assert (refused.exit_code, refused.stderr) == (2, f"{file}: a list of these is no conversation; {hint}\n")
     assert run("check", file, "--from", "openai-chat").stderr.endswith(f"; {hint}\n")
     assert run("check", file, "--each-line", "--flow", "collaboration").exit_code == 2
@@ -270,7 +270,7 @@ def test_a_repaired_file_is_in_its_own_format(broken: Path) -> None:
     assert result.exit_code == 0
     assert [message["role"] for message in written] == ["user", "assistant", "tool", "user"]
     assert (written[:2], written[3]) == (BROKEN[:2], BROKEN[2])
-    assert "mended: 1\nmessage" in result.stderr
+    assert "repaired: 1\nmessage" in result.stderr
     assert "AP101  an error result of type 'interrupted' is added by the runtime" in result.stderr
     assert check(decode(written, "openai-chat"), "openai-chat") == []
 
@@ -279,7 +279,7 @@ def test_a_file_may_be_repaired_in_place_and_then_needs_nothing(broken: Path) ->
     assert run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages", "-o", broken, "--force").stdout == ""
     again = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
 
-    assert again.stderr.splitlines()[0] == "nothing needed mending"
+    assert again.stderr.splitlines()[0] == "nothing needed a repair"
     assert again.stdout == broken.read_text()
     assert run("check", broken, "--from", "openai-chat", "--for", "anthropic-messages").exit_code == 0
 
@@ -290,7 +290,7 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
     written = json.loads(result.stdout)
 
     assert check(decode(written, "anthropic-messages"), "anthropic-messages") == []
-    assert "anthropic-messages cannot say everything" in result.stderr
+    assert "anthropic-messages cannot express everything" in result.stderr
     assert "; --to" not in result.stderr
 
 

@@ -113,7 +113,7 @@ def test_what_is_lost_is_listed_on_stderr_and_the_rest_is_written(tmp_path: Path
     assert done.returncode == 0
     assert json.loads(done.stdout)[0]["content"] == "Look!"
     first, heading, row = done.stderr.decode().splitlines()
-    assert first == "marsys cannot say everything; lost on the way: 1"
+    assert first == "marsys cannot express everything; losses: 1"
     assert heading.split() == ["message", "what", "reason"]
     assert row.split()[:2] == ["m-7", "media"]
 
@@ -210,7 +210,7 @@ def test_settings_of_a_request_are_carried_over_and_a_person_sees_what_is_not(tm
         "stop_sequences": ["END"],
         "messages": REQUEST["messages"],
     }
-    assert "anthropic-messages cannot say everything; lost on the way: 3" in seen.said
+    assert "anthropic-messages cannot express everything; losses: 3" in seen.said
     assert "'gpt-5' is a model of openai-chat; name one for anthropic-messages" in seen.said
     assert "temperature 1.5 is written as 1: anthropic-messages takes 0 to 1" in seen.said
     assert "settings of a request are not carried over: seed" in seen.said
@@ -253,7 +253,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
 
     assert (refused.code, refused.said.endswith("--each-line, which import, convert and check have")) == (2, True)
     assert seen.code == 0
-    assert "lost on the way: 2" in seen.said
+    assert "losses: 2" in seen.said
     assert "line 2: (conversation)" in seen.said
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert lines == [{"contents": [{"role": "user", "parts": [{"text": each}]}]} for each in ("one", "two")]

@@ -65,7 +65,7 @@ def test_the_first_message_that_is_off_the_flow_is_named(ledger: str, tmp_path: 
     assert result.exit_code == 1
     first, expected = result.stdout.splitlines()
     assert first.startswith(f"{file}: message ")
-    assert "it is not what thread-execution says should come (id " in first
+    assert "does not fit the flow thread-execution (id " in first
     assert expected == "    expected: client -> thread: START_THREAD"
     found = json.loads(run("check", file, "--from", "house", "--flow", "thread-execution", "--format", "json").stdout)
     named = next(message for message in messages if message.id == found["message_id"])
@@ -90,7 +90,7 @@ def test_a_flow_of_ones_own_is_a_file(tmp_path: Path) -> None:
     result = run("check", file, "--from", "atlas", "--flow", own)
 
     assert result.exit_code == 1
-    assert "message 1: it is not what one-word says should come" in result.stdout
+    assert "message 1 does not fit the flow one-word" in result.stdout
     assert result.stdout.endswith("    expected: nothing more\n")
 
 

@@ -75,7 +75,7 @@ def test_a_run_on_a_full_disk_is_stopped_and_goes_on_when_there_is_space(
     assert done.returncode == 0, done.stderr
     assert answer in done.stdout
     assert "thread t1: completed" in done.stderr
-    assert done.stdout.endswith("all is as it was written\n")
+    assert done.stdout.endswith("no damage found\n")
     assert "Traceback" not in done.stderr
     listed, status = done.stdout.splitlines()[3:5]
     assert (listed.split()[:2], status.split()) == (["t1", "stopped"], ["status", "stopped"])

@@ -66,7 +66,7 @@ def test_rotated_keys_need_the_new_master_key(url: str, tmp_path: Path, monkeypa
     run("key", tmp_path / "new.key")
     assert run("rotate", tmp_path / "none.key", "--ledger", url).exit_code == 2
     done = run("rotate", tmp_path / "new.key", "--ledger", url)
-    assert (done.exit_code, done.stderr.startswith("wrapped anew: 1 keys")) == (0, True)
+    assert (done.exit_code, done.stderr.startswith("re-encrypted 1 keys")) == (0, True)
     assert run("show", "secret", "--ledger", url).exit_code == 2
     monkeypatch.setenv("ANTIPHON_KEY_FILE", str(tmp_path / "new.key"))
     assert WORD in run("show", "secret", "--ledger", url).stdout

@@ -389,8 +389,8 @@ def test_a_fork_prints_only_its_id(url: str) -> None:
     name = result.stdout.strip()
     assert result.stdout == f"{name}\n"
     assert result.stderr == (
-        "a branch of chat after message 3; calls that were open there, and are closed in the branch: 1\n"
-        f"go on there with: {program_name()} run --thread {name} 'And then?' --ledger {url}\n"
+        "a branch of chat after message 3; open calls closed in the branch: 1\n"
+        f"continue it with: {program_name()} run --thread {name} 'And then?' --ledger {url}\n"
     )
     assert "fails (said by runtime): forked:" in run("show", name, "--ledger", url).stdout
 

@@ -38,8 +38,8 @@ def alter(url: str, *statements: str) -> None:
 def test_a_ledger_that_is_whole_is_said_to_be(url: str) -> None:
     append(url, "other", text("hi"))
 
-    assert run("verify", "--ledger", url).stdout == "threads: 2, messages: 6; all is as it was written\n"
-    assert run("verify", "other", "--ledger", url).stdout == "threads: 1, messages: 1; all is as it was written\n"
+    assert run("verify", "--ledger", url).stdout == "threads: 2, messages: 6; no damage found\n"
+    assert run("verify", "other", "--ledger", url).stdout == "threads: 1, messages: 1; no damage found\n"
     assert json.loads(run("verify", "--json", "--ledger", url).stdout) == {"threads": 2, "messages": 6, "damages": []}
 
 
@@ -482,7 +482,7 @@ def test_a_disk_that_fails_in_the_middle_is_said_to(tmp_path: Path, url: str) ->
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot be used at present" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert run("verify", "--ledger", url).stdout == "threads: 1, messages: 5; all is as it was written\n"
+    assert run("verify", "--ledger", url).stdout == "threads: 1, messages: 5; no damage found\n"
 
 
 @pytest.mark.slow

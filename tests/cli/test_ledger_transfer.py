@@ -167,7 +167,7 @@ def test_what_one_thread_loses_is_listed(url: str) -> None:
 
     assert result.exit_code == 0
     assert result.stdout.count("\n") == 1
-    assert "choir cannot say everything; lost on the way: " in result.stderr
+    assert "choir cannot express everything; losses: " in result.stderr
     assert "\nm-2      turn  a Choir message has no place for it\n" in result.stderr
     assert "thread_id" not in result.stderr
 
@@ -177,7 +177,7 @@ def test_of_several_threads_those_that_lose_something_are_named(url: str) -> Non
 
     result = run("export", "--to", "choir", "--ledger", url)
 
-    assert result.stderr == "chat: choir cannot say everything; export it alone with --to to see what is lost\n"
+    assert result.stderr == "chat: choir cannot express everything; export it alone with --to to see what is lost\n"
 
 
 def test_a_strict_export_writes_everything_or_nothing(tmp_path: Path, url: str) -> None:
@@ -370,7 +370,7 @@ def test_a_history_that_does_not_fit_is_refused_as_a_whole(tmp_path: Path) -> No
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"{path}: message 'm-3': ")
-    assert "(AP102); `antiphon repair` mends what it can, --allow-foreign takes it as it is" in result.stderr
+    assert "(AP102); `antiphon repair` fixes what it can, --allow-foreign accepts it unchanged" in result.stderr
     assert stored(url, "cut") == []
     assert taken_in(path, "--from", "marsys", "--allow-foreign", "--ledger", url) == [("cut", 3, 3)]
 

@@ -55,7 +55,7 @@ def test_a_ledger_that_may_only_be_read_is_read(folder: Path, mode: int) -> None
 
     done = bound(folder, READS)
 
-    assert "threads: 1, messages: 5; all is as it was written" in done.stdout
+    assert "threads: 1, messages: 5; no damage found" in done.stdout
     assert done.stdout.count("Is it warm in Oslo?") == 3  # the table, the transcript, the export
     assert done.stdout.endswith("exit code 2\n")
     assert "cannot be written to: attempt to write a readonly database; look at who may write the file" in done.stderr

@@ -85,8 +85,8 @@ def test_runs_that_are_left_are_listed_and_then_recovered(shop: Path) -> None:
     assert done.exit_code == 0
     assert re.search(r"order-1 .*desk .*completed", done.stdout)
     assert Path("payments").read_text() == "order-1/run/pay\n"
-    assert "no run is left" in run("recover").stderr
-    assert "nothing is left to these programs" in run("recover", "--app", f"{shop.stem}:desk").stderr
+    assert "no run to continue" in run("recover").stderr
+    assert "these programs have no run to continue" in run("recover", "--app", f"{shop.stem}:desk").stderr
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_runs_that_would_stop_are_named_before_a_deploy(shop: Path) -> None:
             raise asyncio.CancelledError
 
     fine = run("replay", "--against", "--app", f"{shop.stem}:desk")
-    assert (fine.exit_code, fine.stderr) == (0, "open runs of these programs: 1; that would not go on: 0\n")
+    assert (fine.exit_code, fine.stderr) == (0, "open runs of these programs: 1; cannot continue: 0\n")
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(pay_otherwise())
     before = Path("antiphon.db").stat().st_size
@@ -172,7 +172,7 @@ def test_runs_that_would_stop_are_named_before_a_deploy(shop: Path) -> None:
     assert checked.exit_code == 1
     assert "order-3, run 'run' stops: " in checked.stderr
     assert "argument 'amount' has changed" in checked.stderr
-    assert "open runs of these programs: 2; that would not go on: 1" in checked.stderr
+    assert "open runs of these programs: 2; cannot continue: 1" in checked.stderr
     (one,) = json.loads(run("replay", "order-1", "--against", "--app", f"{shop.stem}:desk", "--json").stdout)
     assert one == {"thread_id": "order-1", "id": "run", "name": "desk", "forecast": "continues", "reason": None}
     assert run("replay", "nowhere", "--against", "--app", f"{shop.stem}:desk").exit_code == 2
@@ -222,7 +222,7 @@ def test_a_host_continues_runs_of_an_app_until_a_signal(shop: Path) -> None:
         asyncio.run(_leave(shop.parent, "order-2", 5))
         assert host.stdout.readline() == "order-2 run run completed\n"
         host.send_signal(signal.SIGTERM)
-        assert host.stdout.read() == "stopping; the threads go to other hosts\nstopped\n"
+        assert host.stdout.read() == "stopping; other hosts take over the threads\nstopped\n"
         assert host.wait(10) == 0
     finally:
         host.kill()

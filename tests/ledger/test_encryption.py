@@ -31,7 +31,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
 from antiphon.ledger._chain import Record, genesis, link
-from antiphon.ledger._vault import ThreadKey
+from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger.postgres import _careful
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase

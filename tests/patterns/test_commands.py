@@ -127,7 +127,7 @@ def test_programs_get_json_and_nothing_else(folder: Path) -> None:
 def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> None:
     (folder / "plain.toml").write_text("found = 4\n")
     command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--quiet", "--config", "plain.toml")
-    assert command("replay", "--against").stderr == "threads: 1; that go otherwise now: 0\n"
+    assert command("replay", "--against").stderr == "threads: 1; with differences: 0\n"
     (folder / "chain.toml").write_text('found = 4\n[phases.yield]\nsystem_prompt = "You are the last phase."\n')
     done = command("replay", "--against", "--config", "chain.toml")
     assert done.exit_code == 1

@@ -185,7 +185,7 @@ def test_an_interrupted_wait_leaves_the_thread_to_its_host(folder: Path) -> None
         assert ended(first)[0] == 0
 
     assert code == 130
-    assert re.search(rf"it goes on in host \S+; wait for it with: .* resume {thread_id}", err)
+    assert re.search(rf"host \S+ continues it; wait for it with: .* resume {thread_id}", err)
 
 
 def _asked(thread_id: str, name: str) -> int:
@@ -321,7 +321,11 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
         assert command("status", thread_id).stdout.splitlines()[-1].split() == ["owner", name]
         until(lambda: requests(folder))
         first.send_signal(signal.SIGTERM)
-        assert lines(first, "stopped$")[-3:] == ["stopping; the threads go to other hosts", f"{thread_id} released", "stopped"]
+        assert lines(first, "stopped$")[-3:] == [
+            "stopping; other hosts take over the threads",
+            f"{thread_id} released",
+            "stopped",
+        ]
         assert first.wait(60) == 0
     assert json.loads(command("hosts", "--json").stdout) == []
     assert not any(each["is_alive"] for each in json.loads(command("hosts", "--all", "--json").stdout))
@@ -351,12 +355,12 @@ def test_open_threads_that_the_installed_code_cannot_continue_are_named_before_a
     thread_id = killed_thread(folder)
     (before,) = threads()
     good = command("replay", "--against", "--running")
-    assert (good.exit_code, good.stderr) == (0, "open threads: 1; that this version cannot continue: 0\n")
+    assert (good.exit_code, good.stderr) == (0, "open threads: 1; cannot continue: 0\n")
     (folder / "other.toml").write_text('[phases.action]\nsystem_prompt = "You are somebody else."\n')
     other = command("replay", "--against", "--running", "--config", "other.toml")
     assert other.exit_code == 1
-    assert other.stderr.startswith(f"{thread_id} cannot go on at message ")
-    assert other.stderr.endswith("open threads: 1; that this version cannot continue: 1\n")
+    assert other.stderr.startswith(f"{thread_id} cannot continue at message ")
+    assert other.stderr.endswith("open threads: 1; cannot continue: 1\n")
     (found,) = json.loads(command("replay", "--against", "--running", "--config", "other.toml", "--json").stdout)["tried"]
     assert found["thread_id"] == thread_id
     assert found["reason"]

@@ -24,10 +24,10 @@ from antiphon.ledger._signals import NatsSignals
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import MessageBuilder
 from antiphon.service import Followed, HearWords, SpokenWords, ThreadWords, follow
-from antiphon.service import _words as words_module
+from antiphon.service import _live_text as live_text
+from antiphon.service._live_text import offering_words
+from antiphon.service._live_text_tls import TlsEndpoint, connect_tls
 from antiphon.service._trust import trust_list
-from antiphon.service._word_doors import WordDoor, connect_door
-from antiphon.service._words import offering_words
 
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
 TEAM = """
@@ -69,12 +69,12 @@ class Speaker:
 
 
 @contextmanager
-def elsewhere(name: str, speaker: Speaker, door: WordDoor | None = None) -> Generator[asyncio.AbstractEventLoop]:
+def elsewhere(name: str, speaker: Speaker, endpoint: TlsEndpoint | None = None) -> Generator[asyncio.AbstractEventLoop]:
     """Offer the words of a host in another event loop, as another process does: it is heard over its port only."""
     loop, opened, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def offer() -> None:
-        async with offering_words(name, speaker, door=door):
+        async with offering_words(name, speaker, endpoint=endpoint):
             opened.set()
             await done.wait()
 
@@ -128,7 +128,7 @@ async def test_words_come_from_the_host_of_the_thread_and_only_while_somebody_wa
 
 
 async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, one, two = MemoryLedger(), Speaker(), Speaker()
     host = await _owned(ledger, "t", "one")
     heard: list[str] = []
@@ -193,11 +193,11 @@ async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureF
 
 
 async def test_a_host_that_was_killed_and_a_file_of_others_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
-    place = words_module._place("one")
-    words_module._write(place, {"port": 1, "token": "dead"})
+    place = live_text._place("one")
+    live_text._write(place, {"port": 1, "token": "dead"})
     heard: list[str] = []
     async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
         await _until(lambda: not place.exists())  # nobody listens there: the file of a dead process is removed
@@ -236,12 +236,12 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def on_another_machine(name: str, speaker: Speaker) -> Generator[tuple[asyncio.AbstractEventLoop, str]]:
-    """Offer the words of a host at a door; its file is not there."""
+    """Offer the words of a host at a endpoint; its file is not there."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with elsewhere(name, speaker, WordDoor.at(address)) as loop:
-        words_module._place(name).unlink()
+    with elsewhere(name, speaker, TlsEndpoint.at(address)) as loop:
+        live_text._place(name).unlink()
         yield loop, address
 
 
@@ -254,7 +254,7 @@ async def _owned_at(ledger: Ledger, address: str, name: str, lease: float = 10.0
 @pytest.mark.usefixtures("tls")
 async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every record once, and the words of both hosts; the first is gone without a farewell."""
-    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, one, two, found = MemoryLedger(), Speaker(), Speaker(), list[Followed]()
 
     async def watch() -> None:
@@ -290,7 +290,7 @@ async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_ma
 async def test_a_watcher_without_the_token_or_the_authority_hears_nothing(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, speaker, heard = MemoryLedger(), Speaker(), list[SpokenWords]()
     with on_another_machine("one", speaker) as (_, address):
         await _owned_at(ledger, address, "one")
@@ -304,7 +304,7 @@ async def test_a_watcher_without_the_token_or_the_authority_hears_nothing(
 async def test_a_stranger_at_the_door_hears_nothing() -> None:
     speaker = Speaker()
     with on_another_machine("one", speaker) as (_, address):
-        reader, writer = await connect_door(address, 1024)
+        reader, writer = await connect_tls(address, 1024)
         writer.write(b'{"token": "wrong", "thread_id": "t"}\n')
         with suppress(ConnectionError):
             async with asyncio.timeout(5):
@@ -317,23 +317,23 @@ async def test_a_stranger_at_the_door_hears_nothing() -> None:
 @pytest.mark.parametrize(
     ("address", "name", "value", "said"),
     [
-        ("", "", "", "is HOST:PORT"),
-        ("10.0.0.5", "", "", "is HOST:PORT"),
-        ("10.0.0.5:0", "", "", "is HOST:PORT"),
-        ("a:70000", "", "", "is HOST:PORT"),
-        ("a:1", "TOKEN", "", "need a token: set ANTIPHON_WORDS_TOKEN"),
+        ("", "", "", "takes HOST:PORT"),
+        ("10.0.0.5", "", "", "takes HOST:PORT"),
+        ("10.0.0.5:0", "", "", "takes HOST:PORT"),
+        ("a:70000", "", "", "takes HOST:PORT"),
+        ("a:1", "TOKEN", "", "needs a token: set ANTIPHON_WORDS_TOKEN"),
         ("a:1", "TOKEN", "short", "fewer than 16 characters"),
-        ("a:1", "CERTIFICATE", "", "need TLS: set ANTIPHON_WORDS_CERTIFICATE and ANTIPHON_WORDS_KEY"),
-        ("a:1", "KEY", "/no/such", "are no certificate with its key"),
+        ("a:1", "CERTIFICATE", "", "needs TLS: set ANTIPHON_WORDS_CERTIFICATE and ANTIPHON_WORDS_KEY"),
+        ("a:1", "KEY", "/no/such", "are not a certificate and its key"),
     ],
 )
-def test_a_door_that_cannot_be_offered_says_what_is_missing(
+def test_an_endpoint_that_cannot_listen_says_what_is_missing(
     address: str, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name:
         monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", value)
     with pytest.raises(SetupError, match=said):
-        WordDoor.at(address)
+        TlsEndpoint.at(address)
 
 
 @pytest.mark.usefixtures("tls")
@@ -341,11 +341,11 @@ async def test_an_address_that_is_taken_is_refused_and_all_addresses_are_told_by
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        door = WordDoor.at(f"127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(SetupError, match="words cannot be offered at"):
-            async with offering_words("one", Speaker(), door=door):
+        endpoint = TlsEndpoint.at(f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(SetupError, match="cannot listen at"):
+            async with offering_words("one", Speaker(), endpoint=endpoint):
                 pass
-    assert WordDoor.at("0.0.0.0:7801").advertised == f"{socket.gethostname()}:7801"
+    assert TlsEndpoint.at("0.0.0.0:7801").advertised == f"{socket.gethostname()}:7801"
     assert Host("a", "1").address is None
     assert Host("a", "1", instance=instance_at("[::1]:5")).address == "[::1]:5"
 
@@ -364,11 +364,11 @@ class SignalledLedger(MemoryLedger):
 @asynccontextmanager
 async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWords], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a host speak that this process does not know by any other way than signals."""
-    monkeypatch.setattr(words_module, "_offered", {})
-    monkeypatch.setattr(words_module, "_LOOK", 0.02)
+    monkeypatch.setattr(live_text, "_offered", {})
+    monkeypatch.setattr(live_text, "_LOOK", 0.02)
     speaker = Speaker()
     async with offering_words("one", speaker, ledger):
-        words_module._offered.clear()  # as in another process
+        live_text._offered.clear()  # as in another process
         _file().unlink()  # as on another machine
         try:
             async with ThreadWords(ledger)(thread_id, heard.append):
@@ -376,12 +376,12 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
                 yield speaker
             await _until(lambda: speaker.count() == 0)  # nobody says any more that it watches
         finally:
-            words_module._offered["one"] = words_module._Offered(asyncio.get_running_loop(), speaker)
+            live_text._offered["one"] = live_text._Offered(asyncio.get_running_loop(), speaker)
 
 
 async def test_words_go_by_signals_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
-    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.2)
+    monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     await _owned(ledger, "t", "one")
     async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
         speaker.say("t", "hello")
@@ -393,7 +393,7 @@ async def test_words_go_by_signals_while_somebody_watches(monkeypatch: pytest.Mo
 
 async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[SpokenWords] = []
-    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.2)
+    monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     ledger = SignalledLedger(FaultySignals(LocalSignals(), dropped=0.3, doubled=0.5, seed=4))
     await _owned(ledger, "t", "one")
     async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
@@ -408,7 +408,7 @@ async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(mo
 
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"\xff", b'{"sender": 1, "number": "x"}', b'{"number": 1}'])
 async def test_a_signal_that_is_none_of_words_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.1)
+    monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.1)
     carrier, heard = LocalSignals(), list[SpokenWords]()
     ledger = SignalledLedger(carrier)
     await _owned(ledger, "t", "one")
@@ -421,7 +421,7 @@ async def test_a_signal_that_is_none_of_words_is_ignored(data: bytes, monkeypatc
 
 @pytest.mark.slow
 async def test_words_go_by_a_real_nats_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words_module, "_WATCHED_SECONDS", 0.5)
+    monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.5)
     heard: list[SpokenWords] = []
     with running_nats() as nats:
         async with NatsSignals.open(nats.url) as carrier:

@@ -42,17 +42,17 @@ OVERVIEW: Final = {
         "pause": "Pause a thread: no new model or tool call starts",
         "terminate": "End a thread permanently",
         "status": "Show the state of a thread",
-        "host": "Run threads until a signal, beside other hosts",
+        "host": "Run threads until a signal; start as many as you like",
         "hosts": "List the hosts of a ledger",
-        "cluster": "Show what hosts have in hand, and what waits",
-        "up": "Try several hosts here, with a database and a server",
-        "schedule": "Ask questions at a time, or by a cron line",
-        "limits": "List or set limits of model requests for all hosts",
-        "serve": "Serve the ledger over HTTP until a signal",
-        "token": "Manage the tokens for servers of a ledger",
-        "recover": "Continue runs that a dead process has left",
+        "cluster": "Show the load of all hosts, and stuck threads",
+        "up": "Start a database, hosts and a server, to try them",
+        "schedule": "Ask questions at a set time, or by a cron line",
+        "limits": "List or set limits on model requests and cost",
+        "serve": "Serve the ledger over HTTP: page, API, events",
+        "token": "Manage the access tokens of the server",
+        "recover": "Continue the runs of a dead process",
         "knowledge": "Manage the documents that agents search",
-        "trust": "Show the code that a team runs, and let it run",
+        "trust": "Review the code of a team file, and allow it to run",
         "local": "Install a small language model on this machine",
     },
     "Approvals": {
@@ -64,27 +64,27 @@ OVERVIEW: Final = {
     },
     "Read threads": {
         "threads": "List the threads of a ledger, newest first",
-        "show": "Print a thread or a file for people to read",
+        "show": "Print a thread or a file in readable form",
         "tail": "Print new messages as they are written",
         "search": "Find messages by words",
-        "replay": "Replay a thread, or compare it with this version",
+        "replay": "Replay a thread, or test it against this version",
         "fork": "Branch a thread, optionally with another model",
         "diff": "Compare two threads",
         "reward": "Rate a message, for training data",
     },
     "Maintain the ledger": {
         "verify": "Check the ledger against its hashes",
-        "doctor": "Examine settings, disk, clock and waiting threads",
-        "heads": "Print the last hash of each thread, to keep elsewhere",
+        "doctor": "Check settings, disk, clock and waiting threads",
+        "heads": "Print the last hash of each thread, to store elsewhere",
         "backup": "Copy a ledger while it is in use",
         "export": "Write threads as JSON Lines, in any format",
-        "import": "Append the messages of a file to threads, as talk",
+        "import": "Append the messages of a file to threads",
         "restore": "Restore threads from a journal and its heads",
-        "copy": "Copy threads to another ledger, which continues them",
+        "copy": "Move threads to another ledger, to continue there",
         "delete": "Delete threads permanently",
-        "key": "Make a key file, for encryption or signatures",
-        "forget": "Throw away the keys of encrypted threads",
-        "rotate": "Wrap the keys of threads by another master key",
+        "key": "Create a key file, for encryption or signatures",
+        "forget": "Erase encrypted threads by destroying their keys",
+        "rotate": "Change the master key",
     },
     "Work on files": {
         "convert": "Convert a conversation to another format",
@@ -144,7 +144,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def every_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Run durable agents, maintain the ledger that stores their messages, and check and convert conversations."""

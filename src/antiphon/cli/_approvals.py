@@ -31,7 +31,7 @@ ReasonOption: TypeAlias = Annotated[
 
 
 def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List the tool calls that wait for an approval, with what is needed to decide."""
+    """List the tool calls that wait for an approval, with their arguments and reasons."""
     waiting = with_ledger(ledger, _waiting)
     if for_programs:
         print_json([service.approval_json(each) for each in waiting])
@@ -84,7 +84,7 @@ def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, appro
 
 
 def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List parked calls: calls that must not run twice and may have run, and messages that failed too often."""
+    """List parked calls: those that may have run and must not run twice, and messages that failed too often."""
     found = with_ledger(ledger, _parked)
     if for_programs:
         print_json([each.to_json() for each in found])
@@ -123,7 +123,7 @@ def settle(
     ] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Record the outcome of a parked call. The thread continues in its program, now or when that runs again."""
+    """Record the outcome of a parked call. Its program continues the thread, now or when it runs again."""
     if sum((result is not None, error is not None, retry)) != 1:
         fail("give one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)

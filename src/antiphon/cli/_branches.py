@@ -127,12 +127,12 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
 
 def _tell(branch: ThreadSummary, ledger: str | None) -> None:
     closed = branch.messages - (branch.forked_at or 0)
-    also = f"; calls that were open there, and are closed in the branch: {closed}" if closed else ""
+    also = f"; open calls closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
     if branch.pattern == "postchain":
-        note("go on there with:", command=typed(ledger, "resume", branch.thread_id))
+        note("continue it with:", command=typed(ledger, "resume", branch.thread_id))
     elif branch.pattern is None:
-        note("go on there with:", command=typed(ledger, "run", "--thread", branch.thread_id, "And then?"))
+        note("continue it with:", command=typed(ledger, "run", "--thread", branch.thread_id, "And then?"))
 
 
 # ---------------------------------------------------------------- diff
@@ -258,10 +258,10 @@ def replay(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Replay a thread: its phases, tools and answers, in their order.
+    """Print what happened in a thread: its phases, tool calls and answers, in order. No model is called.
 
-    With --against --running, say which open threads the installed code cannot continue, and with --against --app, which open
-    runs of your programs would stop, before you deploy them.
+    Before a deploy, --against --running lists the open threads that the installed code cannot continue, and --against --app
+    the open runs of your programs that would stop.
     """
     if (is_running or teams) and not (is_against and is_running and not apps):
         fail("--running and --team belong to --against --running; runs of programs: --against --app", code=2)
@@ -322,8 +322,8 @@ def _replay_against(ledger: str | None, thread: str | None, config: Path | None,
         print_json([each.to_json() for each in found])
     else:
         for each in parted:
-            note(f"{each.thread_id} parts at message {each.parts_at}, {each.what}: {each.reason}")
-        note(f"threads: {len(found)}; that go otherwise now: {len(parted)}")
+            note(f"{each.thread_id} differs from message {each.parts_at} on, {each.what}: {each.reason}")
+        note(f"threads: {len(found)}; with differences: {len(parted)}")
     if parted:
         raise typer.Exit(1)
 
@@ -338,10 +338,10 @@ def _forecast_running(
         print_json(found.to_json())
     else:
         for each in found.unfit:
-            note(f"{each.thread_id} cannot go on at message {each.parts_at}, {each.what}: {each.reason}")
+            note(f"{each.thread_id} cannot continue at message {each.parts_at}, {each.what}: {each.reason}")
         if found.untried:
             note(f"not tried, because their team was not given (--team FILE): {', '.join(found.untried)}")
-        note(f"open threads: {len(found.tried)}; that this version cannot continue: {len(found.unfit)}")
+        note(f"open threads: {len(found.tried)}; cannot continue: {len(found.unfit)}")
     if found.unfit:
         raise typer.Exit(1)
 
@@ -365,7 +365,7 @@ def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_
     else:
         for each in bad:
             note(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}")
-        note(f"open runs of these programs: {len(found)}; that would not go on: {len(bad)}")
+        note(f"open runs of these programs: {len(found)}; cannot continue: {len(bad)}")
     if bad:
         raise typer.Exit(1)
 

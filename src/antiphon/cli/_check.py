@@ -64,7 +64,7 @@ def check(
     flow: FlowOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the problems of a conversation, and what a provider would answer. Exit 1 if a provider would refuse it."""
+    """List the problems of a conversation, with the error that a provider returns. Exit 1 if a provider refuses it."""
     if flow is not None:
         if each_line:
             fail("--each-line goes without --flow", code=2)
@@ -159,7 +159,7 @@ def _summary(findings: Sequence[Finding], target: str | None) -> str:
         return f"Nothing is wrong{aim}."
     severities = [finding.severity for finding in findings]
     counts = [_counted(severities.count("error"), "error"), _counted(severities.count("warning"), "warning")]
-    advice = " `antiphon repair` mends what is refused." if "error" in severities else ""
+    advice = " `antiphon repair` fixes errors." if "error" in severities else ""
     return f"Found {' and '.join(filter(None, counts))}{aim}.{advice}"
 
 
@@ -215,7 +215,7 @@ def _print_verdict(name: str, flow: Flow, verdict: Verdict, concerned: int) -> N
     console = open_console()
     expected = "; or ".join(verdict.expected) or "nothing more"
     if verdict.message is not None:
-        about = f"{name}: message {verdict.position}: it is not what {flow.name} says should come (id {verdict.message.id})"
+        about = f"{name}: message {verdict.position} does not fit the flow {flow.name} (id {verdict.message.id})"
         console.print(visible(about), soft_wrap=True, markup=False, highlight=False)
         console.print(visible(f"    expected: {expected}"), soft_wrap=True, markup=False, highlight=False)
         return

@@ -141,9 +141,9 @@ def _kind(file: Path, output: Path | None, dialect: str) -> OutputKind:
 
 def _report(changes: Sequence[Change]) -> None:
     if not changes:
-        note("nothing needed mending")
+        note("nothing needed a repair")
         return
-    note(f"mended: {len(changes)}")
+    note(f"repaired: {len(changes)}")
     rows = [(change.message_id or "(conversation)", change.code, change.done) for change in changes]
     print_table(open_console(stderr=True), ("message", "code", "done"), rows)
 

@@ -143,7 +143,7 @@ class _Losses:
         if self._in_full:
             report_losses(losses, self._dialect)
         else:
-            note(f"{thread_id}: {self._dialect} cannot say everything; export it alone with --to to see what is lost")
+            note(f"{thread_id}: {self._dialect} cannot express everything; export it alone with --to to see what is lost")
 
 
 async def _go_through(

@@ -55,14 +55,14 @@ def host(
     ] = None,
     words: Annotated[
         str | None,
-        typer.Option("--words", metavar="HOST:PORT", help="Let other machines hear what agents say, over TLS with a token."),
+        typer.Option("--words", metavar="HOST:PORT", help="Stream live text deltas to other machines, over TLS with a token."),
     ] = None,
     signals: SignalsOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Run threads that are due, until SIGTERM or Ctrl-C: then other hosts continue them. The second signal ends it at once.
+    """Run threads that are due, until SIGTERM or Ctrl-C; then other hosts take over. A second signal exits at once.
 
-    With --app it continues the runs of your own programs that a dead process has left, and nothing else.
+    With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
         _host_apps(apps, ledger, signals, has_more=bool(teams or config or model or thread_limit or kinds or words))
@@ -116,7 +116,7 @@ def _tell_run(run: RecoveredRun) -> None:
 
 
 @contextmanager
-def until_signal(word: str = "stopping; the threads go to other hosts") -> Generator[asyncio.Event]:
+def until_signal(word: str = "stopping; other hosts take over the threads") -> Generator[asyncio.Event]:
     """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -174,7 +174,7 @@ def recover(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Continue the runs that a dead or stopped process has left, and print how each ended. Without --app, list them."""
+    """Continue runs whose process died or stopped, and print how each ended. Without --app, only list them."""
     if not apps:
         _list_left(ledger, with_failed=with_failed, for_programs=for_programs)
         return
@@ -190,7 +190,7 @@ def recover(
             for line in (each.reason or "").splitlines()[1:]:
                 note(f"{each.thread_id} {each.id}: {line}", style="warning")
     else:
-        note(f"nothing is left to these programs; `{typed(ledger, 'recover')}` lists the runs of others")
+        note(f"these programs have no run to continue; `{typed(ledger, 'recover')}` lists the runs of others")
     if any(each.status in ("failed", "stopped") for each in done):
         raise typer.Exit(1)
 
@@ -212,7 +212,7 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
         print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
         note(f"continue them with `{typed(ledger, 'recover', '--app', 'MODULE:NAME')}`, or start their programs")
     else:
-        note("no run is left; `antiphon threads` lists all")
+        note("no run to continue; `antiphon threads` lists all threads")
 
 
 async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
@@ -225,7 +225,7 @@ async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
 def hosts(
     *,
     with_ended: Annotated[
-        bool, typer.Option("--all", help="Include hosts that have ended and were the last to own a thread.")
+        bool, typer.Option("--all", help="Include dead hosts that were the last owner of a thread.")
     ] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
@@ -260,17 +260,19 @@ def limits(
             metavar="MODEL", help="The model whose limits to set, or '*': all models together.", show_default=False
         ),
     ] = None,
-    at_once: Annotated[int | None, typer.Option(metavar="N", min=0, help="Requests at work at the same time.")] = None,
-    per_minute: Annotated[int | None, typer.Option(metavar="N", min=0, help="Requests that begin in any one minute.")] = None,
-    cost_per_day: Annotated[str | None, typer.Option(metavar="USD", help="US dollars in a day of UTC.")] = None,
+    at_once: Annotated[int | None, typer.Option(metavar="N", min=0, help="The most concurrent requests.")] = None,
+    per_minute: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The most requests started in any one minute.")
+    ] = None,
+    cost_per_day: Annotated[str | None, typer.Option(metavar="USD", help="The most US dollars spent in a day (UTC).")] = None,
     is_removed: Annotated[bool, typer.Option("--remove", help="Remove the limits of the model.")] = False,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file; its limits become the only ones of the ledger.")
+        Path | None, typer.Option(metavar="FILE", help="Replace all limits of the ledger with those of this TOML file.")
     ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the limits of model requests for all hosts of a ledger, with their use; or set them."""
+    """List the limits on model requests that all hosts of a ledger share, with their current use; or set them."""
     given = {"at_once": at_once, "per_minute": per_minute, "cost_per_day": _dollars(cost_per_day)}
     changes = {name: value for name, value in given.items() if value is not None}
     if (changes or is_removed) and (model is None or file is not None):
@@ -320,7 +322,7 @@ def _limit_row(status: LimitStatus) -> tuple[str, ...]:
 
 
 def cluster(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Show the hosts of a ledger together: threads in hand, due and stuck, take-overs. Exit 1 if a thread is stuck."""
+    """Show all hosts of a ledger: their threads, threads that are due or stuck, takeovers. Exit 1 if a thread is stuck."""
     found = with_ledger(ledger, service.cluster_status)
     if for_programs:
         print_json(found.to_json())
@@ -364,24 +366,24 @@ _MOST_STUCK: Final = 10
 
 # ---------------------------------------------------------------- schedules
 
-schedule = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask questions at a time, or by a cron line.")
+schedule = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask questions at a set time, or by a cron line.")
 
 
 @schedule.command()
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; an existing schedule of that name is replaced.")],
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What is asked.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question to ask.")],
     *,
     cron: Annotated[
         str | None, typer.Option("--cron", metavar="LINE", help='When: minute hour day month weekday, such as "0 9 * * mon".')
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="When, once: such as 2026-01-31T09:00, in the time zone.")
+        str | None, typer.Option("--at", metavar="TIME", help="A single time, such as 2026-01-31T09:00, in the time zone.")
     ] = None,
     zone: Annotated[str, typer.Option("--zone", metavar="ZONE", help="The time zone, such as Europe/Vienna.")] = "UTC",
     ledger: LedgerOption = None,
 ) -> None:
-    """Have the hosts of a ledger ask a question, once for all hosts. Each time has a thread of its own."""
+    """Add a schedule: at each scheduled time, one host asks the question in a new thread."""
     with complaints():
         moment = None if at is None else service.read_time(at, zone)
         made = with_ledger(ledger, partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone), create=True)
@@ -422,6 +424,6 @@ def remove(
     *,
     ledger: LedgerOption = None,
 ) -> None:
-    """Remove a schedule. Threads that it has started go on."""
+    """Remove a schedule. Threads that it started continue."""
     with_ledger(ledger, partial(service.remove_schedule, name=name))
     note(f"{name}: removed")

@@ -50,8 +50,8 @@ def import_(
 ) -> None:
     """Append the messages of a file to threads of a ledger. A missing ledger is created. Importing twice changes nothing.
 
-    Imported messages are talk: nothing in them is executed, approved or settled. To restore your own threads, use antiphon
-    export --journal and antiphon restore.
+    Nothing in an imported file is executed, approved or settled. To restore your own threads with their open calls, use
+    antiphon export --journal and antiphon restore.
     """
     found = histories(file, source, each_line=each_line)
     first = next(found)  # before the ledger is created: a file that cannot be read creates none
@@ -136,7 +136,7 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
     try:
         records = await ledger.append(name, messages, allow_foreign=allow_foreign, outside=True)
     except AppendRefusedError as exc:
-        hint = "`antiphon repair` mends what it can, --allow-foreign takes it as it is"
+        hint = "`antiphon repair` fixes what it can, --allow-foreign accepts it unchanged"
         fail(f"{history.place}: message {exc.message_id!r}: {exc.reason} ({exc.code}); {hint}")
     after = await ledger.head(name)
     given = {message.id for message in messages}

@@ -39,7 +39,7 @@ def add(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Files, and folders with their folders: Markdown, text, HTML, PDF, DOCX, CSV, source code; - reads stdin.",
+            help="Files, and folders with subfolders: Markdown, text, HTML, PDF, DOCX, CSV, source code; - reads stdin.",
         ),
     ],
     *,
@@ -82,7 +82,7 @@ def remove(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Remove documents: they are not found any more. Without --erase, their text stays in the ledger."""
+    """Remove documents from the search. Without --erase, their text stays in the ledger."""
     removed = with_ledger(ledger, partial(service.remove_documents, sources=sources, erase=erase))
     if for_programs:
         print_json(removed)
@@ -116,7 +116,7 @@ def search(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Find passages as agents find them, best match first."""
+    """Find passages, as the tool of agents does, best match first."""
     with wheel("searching"):
         found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit, source=source))
     if found.is_cut:

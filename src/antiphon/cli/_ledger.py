@@ -111,7 +111,7 @@ SignalsOption: TypeAlias = Annotated[
     typer.Option(
         "--signals",
         metavar="URL",
-        help="Send wake-ups and words by NATS: nats://user:password@host:4222, or tls://…; default: $ANTIPHON_SIGNALS.",
+        help="Send wake-ups and live text over NATS: nats://user:password@host:4222, or tls://…; default: $ANTIPHON_SIGNALS.",
     ),
 ]
 LedgerOption: TypeAlias = Annotated[
@@ -130,7 +130,7 @@ ThreadArgument: TypeAlias = Annotated[
         metavar="THREAD",
         callback=known_thread,
         autocompletion=offered_threads,
-        help="The id of a thread, or its beginning, or last: see antiphon threads.",
+        help="The id of a thread or a unique prefix, or last: see antiphon threads.",
     ),
 ]
 ThreadOption: TypeAlias = Annotated[
@@ -140,11 +140,11 @@ ThreadOption: TypeAlias = Annotated[
         metavar="THREAD",
         callback=known_thread,
         autocompletion=offered_threads,
-        help="The thread to go on in, as its next turn; default: a new one.",
+        help="Continue this thread with the next turn; default: a new thread.",
     ),
 ]
 NewThreadOption: TypeAlias = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="The id of the new thread; default: one is made.")
+    str | None, typer.Option("--name", metavar="NAME", help="The id of the new thread; default: generated.")
 ]
 MaybeThreadArgument: TypeAlias = Annotated[
     str | None,

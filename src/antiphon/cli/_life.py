@@ -68,7 +68,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def pause(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Pause a thread, also one that another process runs. Running calls finish and are recorded."""
+    """Pause a thread, whichever process runs it. Running calls finish and are recorded; no new call starts."""
     _move(ledger, lambda found: service.pause_thread(found, thread), for_programs=for_programs)
 
 
@@ -81,7 +81,7 @@ def terminate(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """End a thread permanently, also one that another process runs. Running calls are cancelled; no new call starts."""
+    """End a thread permanently, whichever process runs it. Running calls are cancelled; no new call starts."""
     _move(ledger, lambda found: service.terminate_thread(found, thread, reason), for_programs=for_programs)
 
 
@@ -110,25 +110,21 @@ def resume(
         OnChangeChoice | None,
         typer.Option(
             "--on-change",
-            help="Let a run go on that stopped because its program changed: take what is recorded, or do it anew.",
+            help="Continue a run that stopped because its program changed: keep what is recorded, or start over.",
         ),
     ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="ID", help="With --on-change: the id of the run; default: all open runs.")
     ] = None,
-    team: Annotated[
-        Path | None, typer.Option("--team", metavar="FILE", help="The team file, if it is another one than before.")
-    ] = None,
-    files: Annotated[
-        Path | None, typer.Option("--files", metavar="FOLDER", help="The folder of a team, if it is another one than before.")
-    ] = None,
+    team: Annotated[Path | None, typer.Option("--team", metavar="FILE", help="Use another team file than before.")] = None,
+    files: Annotated[Path | None, typer.Option("--files", metavar="FOLDER", help="Use another folder than before.")] = None,
     budget: BudgetOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     as_events: EventsOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Continue a thread where it stopped, with what it was run with. Finished steps do not run again."""
+    """Continue a thread where it stopped, with its recorded model and settings. Finished steps do not run again."""
     if on_change is not None:
         _allow_change(ledger, thread, on_change, run, for_programs=for_programs)
         return
@@ -168,7 +164,7 @@ def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: 
     if for_programs:
         print_json({"thread_id": thread, "choice": choice.value, "runs": runs})
     else:
-        note(f"recorded for {', '.join(runs)}; start the program again, and it goes on")
+        note(f"recorded for {', '.join(runs)}; start the program again to continue")
 
 
 def _tell_host(host: str) -> None:

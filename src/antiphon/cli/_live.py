@@ -257,7 +257,7 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     if report.error_code == "UNGUARDED_TOOL":
         note(f"it waits for its own program: {report.error_message}", style="warning")
     if report.host is not None:
-        note(f"it goes on in host {report.host}; wait for it with:", command=typed(ledger, "resume", own))
+        note(f"host {report.host} continues it; wait for it with:", command=typed(ledger, "resume", own))
         return
     if report.was_interrupted:
         word = "then" if report.error_code == "PARKED" else "paused;"

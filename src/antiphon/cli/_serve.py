@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 def serve(
     *,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: a free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 chooses a free one.")] = 8000,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Listen on an address that other machines reach; tokens are needed.")
+        bool,
+        typer.Option(
+            "--allow-remote", help="Listen on an address that other machines can reach; the ledger must have a token."
+        ),
     ] = False,
     allow_hosts: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A name by which the server is called, as of a proxy; repeatable."),
+        typer.Option(
+            "--allow-host", metavar="NAME", help="Another host name that clients use, such as that of a proxy; repeatable."
+        ),
     ] = None,
     teams: Annotated[
         list[Path] | None,
@@ -89,15 +94,17 @@ def _tell(server: RunningServer, place: str) -> None:
 def up(
     *,
     hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to start.")] = 3,
-    folder: Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the database is, and stays.")] = Path(
+    folder: Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="The folder of the database; it is kept.")] = Path(
         "antiphon-up"
     ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port of the server; 0: a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port of the server; 0 chooses a free one.")
+    ] = 8000,
     model: ModelOption = None,
 ) -> None:
-    """Try several hosts on this machine: PostgreSQL from a wheel, hosts and a server, until SIGTERM or Ctrl-C.
+    """Start PostgreSQL from a wheel, several hosts and a server on this machine, until SIGTERM or Ctrl-C.
 
-    The next start in the same folder goes on with the same threads. Needs the extras `up` and `postgres`.
+    The next start in the same folder continues the same threads. Needs the extras `up` and `postgres`.
     """
     options = () if model is None else ("--model", model)
 
@@ -116,26 +123,30 @@ def _tell_line(name: str, line: str) -> None:
 
 # ---------------------------------------------------------------- tokens
 
-token = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the tokens for servers of a ledger.")
+token = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the access tokens of the server.")
 
 
 @token.command()
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who acts with it: the name in approvals.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The user of the token: approvals are recorded under this name.")
+    ],
     *,
     scopes: Annotated[
         list[str] | None,
         typer.Option(
-            "--scope", metavar="SCOPE", help="read, send, control or admin; repeatable; default: read. None includes another."
+            "--scope",
+            metavar="SCOPE",
+            help="read, send, control or admin; repeatable; default: read. No scope includes another.",
         ),
     ] = None,
     days: Annotated[
-        float | None, typer.Option("--days", metavar="NUMBER", help="Days until it expires; default: 90. 0: it does not.")
+        float | None, typer.Option("--days", metavar="NUMBER", help="Days until it expires; default: 90; 0: never.")
     ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Make a token, and print it. It is shown once: the ledger has its hash only. A missing ledger is created."""
+    """Create a token and print it, once: the ledger stores only its hash. A missing ledger is created."""
     lasts = _DEFAULT_DAYS if days is None else days
     made = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
     if for_programs:
@@ -176,7 +187,7 @@ def revoke(
     *,
     ledger: LedgerOption = None,
 ) -> None:
-    """Revoke a token for good. Servers refuse it at once, and end its streams within seconds."""
+    """Revoke a token permanently. Servers refuse it at once, and end its streams within seconds."""
     revoked = with_ledger(ledger, partial(service.revoke_token, token_id=token_id))
     note(f"token {revoked.id} of {revoked.principal}: revoked")
 

@@ -59,7 +59,7 @@ def show(
     with_all: Annotated[bool, typer.Option("--all", help="Include the messages between actors and the journal.")] = False,
     by_step: Annotated[bool, typer.Option("--by-step", help="Group messages, calls and results by step.")] = False,
     as_sequence: Annotated[
-        bool, typer.Option("--sequence", help="A line per message of a thread: who to whom, nested by call, with times.")
+        bool, typer.Option("--sequence", help="A line per message of a thread: sender, receivers and time, nested by call.")
     ] = False,
     as_timeline: Annotated[
         bool, typer.Option("--timeline", help="A line per call of a thread: when it started, and how long it took.")
@@ -67,7 +67,7 @@ def show(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Print a conversation: who says what, each result under its call. Of a cited passage, print the source around it."""
+    """Print a conversation in readable form, each result under its call; or the source around a cited passage."""
     if as_sequence or as_timeline:
         _check_alone(as_sequence, as_timeline, by_step, source)
         show_all = partial(_show_steps if as_sequence else _show_spans, thread=name, for_programs=for_programs)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Hit, Ledger, Record, ThreadSummary
     from antiphon.service import ListedThread
 
-SystemOption = Annotated[bool, typer.Option("--all", help="Include the threads of the system.")]
+SystemOption = Annotated[bool, typer.Option("--all", help="Include system threads.")]
 NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
 
 
@@ -52,7 +52,7 @@ def threads(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the threads of a ledger, most recent first, each with what was asked."""
+    """List the threads of a ledger, most recent first, each with its first question."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
         print_json([{**each.to_json(), "question": question} for each, question in found])
@@ -184,7 +184,7 @@ def tail(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Print new messages, one a line, until Ctrl-C."""
+    """Print new messages, one per line, until Ctrl-C."""
     if after is not None and from_start:
         fail("--after and --from-start are two places to begin; give one of them", code=2)
     reader = _Reader(thread, "" if from_start else after, count, _put_json if for_programs else _put)
@@ -250,7 +250,7 @@ def reward(
     reason: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A note, recorded in the ledger.")] = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Rate a message, for antiphon export --trajectories. The last rating of a message counts."""
+    """Rate a message, for antiphon export --trajectories. A later rating replaces an earlier one."""
     with_ledger(ledger, partial(_rate, thread=thread, message=message, value=value, name=name, reason=reason))
     note(f"recorded: {value:g} for {message}")
 
@@ -329,7 +329,7 @@ def forget(
     yes: _YesOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Throw away the keys of encrypted threads, after a confirmation: nobody can read them any more. Prints their ids."""
+    """Destroy the keys of encrypted threads, after a confirmation, so that nobody can read them. Prints their ids."""
     doomed = with_ledger(ledger, partial(_forgettable, names=threads))
     _check_branches(doomed, threads, "forgotten", is_allowed=with_branches)
     if not yes:

@@ -25,13 +25,11 @@ def trust(
         Path | None, typer.Argument(metavar="FILE", help="A team file, or a Python file; default: list what you trust.")
     ] = None,
     *,
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask: I have looked at it.")] = False,
-    removes: Annotated[
-        bool, typer.Option("--remove", help="Take the trust in FILE back, in whatever content it had.")
-    ] = False,
+    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    removes: Annotated[bool, typer.Option("--remove", help="Stop trusting FILE, whatever its content was.")] = False,
     for_programs: JsonOption = False,
 ) -> None:
-    """Show the code that a team file runs, and let it run. A file that is changed afterwards must be trusted again."""
+    """Show the code that a team file runs, and allow it to run. After a change, a file must be trusted again."""
     if file is None and (is_sure or removes):
         fail("name the FILE that it is about", code=2)
     with complaints():

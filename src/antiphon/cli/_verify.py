@@ -41,7 +41,7 @@ def verify(
     ] = None,
     signer: Annotated[
         Path | None,
-        typer.Option("--signer", metavar="PUB", help="With --heads: they must be signed by the key of this public part."),
+        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
     ] = None,
     force: ForceOption = False,
     for_programs: JsonOption = False,
@@ -87,7 +87,7 @@ async def _gone(ledger: Ledger, thread: str | None, known: tuple[Head, ...]) -> 
 def _print(found: Verification) -> None:
     looked_at = f"threads: {found.threads}, messages: {found.messages}"
     if found.is_whole:
-        open_console().print(f"{looked_at}; all is as it was written", soft_wrap=True)
+        open_console().print(f"{looked_at}; no damage found", soft_wrap=True)
         return
     rows = [(each.thread_id or "", "" if each.seq is None else str(each.seq), each.what) for each in found.damages]
     print_table(open_console(), ("thread", "seq", "damage"), rows)
@@ -106,12 +106,12 @@ def doctor(
     *,
     adopt_redaction: Annotated[
         bool,
-        typer.Option("--adopt-redaction", help="First make the redaction rules of this command those of the ledger's hosts."),
+        typer.Option("--adopt-redaction", help="First make the redaction rules of this command the rules of the ledger."),
     ] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Examine the settings and the surroundings of a ledger. Exit 1 if something should be changed."""
+    """Check the settings and the environment of a ledger. Exit 1 if something should be changed."""
     if adopt_redaction:
         with_ledger(ledger, service.adopt_redaction)
     found = with_ledger(ledger, service.diagnose)
@@ -135,7 +135,7 @@ def heads(
     force: ForceOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Print the end of each thread and the hash of all its rows. Keep it elsewhere: it is the proof for verify and restore."""
+    """Print the length and the last hash of each thread. Store them elsewhere: verify and restore use them as proof."""
     write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output, force=force)
 
 
@@ -221,7 +221,7 @@ def key(
         bool, typer.Option("--signing", help="A key that signs heads; its public part is written to FILE.pub.")
     ] = False,
 ) -> None:
-    """Make a key in a file that only you may read: a master key, for ANTIPHON_KEY_FILE, or a key for signatures."""
+    """Create a key file that only you can read: a master key, for ANTIPHON_KEY_FILE, or a key for signatures."""
     from antiphon.ledger import MasterKey, SigningKey  # noqa: PLC0415 (only where a ledger is used)
 
     with complaints():
@@ -230,7 +230,8 @@ def key(
             _write_new(file.with_name(f"{file.name}.pub"), SigningKey.from_file(file).public, mode=0o644)
             note(f"keep {file} secret, and {file}.pub where the heads are checked")
         else:
-            note(f"master key {MasterKey.from_file(file).id}; keep a copy of {file} elsewhere: without it, nobody can read")
+            made = MasterKey.from_file(file)
+            note(f"master key {made.id}; keep a copy of {file} elsewhere: without it, encrypted threads cannot be read")
 
 
 def _write_new(path: Path, text: str, *, mode: int) -> None:
@@ -249,9 +250,9 @@ def rotate(
     *,
     ledger: LedgerOption = None,
 ) -> None:
-    """Wrap the keys of all encrypted threads by a new master key. The present one is that of ANTIPHON_KEY_FILE."""
+    """Encrypt the keys of all encrypted threads with a new master key. ANTIPHON_KEY_FILE names the current one."""
     count = with_ledger(ledger, partial(_rotate, path=new))
-    note(f"wrapped anew: {count} keys; from now on, set ANTIPHON_KEY_FILE={new}")
+    note(f"re-encrypted {count} keys; from now on, set ANTIPHON_KEY_FILE={new}")
 
 
 async def _rotate(ledger: Ledger, *, path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
+from antiphon.ledger._encryption import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken, instance_at
 from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
 from antiphon.ledger._open import check_opened, command_line, open_ledger
@@ -40,7 +41,6 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._vault import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
 
 __all__ = [
     "ALL_MODELS",

@@ -28,10 +28,10 @@ import orjson
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerCorruptError, ThreadMovedError
 from antiphon.ledger._chain import Record, genesis, link
+from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger._outside import not_executed
 from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
 from antiphon.ledger._request import AppendEntry, AppendRequest
-from antiphon.ledger._vault import ThreadKey
 from antiphon.messages import Message, dumps
 from antiphon.messages.keys import kind_of
 

@@ -51,6 +51,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._chain import Record
+from antiphon.ledger._encryption import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants
 from antiphon.ledger._redaction import Redaction, RedactionRules
@@ -74,7 +75,6 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._vault import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.messages import Conversation, Message, RewardFunction, Transition
 
 StateT = TypeVar("StateT")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NoReturn
 from typing_extensions import override
 
 from antiphon.ledger._contract import Ledger
+from antiphon.ledger._encryption import Mastering
 from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
-from antiphon.ledger._vault import Mastering
 from antiphon.ledger.memory import MemoryLedger
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from antiphon.ledger._chain import Record
+from antiphon.ledger._encryption import WrappedKey
 from antiphon.ledger._hosts import Unfit
-from antiphon.ledger._vault import WrappedKey
 from antiphon.messages import Json, Message
 
 StateT = TypeVar("StateT")

@@ -9,13 +9,13 @@ from typing import Protocol, TypeVar, overload
 
 from antiphon.errors import ForgottenError, UnknownThreadError
 from antiphon.ledger._chain import Record
+from antiphon.ledger._encryption import WrappedKey
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest, check_name, make_request
 from antiphon.ledger._rewards import reward_in
 from antiphon.ledger._signals import Signals
 from antiphon.ledger._values import Diff, Fold, Head, ThreadJournal, ThreadSummary
-from antiphon.ledger._vault import WrappedKey
 from antiphon.messages import (
     RUNTIME_POLICY,
     Conversation,

@@ -20,11 +20,11 @@ from typing import NamedTuple, TypeAlias
 from antiphon.errors import DecodeError, LedgerCorruptError, RestoreRefusedError
 from antiphon.ledger._admission import NOTHING_SPENT, AdmittedRow, Spent, State, new_state, spent
 from antiphon.ledger._chain import Record, link, to_micros
+from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey, is_sealed
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal, ThreadStanding
-from antiphon.ledger._vault import ThreadKey, Vault, WrappedKey, is_sealed
 from antiphon.messages import NO_LIMITS, Message, loads
 from antiphon.messages.keys import kind_of
 
@@ -34,7 +34,7 @@ RowOpener: TypeAlias = Callable[[int, bytes], bytes | None]
 """Returns the house bytes of a row, given its place and its stored bytes; None if there is no key to open it with."""
 
 
-def row_opener(vault: Vault, thread_id: str, wrapped: WrappedKey | None) -> RowOpener | None:
+def row_opener(keyring: Keyring, thread_id: str, wrapped: WrappedKey | None) -> RowOpener | None:
     """Return what opens the rows of a thread; None for a thread that is not encrypted.
 
     Raises:
@@ -43,9 +43,9 @@ def row_opener(vault: Vault, thread_id: str, wrapped: WrappedKey | None) -> RowO
     """
     if wrapped is None:
         return None
-    if wrapped.wrapped is None or vault.master is None:
+    if wrapped.wrapped is None or keyring.master is None:
         return _unopened
-    return vault.key(thread_id, wrapped).open
+    return keyring.key(thread_id, wrapped).open
 
 
 def add_row(pairing: Pairing, seq: int, stored: bytes, opener: RowOpener | None) -> bool:
@@ -240,7 +240,7 @@ def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
     return RestoreRefusedError(reason, journal.thread_id)
 
 
-def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction, vault: Vault) -> Restored:
+def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction, keyring: Keyring) -> Restored:
     """Check the rows of a journal against a head, and return them ready to be written.
 
     Raises:
@@ -249,7 +249,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
     """
     name = journal.thread_id
     try:
-        key = None if journal.key is None else vault.key(name, journal.key)
+        key = None if journal.key is None else keyring.key(name, journal.key)
     except LedgerCorruptError as exc:
         raise RestoreRefusedError("the key in the journal is not that of the thread", name) from exc
     pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)

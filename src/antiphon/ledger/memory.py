@@ -28,6 +28,19 @@ from antiphon.errors import (
 )
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
+from antiphon.ledger._encryption import (
+    LEDGER_KEY,
+    EncryptionStatus,
+    Keyring,
+    Mastering,
+    MasterKey,
+    ThreadKey,
+    WrappedKey,
+    is_sealed,
+    not_indexable,
+    not_searchable,
+    to_forget,
+)
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, LoopClock, TakenThread, Woken, lasts
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
@@ -82,19 +95,6 @@ from antiphon.ledger._values import (
     ThreadStanding,
     ThreadSummary,
     Verification,
-)
-from antiphon.ledger._vault import (
-    LEDGER_KEY,
-    EncryptionStatus,
-    Mastering,
-    MasterKey,
-    ThreadKey,
-    Vault,
-    WrappedKey,
-    is_sealed,
-    not_indexable,
-    not_searchable,
-    to_forget,
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import (
@@ -242,7 +242,7 @@ class MemoryLedger(Verbs):
 
     def __init__(self, *, redaction: Redacting = None, clock: LeaseClock | None = None, master_key: Mastering = None) -> None:
         self.redaction = LedgerRedaction.of(redaction)
-        self._vault = Vault.of(master_key)
+        self._keyring = Keyring.of(master_key)
         self._ledger_key: WrappedKey | None = None
         self._clock = LoopClock() if clock is None else clock
         self._hosts: dict[int, _Lease] = {}
@@ -315,11 +315,11 @@ class MemoryLedger(Verbs):
         return admission.records
 
     def _key_to_write(self, thread: _Thread, *, is_new: bool) -> tuple[WrappedKey | None, ThreadKey | None]:
-        return self._vault.key_to_write(thread.state.thread_id, thread.lock, self._ledger_key, is_new=is_new)
+        return self._keyring.key_to_write(thread.state.thread_id, thread.lock, self._ledger_key, is_new=is_new)
 
     def _keep_key(self, thread: _Thread, wrapped: WrappedKey | None) -> None:
         if wrapped is not None and self._ledger_key is None:
-            self._ledger_key = self._vault.new_key(LEDGER_KEY)
+            self._ledger_key = self._keyring.new_key(LEDGER_KEY)
         thread.lock = wrapped
 
     def _begun(self, thread_id: str, now: int) -> _Thread:
@@ -583,7 +583,7 @@ class MemoryLedger(Verbs):
 
     def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
         base, at = self._base_of(journal, made), journal.forked_at or 0
-        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction, self._vault)
+        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction, self._keyring)
         thread = self._new_thread(found.state, base, at if base is not None else 0)
         self._keep_key(thread, journal.key)
         self._put(thread, found.rows)
@@ -629,24 +629,24 @@ class MemoryLedger(Verbs):
                 thread.ids, thread.open_calls = {}, OpenCalls()
                 thread.snapshots.clear()
                 self._note_open(thread)
-        self._vault.drop()
+        self._keyring.drop()
         return chosen
 
     async def rotate(self, new: MasterKey) -> int:
-        self._vault.begin_rotation(new)
+        self._keyring.begin_rotation(new)
         keyed = [thread for thread in self._threads.values() if thread.lock is not None]
-        wrapped = [self._vault.rewrapped(each.state.thread_id, each.lock, new) for each in keyed if each.lock is not None]
+        wrapped = [self._keyring.rewrapped(each.state.thread_id, each.lock, new) for each in keyed if each.lock is not None]
         if self._ledger_key is not None:
-            self._ledger_key = self._vault.rewrapped(LEDGER_KEY, self._ledger_key, new)
+            self._ledger_key = self._keyring.rewrapped(LEDGER_KEY, self._ledger_key, new)
         for thread, key in zip(keyed, wrapped, strict=True):
             thread.lock = key
-        self._vault.end_rotation(new)
+        self._keyring.end_rotation(new)
         return sum(key.wrapped is not None for key in wrapped)
 
     async def encryption(self) -> EncryptionStatus | None:
         keyed = [thread for thread in self._threads.values() if thread.lock is not None]
         if self._ledger_key is None:
-            return self._vault.unused
+            return self._keyring.unused
         return EncryptionStatus(self._ledger_key.master, len(keyed), sum(each.is_forgotten for each in keyed))
 
     async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
@@ -871,7 +871,7 @@ class MemoryLedger(Verbs):
         while thread is not None:
             seq, state = thread.snapshots.get(fold, (last + 1, b""))
             if seq <= last and thread.lock is not None and is_sealed(state):
-                state = self._vault.key(thread.state.thread_id, thread.lock).open_snapshot(fold, seq, state)
+                state = self._keyring.key(thread.state.thread_id, thread.lock).open_snapshot(fold, seq, state)
             if seq <= last:
                 return seq, parse(state)
             last = min(last, thread.base_seq)
@@ -892,7 +892,7 @@ class MemoryLedger(Verbs):
         total = sum(len(thread.records) for thread in threads)
         damages, messages = missing_threads(known, self._threads), 0
         for thread in threads:
-            damage, looked_at = _examine(thread, known, self._vault)
+            damage, looked_at = _examine(thread, known, self._keyring)
             messages += looked_at
             damages += [] if damage is None else [damage]
             if progress is not None:
@@ -919,14 +919,14 @@ def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
     return Base(0, genesis(thread_id), pairing) if base is None else Base(seq, _link_at(base, seq), pairing)
 
 
-def _examine(thread: _Thread, heads: dict[str, Head], vault: Vault) -> tuple[Damage | None, int]:
+def _examine(thread: _Thread, heads: dict[str, Head], keyring: Keyring) -> tuple[Damage | None, int]:
     name, state = thread.state.thread_id, thread.state
     shared: Pairing | None = Pairing()
     for holder, index in () if thread.base is None else thread.base.upto(thread.base_seq):
         shared = None if shared is None or holder.is_forgotten else shared
         if shared is not None:
             shared.add(holder.records[index].seq, holder.records[index].message)
-    opener = row_opener(vault, name, thread.lock)
+    opener = row_opener(keyring, name, thread.lock)
     examination = Examination(name, thread.base_seq, _link_at(thread, thread.base_seq), shared, opener)
     rows = (
         StoredRow(record.seq, to_micros(record.recorded_at), bytes.fromhex(record.hash), open_from, record.stored)

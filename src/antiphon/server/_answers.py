@@ -1,7 +1,7 @@
 """Answers: values as JSON, errors, and the headers that every answer has.
 
-An error of the API is problem JSON (RFC 9457). A door answers in the form of its own protocol: `/v1` as OpenAI does, `/choir`
-with an `ERROR` of Choir.
+An error of the API is problem JSON (RFC 9457). The endpoints of other protocols answer in their own
+form: `/v1` as OpenAI does, `/choir` with an `ERROR` of Choir.
 """
 
 from __future__ import annotations

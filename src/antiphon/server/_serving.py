@@ -30,7 +30,7 @@ from antiphon import service
 from antiphon.errors import AntiphonError, LedgerError, SetupError
 from antiphon.messages import Limits
 from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
-from antiphon.server import _doors, _events
+from antiphon.server import _compatible, _events
 from antiphon.server import _values as v
 from antiphon.server._access import (
     Access,
@@ -80,7 +80,7 @@ SESSION: Final = ApiEndpoint(
     "POST", "/api/session", None, "Trade a token or a code for a cookie", _never, v.SessionValue, body=v.NewSession
 )
 DOCUMENT: Final = ApiEndpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
-ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS, *_doors.DOORS)
+ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS, *_compatible.ENDPOINTS)
 
 
 class App:
@@ -131,8 +131,8 @@ class App:
                 after = await _events.start(ask)
                 await _events.stream(ask, after, self._limits, self.stopping, (scope, receive, send))
             return None
-        if endpoint is _doors.COMPLETIONS:
-            return await _doors.complete(ask, self._limits, self.stopping, (scope, receive, send))
+        if endpoint is _compatible.COMPLETIONS:
+            return await _compatible.complete(ask, self._limits, self.stopping, (scope, receive, send))
         value = await endpoint.handler(ask)
         if isinstance(value, Lines):
             await _events.write_lines(value.lines, value.kind, self._limits, (scope, receive, send))
@@ -481,9 +481,9 @@ async def _check_remote(ledger: Ledger, settings: ServeSettings, *, is_local: bo
     if is_local:
         return
     if not settings.allow_remote:
-        raise SetupError(f"other machines reach {settings.host}; if that is wanted, add --allow-remote")
+        raise SetupError(f"{settings.host} is reachable from other machines; to allow that, add --allow-remote")
     if settings.host in ("0.0.0.0", "::", "") and not settings.allow_hosts:  # noqa: S104 (it is refused)
-        raise SetupError(f"{settings.host} is no name: add --allow-host NAME for each name by which this server is called")
+        raise SetupError(f"{settings.host} is not a host name: add --allow-host NAME for each name that clients use")
     if not any(each.revoked_at is None for each in await service.list_tokens(ledger)):
         raise SetupError("nobody could use the server: make a token first with `antiphon token make NAME`")
 

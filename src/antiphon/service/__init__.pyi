@@ -92,6 +92,7 @@ from antiphon.service._life import pause_thread as pause_thread
 from antiphon.service._life import resume_elsewhere as resume_elsewhere
 from antiphon.service._life import terminate_thread as terminate_thread
 from antiphon.service._life import thread_status as thread_status
+from antiphon.service._live_text import ThreadWords as ThreadWords
 from antiphon.service._models import ChosenModel as ChosenModel
 from antiphon.service._models import LocalModelStatus as LocalModelStatus
 from antiphon.service._models import check_model as check_model
@@ -218,4 +219,3 @@ from antiphon.service._trust import trusted_files as trusted_files
 from antiphon.service._up import END_WITH_PARENT as END_WITH_PARENT
 from antiphon.service._up import LocalDatabase as LocalDatabase
 from antiphon.service._up import run_cluster as run_cluster
-from antiphon.service._words import ThreadWords as ThreadWords

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from antiphon.errors import AntiphonError, SetupError, TeamFileError, ThreadEndedError
 from antiphon.messages import Conversation
-from antiphon.service._words import offering_words
+from antiphon.service._live_text import offering_words
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

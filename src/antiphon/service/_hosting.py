@@ -18,10 +18,10 @@ from antiphon.errors import LedgerError, SetupError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.runtime import ActorView, DeadLetter, Settings, System
 from antiphon.service._following import chain_words
+from antiphon.service._live_text import both, offering_words
+from antiphon.service._live_text_tls import TlsEndpoint
 from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads, unfit_json
-from antiphon.service._word_doors import WordDoor
-from antiphon.service._words import both, offering_words
 
 if TYPE_CHECKING:
     from antiphon.agents import RecoveredRun
@@ -218,7 +218,7 @@ async def run_host(
     continues them. `config` and `model` are those of the six phases; `team_model` overrides the models of the team files.
     `thread_limit` is how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of
     threads to take, of those that the actors of the six phases and the teams can run; None: all of them.
-    `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see `WordDoor`.
+    `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see `TlsEndpoint`.
     `ready` is called once, with this host as the ledger knows it; `hear` with what happens to its threads.
 
     Raises:
@@ -231,14 +231,14 @@ async def run_host(
     from antiphon.service._running import agent_words, new_chain  # noqa: PLC0415
     from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
 
-    door = None if words is None else WordDoor.at(words)
+    endpoint = None if words is None else TlsEndpoint.at(words)
     settings = _settings(config, teams, f"{model} {team_model}")
     if thread_limit is not None:
         settings = replace(settings, thread_limit=thread_limit)
     if kinds:
         settings = replace(settings, kinds=tuple(kinds))
-    if door is not None:
-        settings = replace(settings, address=door.advertised)
+    if endpoint is not None:
+        settings = replace(settings, address=endpoint.advertised)
     told = _Told(ledger, hear)
     chain = new_chain(ledger, model=model, config=config)
     patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
@@ -249,7 +249,7 @@ async def run_host(
         if unknown := sorted({*(kinds or ())} - {*system.kinds}):
             raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
         said = both(chain_words(chain), agent_words(ledger))
-        await stack.enter_async_context(offering_words(system.host_name, said, ledger, door))
+        await stack.enter_async_context(offering_words(system.host_name, said, ledger, endpoint))
         # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
         await system.register_host()
         await _tell_ready(ledger, system.host_name, ready)

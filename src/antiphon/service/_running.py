@@ -39,6 +39,7 @@ from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import HearWords, SpokenWords, WordSource, chain_words
 from antiphon.service._life import check_chain, living_owner, own_tools
+from antiphon.service._live_text import offering_words
 from antiphon.service._models import LOCAL, SCRIPTED, check_model, for_small_model
 from antiphon.service._runs import build_of
 from antiphon.service._settings import (
@@ -56,7 +57,6 @@ from antiphon.service._settings import (
 )
 from antiphon.service._threads import check_new, find_thread
 from antiphon.service._transcript import brief, call_text, outcome_text, prose
-from antiphon.service._words import offering_words
 
 ResultT = TypeVar("ResultT")
 HearEvent: TypeAlias = Callable[[ChainEvent], None]

@@ -37,10 +37,10 @@ import asyncpg
 from antiphon.errors import LedgerError, LedgerUnavailableError
 from antiphon.ledger._admission import Admission, admit
 from antiphon.ledger._chain import Record, snapshot_hash
+from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._hints import ANYBODY, EVERYBODY
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, split
-from antiphon.ledger._vault import Vault
 from antiphon.ledger.postgres._careful import CarefulAppends, KnownThread, lock_of, message_columns
 from antiphon.ledger.postgres._connection import Pool, Session
 
@@ -206,7 +206,7 @@ class Appender:
         known = self._known.get(waiting.request.thread_id)
         if known is None or known.thread.base is not None or waiting.request.allow_foreign or waiting.request.is_outside:
             return None
-        if not known.is_keyed and self._pool.vault.master is not None:
+        if not known.is_keyed and self._pool.keyring.master is not None:
             return None  # whether the thread is encrypted is looked up first
         try:
             request = waiting.request.for_thread(known.state.is_redacted)
@@ -221,7 +221,7 @@ class Appender:
     async def _write_quickly(self, prepared: Sequence[PreparedAppend]) -> list[WaitingAppend]:
         """Write appends in one statement, and return those whose threads were not what they were taken for."""
         threads = {each.request.thread_id: self._known[each.request.thread_id] for each in prepared}
-        rows = _GroupRows(self._pool.tenant, self._pool.vault)
+        rows = _GroupRows(self._pool.tenant, self._pool.keyring)
         for each in prepared:
             rows.add(self._known[each.request.thread_id], each)
         statement, values = rows.statement(threads.values())
@@ -431,9 +431,9 @@ def _numbers(values: Iterable[int | None]) -> str:
 class _GroupRows:
     """The rows of several appends, column by column, and the statement that writes them."""
 
-    def __init__(self, tenant: str, vault: Vault) -> None:
+    def __init__(self, tenant: str, keyring: Keyring) -> None:
         self._tenant = tenant
-        self._vault = vault
+        self._keyring = keyring
         self._messages: list[tuple[Any, ...]] = []
         self._opened: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._closed: list[tuple[int, int]] = []
@@ -449,7 +449,7 @@ class _GroupRows:
             columns = message_columns(message)
             self._messages.append((key, seq, before + seq, *columns, open_from, micros, digest, record.stored))
         for call in admission.pairing.opened.values():
-            self._opened[key, call.seq] = (key, call.seq, *known.dump_call(self._vault, call), before + call.seq)
+            self._opened[key, call.seq] = (key, call.seq, *known.dump_call(self._keyring, call), before + call.seq)
         for seq in admission.pairing.closed:
             # A call that an earlier append of the same group has opened is not in the table yet.
             if self._opened.pop((key, seq), None) is None:

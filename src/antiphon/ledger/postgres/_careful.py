@@ -13,11 +13,11 @@ from typing import Any
 from antiphon.errors import AppendRefusedError, LedgerError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, snapshot_hash
+from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey
 from antiphon.ledger._outside import not_executed
 from antiphon.ledger._pairing import OpenCall, OpenCalls
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, split
-from antiphon.ledger._vault import ThreadKey, Vault, WrappedKey
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._keys import hold_master, ledger_key, store_key
 from antiphon.ledger.postgres._rows import (
@@ -63,11 +63,11 @@ class KnownThread:
     def was_called(self, is_effect: bool, invocation_id: str) -> bool:
         return (is_effect, invocation_id) in self.called
 
-    def dump_call(self, vault: Vault, call: OpenCall) -> tuple[int, bytes]:
+    def dump_call(self, keyring: Keyring, call: OpenCall) -> tuple[int, bytes]:
         """Return an open call as it is stored: the key of its option in the index, and the rest of it."""
         if self.cipher is None or self.blinding is None:
             return key_of(call.option_name), dump_call(call)
-        return key_of(vault.blind(self.blinding, call.option_name)), self.cipher.seal_call(call)
+        return key_of(keyring.blind(self.blinding, call.option_name)), self.cipher.seal_call(call)
 
     def kept(self, snapshot: tuple[str, bytes], seq: int) -> tuple[str, bytes]:
         """Return a snapshot as it is stored."""
@@ -131,7 +131,7 @@ class CarefulAppends:
 
     def _can_open(self, lock: WrappedKey) -> bool:
         """Whether the calls of a thread can be opened; if not, its appends are refused later."""
-        master = self._session.vault.master
+        master = self._session.keyring.master
         return lock.wrapped is not None and master is not None and lock.master == master.id
 
     async def _outcome(self, request: AppendRequest) -> tuple[Record, ...] | LedgerError:
@@ -175,7 +175,7 @@ class CarefulAppends:
         if known.is_keyed:
             return False
         before, is_new = known.lock, not known.state.seq and known.thread.base is None
-        known.lock, known.cipher = self._session.vault.key_to_write(
+        known.lock, known.cipher = self._session.keyring.key_to_write(
             known.state.thread_id, before, self._blinding, is_new=is_new
         )
         is_new_key = known.lock is not None and before is None
@@ -383,7 +383,7 @@ class RowWriter:
 
     async def open_calls(self, known: KnownThread, calls: Iterable[OpenCall], places: dict[int, CommitPlace]) -> None:
         """Write open calls; the place of each message must be known."""
-        tenant, thread, vault = self._session.tenant, known.thread.key, self._session.vault
-        rows = [(tenant, thread, call.seq, *known.dump_call(vault, call), *places[call.seq]) for call in calls]
+        tenant, thread, keyring = self._session.tenant, known.thread.key, self._session.keyring
+        rows = [(tenant, thread, call.seq, *known.dump_call(keyring, call), *places[call.seq]) for call in calls]
         if rows:
             await self._session.connection.executemany(_OPENED, rows)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import genesis, to_micros
+from antiphon.ledger._encryption import ThreadKey, WrappedKey
 from antiphon.ledger._listing import head_of
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread
 from antiphon.ledger._values import Head, ThreadJournal
-from antiphon.ledger._vault import ThreadKey, WrappedKey
 from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.postgres import _keys
 from antiphon.ledger.postgres._careful import (
@@ -48,7 +48,7 @@ async def branch(session: Session, head: Head, at: int, pairing: Pairing, closin
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
     own = await ledger_key(session)
-    lock, cipher = session.vault.key_to_write(closing.thread_id, None, own, is_new=True)
+    lock, cipher = session.keyring.key_to_write(closing.thread_id, None, own, is_new=True)
     thread = Thread(0, state, pairing.count, origin.key, at)
     known = await _inserted(session, thread, pairing.open, lock, cipher)
     await RowWriter(session).open_calls(known, pairing.open, await _places(session, known.thread.key, pairing.open))
@@ -103,10 +103,10 @@ async def _restore(
     if await find_thread(session, journal.thread_id) is not None:
         raise existing(journal.thread_id)
     origin, base = await _base_of(session, journal)
-    found = restored(journal, head, base, redaction, session.vault)
+    found = restored(journal, head, base, redaction, session.keyring)
     calls = found.pairing.open
     thread = Thread(0, found.state, len(calls), origin, base.seq)
-    cipher = None if journal.key is None else session.vault.key(journal.thread_id, journal.key)
+    cipher = None if journal.key is None else session.keyring.key(journal.thread_id, journal.key)
     known = await _inserted(session, thread, calls, journal.key, cipher)
     times = [to_micros(row.record.recorded_at) for row in found.rows]
     await writer.messages(known.thread.key, found.rows, times)

@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
+from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._secrets import without_password
-from antiphon.ledger._vault import Vault
 from antiphon.messages import is_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Row: TypeAlias = asyncpg.Record
 ResultT = TypeVar("ResultT")
 _Isolation: TypeAlias = Literal["read_committed", "repeatable_read"]
 
-_NO_KEYS = Vault()
+_NO_KEYS = Keyring()
 _MOST_CONNECTIONS = 10
 _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
@@ -80,11 +80,11 @@ async def _keep(connection: Connection) -> None:
 class Session:
     """A connection, as one tenant: the tenant is the first value (`$1`) of every statement."""
 
-    def __init__(self, connection: Connection, tenant: str, vault: Vault | None = None) -> None:
+    def __init__(self, connection: Connection, tenant: str, keyring: Keyring | None = None) -> None:
         self.connection = connection
         """For the few statements that are of no tenant."""
         self.tenant = tenant
-        self.vault = _NO_KEYS if vault is None else vault
+        self.keyring = _NO_KEYS if keyring is None else keyring
         """What opens encrypted threads."""
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
@@ -113,9 +113,9 @@ SELECT set_config('antiphon.tenant', $1, true), set_config('synchronous_commit',
 class Pool:
     """The connections of one tenant."""
 
-    def __init__(self, pool: _AsyncpgPool, tenant: str, patience: float, vault: Vault, *, is_pooled: bool) -> None:
+    def __init__(self, pool: _AsyncpgPool, tenant: str, patience: float, keyring: Keyring, *, is_pooled: bool) -> None:
         self._pool = pool
-        self.vault = vault
+        self.keyring = keyring
         self.tenant = tenant
         self.is_pooled = is_pooled
         """Whether the server has a pooler before it, so that a connection keeps nothing from one transaction to the next."""
@@ -194,7 +194,7 @@ class Pool:
             raise LedgerUnavailableError("the ledger is closed")
         try:
             async with self._pool.acquire(timeout=self._patience) as connection:
-                session = Session(connection, self.tenant, self.vault)
+                session = Session(connection, self.tenant, self.keyring)
                 if isolation is None:
                     yield session
                     return
@@ -321,7 +321,7 @@ def _may_succeed(exc: BaseException | None) -> bool:
 
 
 @asynccontextmanager
-async def open_pool(url: str, tenant: str, patience: float, vault: Vault) -> AsyncGenerator[Pool, None]:
+async def open_pool(url: str, tenant: str, patience: float, keyring: Keyring) -> AsyncGenerator[Pool, None]:
     """Connect to a database, as one tenant.
 
     Raises:
@@ -331,7 +331,7 @@ async def open_pool(url: str, tenant: str, patience: float, vault: Vault) -> Asy
     if not is_name(tenant):
         raise ValueError(f"a tenant is a name of 1 to 512 visible characters, not {tenant!r}")
     made, is_pooled = await _connected(url, tenant, patience)
-    pool = Pool(made, tenant, patience, vault, is_pooled=is_pooled)
+    pool = Pool(made, tenant, patience, keyring, is_pooled=is_pooled)
     try:
         yield pool
     finally:

@@ -2,7 +2,7 @@
 
 `thread_keys` has a row for each encrypted thread, with its wrapped key, or without it if it was forgotten. The row of thread 0
 is the tenant's own key. A key is looked up in the transaction that uses it, so what another process has forgotten is not read
-any more; only unwrapped keys are remembered (see `ledger._vault`).
+any more; only unwrapped keys are remembered (see `ledger._encryption`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.errors import ForgottenError, WrongMasterKeyError
+from antiphon.ledger._encryption import (
+    LEDGER_KEY,
+    EncryptionStatus,
+    MasterKey,
+    ThreadKey,
+    WrappedKey,
+    not_indexable,
+    to_forget,
+)
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._stored import Thread
-from antiphon.ledger._vault import LEDGER_KEY, EncryptionStatus, MasterKey, ThreadKey, WrappedKey, not_indexable, to_forget
 from antiphon.ledger.postgres._connection import Session
 
 _KEY = "SELECT master, wrapped FROM antiphon.thread_keys WHERE tenant = $1 AND thread = $2"
@@ -57,7 +65,7 @@ async def thread_key(session: Session, thread: int) -> ThreadKey | None:
         LedgerCorruptError: it was altered.
     """
     row = await session.fetchrow(_NAMED, thread)
-    return None if row is None else session.vault.key(row[0], WrappedKey(row[1], row[2]))
+    return None if row is None else session.keyring.key(row[0], WrappedKey(row[1], row[2]))
 
 
 async def check_remembered(session: Session, thread: Thread) -> None:
@@ -97,18 +105,18 @@ async def hold_master(session: Session, key: WrappedKey) -> None:
 async def store_key(session: Session, thread: int, key: WrappedKey) -> None:
     """Store the key of a new thread. With the first one, the tenant gets a key of its own."""
     if await ledger_key(session) is None:
-        own = session.vault.new_key(LEDGER_KEY)
+        own = session.keyring.new_key(LEDGER_KEY)
         # Another process may be as quick: its transaction is waited for, and the first key stays.
         await session.execute(f"{_INSERT} ON CONFLICT DO NOTHING", _LEDGER, *own)
-        session.vault.check(await ledger_key(session))
+        session.keyring.check(await ledger_key(session))
         await session.connection.execute(_NEEDS_KEYS)
     await session.execute(_INSERT, thread, *key)
 
 
 async def blinded(session: Session, option_name: str) -> str | None:
     """Return the hashed name of an option in encrypted threads; None without the master key, or without such threads."""
-    blinding = None if session.vault.master is None else await ledger_key(session)
-    return None if blinding is None else session.vault.blind(blinding, option_name)
+    blinding = None if session.keyring.master is None else await ledger_key(session)
+    return None if blinding is None else session.keyring.blind(blinding, option_name)
 
 
 # ---------------------------------------------------------------- changes
@@ -142,7 +150,7 @@ async def rotate(session: Session, new: MasterKey) -> int:
     # A statement of its own: it waits for those who store a new key (see `hold_master`), and the next one sees what they stored.
     await session.execute(f"{_KEY} FOR UPDATE", _LEDGER)
     for thread, name, master, wrapped in [tuple(row.values()) for row in await session.fetch(_ALL)]:
-        key = session.vault.rewrapped(LEDGER_KEY if thread == _LEDGER else name, WrappedKey(master, wrapped), new)
+        key = session.keyring.rewrapped(LEDGER_KEY if thread == _LEDGER else name, WrappedKey(master, wrapped), new)
         await session.execute(_UPDATE, thread, *key)
         count += thread != _LEDGER and wrapped is not None
     return count
@@ -155,4 +163,4 @@ async def status(session: Session) -> EncryptionStatus | None:
 SELECT count(*), count(*) - count(wrapped) FROM antiphon.thread_keys WHERE tenant = $1 AND thread <> $2
 """
     row = await session.fetchrow(sql, _LEDGER)
-    return session.vault.unused if own is None or row is None else EncryptionStatus(own.master, *row.values())
+    return session.keyring.unused if own is None or row is None else EncryptionStatus(own.master, *row.values())

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
+from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
 from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import head_of, is_newest_first, order_of, page_start
@@ -49,7 +50,6 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._vault import EncryptionStatus, Mastering, MasterKey, Vault, WrappedKey
 from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import missing_threads, proven
 from antiphon.ledger.postgres import _changes, _hosts, _keys, _queries, _terms, _verify
@@ -142,16 +142,16 @@ class PostgresLedger(Verbs):
             WrongMasterKeyError: the keys of the tenant are wrapped by another master key.
             ValueError: the tenant is not a valid name, or the URL names another.
         """
-        rules, vault = LedgerRedaction.of(redaction), Vault.of(master_key)
+        rules, keyring = LedgerRedaction.of(redaction), Keyring.of(master_key)
         url, named = tenant_in(url)
         if named is not None and tenant not in (None, named):
             raise ValueError(f"the URL names the tenant {named!r}, and {tenant!r} is given; leave one of them out")
         tenant = tenant if tenant is not None else named
         tenant = _DEFAULT_TENANT if tenant is None else tenant
-        async with carrying(signals) as carrier, open_pool(url, tenant, patience, vault) as pool:
+        async with carrying(signals) as carrier, open_pool(url, tenant, patience, keyring) as pool:
             async with pool.session() as session:
                 name = await prepare(session.connection, create=create)
-            vault.check(await pool.read(_keys.ledger_key))
+            keyring.check(await pool.read(_keys.ledger_key))
             ledger = cls(url, name, pool, rules, clock=clock, signals=carrier)
             await ledger._compare_clocks()
             try:
@@ -348,13 +348,13 @@ class PostgresLedger(Verbs):
 
     async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._pool.change(lambda session: _changes.forget(session, thread_id, with_branches))
-        self._pool.vault.drop()
+        self._pool.keyring.drop()
         return self._forgotten(names)
 
     async def rotate(self, new: MasterKey) -> int:
-        self._pool.vault.begin_rotation(new)
+        self._pool.keyring.begin_rotation(new)
         count = await self._pool.change(lambda session: _keys.rotate(session, new))
-        self._pool.vault.end_rotation(new)
+        self._pool.keyring.end_rotation(new)
         self._appender.forget_all()
         return count
 

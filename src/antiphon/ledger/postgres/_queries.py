@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._chain import snapshot_hash, to_micros
+from antiphon.ledger._encryption import is_sealed, not_searchable
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
     Term,
@@ -29,7 +30,6 @@ from antiphon.ledger._listing import (
     words_of,
 )
 from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
-from antiphon.ledger._vault import is_sealed, not_searchable
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import blinded, find_key, thread_key
 from antiphon.ledger.postgres._rows import (

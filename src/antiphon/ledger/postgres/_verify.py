@@ -96,7 +96,7 @@ async def begin(session: Session, name: str) -> Subject | Damage | None:
     if counted != thread.open_calls:
         return Damage(name, None, "the number of its open calls is wrong")
     pairing = await _open_at_base(session, thread)
-    opener = row_opener(session.vault, name, await find_key(session, thread.key))
+    opener = row_opener(session.keyring, name, await find_key(session, thread.key))
     return Subject(thread, calls, Examination(name, thread.base_seq, link, pairing, opener))
 
 
@@ -108,7 +108,7 @@ async def _open_at_base(session: Session, thread: Thread) -> Pairing | None:
     pairing = Pairing(first - 1)
     shared = thread._replace(state=thread.state._replace(seq=thread.base_seq))
     for key, low, high in await lineage(session, shared):
-        opener = row_opener(session.vault, await name_of(session, key), await find_key(session, key))
+        opener = row_opener(session.keyring, await name_of(session, key), await find_key(session, key))
         for row in await session.fetch(_ROWS, key, max(low, first) - 1, high, None):
             if not add_row(pairing, row["seq"], await _whole(session, key, row), opener):
                 return None

@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeAlias
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, snapshot_hash, to_micros
+from antiphon.ledger._encryption import ThreadKey, WrappedKey
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, ThreadSegment, split
-from antiphon.ledger._vault import ThreadKey, WrappedKey
 from antiphon.ledger.sqlite._checksums import (
     NO_CHECKSUM,
     check_written,
@@ -129,14 +129,14 @@ class _Known:
             EncryptionError: the key was forgotten, or the master key is missing or another one.
             LedgerCorruptError: the key was altered.
         """
-        vault, is_used = self._connection.vault, has_keys(self._connection)
-        if vault.master is None and not is_used:
+        keyring, is_used = self._connection.keyring, has_keys(self._connection)
+        if keyring.master is None and not is_used:
             self.lock = None
             return
         found = find_key(self._connection, self.key) if self.key else None
         is_new = not self.state.seq and self.thread.base is None
         name = self.state.thread_id
-        lock, self.cipher = vault.key_to_write(name, found, ledger_key(self._connection), is_new=is_new)
+        lock, self.cipher = keyring.key_to_write(name, found, ledger_key(self._connection), is_new=is_new)
         self.lock = lock if found is None else None
 
     def with_id(self, id: str) -> Sequence[Record]:

@@ -40,7 +40,7 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
-    lock, _ = connection.vault.key_to_write(closing.thread_id, None, ledger_key(connection), is_new=True)
+    lock, _ = connection.keyring.key_to_write(closing.thread_id, None, ledger_key(connection), is_new=True)
     key = insert_thread(connection, state, origin.key, pairing.count)
     set_checksum(connection, key, state)
     if lock is not None:
@@ -69,7 +69,7 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
     if find_thread(connection, journal.thread_id) is not None:
         raise existing(journal.thread_id)
     origin, base = _base_of(connection, journal)
-    found = restored(journal, head, base, redaction, connection.vault)
+    found = restored(journal, head, base, redaction, connection.keyring)
     calls = found.pairing.open
     key = insert_thread(connection, found.state, origin, len(calls), base.seq)
     set_owner(connection, key, found.state)

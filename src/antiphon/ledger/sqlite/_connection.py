@@ -18,8 +18,8 @@ from urllib.parse import quote
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
+from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._listing import words_of
-from antiphon.ledger._vault import Vault
 from antiphon.ledger.sqlite._schema import migrate
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
 
@@ -59,7 +59,7 @@ class LedgerFile(NamedTuple):
     """Seconds to wait for another process that writes."""
     vfs: str | None = None
     """The SQLite VFS to open the file with; None for the default. Tests inject faults with it."""
-    vault: Vault = NO_KEYS
+    keyring: Keyring = NO_KEYS
     """What opens encrypted threads."""
 
 
@@ -80,7 +80,7 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
         connection = _open_protected(place) if is_protected else Connection(place.path, flags, place.vfs)
     except apsw.Error as exc:
         raise translated(exc, place.path) from exc
-    connection.vault = place.vault
+    connection.keyring = place.keyring
     try:
         _prepare(connection, place, is_protected=is_protected)
         if create:

@@ -2,7 +2,7 @@
 
 `thread_keys` has a row for each encrypted thread, with its wrapped key, or without it if it was forgotten. The row of thread 0
 is the ledger's own key. The table is made with the first encrypted thread. A key is looked up in the transaction that uses it,
-so what another process has forgotten is not read any more; only unwrapped keys are remembered (see `ledger._vault`).
+so what another process has forgotten is not read any more; only unwrapped keys are remembered (see `ledger._encryption`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from zlib import crc32
 
 from antiphon.errors import ForgottenError
 from antiphon.ledger._admission import State
+from antiphon.ledger._encryption import (
+    LEDGER_KEY,
+    EncryptionStatus,
+    MasterKey,
+    ThreadKey,
+    WrappedKey,
+    not_indexable,
+    to_forget,
+)
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._pairing import OpenCall
-from antiphon.ledger._vault import LEDGER_KEY, EncryptionStatus, MasterKey, ThreadKey, WrappedKey, not_indexable, to_forget
 from antiphon.ledger.sqlite._checksums import check_written, set_owner
 from antiphon.ledger.sqlite._schema import KEY_TABLES
 from antiphon.ledger.sqlite._sql import Connection
@@ -60,7 +68,7 @@ def thread_key(connection: Connection, thread: int) -> ThreadKey | None:
         LedgerCorruptError: it was altered.
     """
     row = connection.row(_NAMED, (thread,)) if has_keys(connection) else None
-    return None if row is None else connection.vault.key(row[0], WrappedKey(*row[1:]))
+    return None if row is None else connection.keyring.key(row[0], WrappedKey(*row[1:]))
 
 
 def check_remembered(connection: Connection, thread: int, thread_id: str) -> None:
@@ -88,7 +96,7 @@ def store_key(connection: Connection, thread: int, key: WrappedKey) -> None:
     """Store the key of a new thread. The first one makes the table, and the ledger's own key."""
     if not has_keys(connection):
         connection.run(KEY_TABLES)
-        _insert(connection, _LEDGER, connection.vault.new_key(LEDGER_KEY))
+        _insert(connection, _LEDGER, connection.keyring.new_key(LEDGER_KEY))
     _insert(connection, thread, key)
 
 
@@ -119,13 +127,13 @@ def call_columns(connection: Connection, thread: int, call: OpenCall, key: Threa
         return (thread, *call)
     blinding = ledger_key(connection)
     assert blinding is not None  # noqa: S101 (it is made with the first key)
-    return (thread, call.seq, call.is_effect, key.seal_call(call), connection.vault.blind(blinding, call.option_name), 0)
+    return (thread, call.seq, call.is_effect, key.seal_call(call), connection.keyring.blind(blinding, call.option_name), 0)
 
 
 def blinded(connection: Connection, option_name: str) -> str | None:
     """Return the hashed name of an option in encrypted threads; None without the master key, or without such threads."""
-    blinding = None if connection.vault.master is None else ledger_key(connection)
-    return None if blinding is None else connection.vault.blind(blinding, option_name)
+    blinding = None if connection.keyring.master is None else ledger_key(connection)
+    return None if blinding is None else connection.keyring.blind(blinding, option_name)
 
 
 # ---------------------------------------------------------------- changes
@@ -158,7 +166,7 @@ def rotate(connection: Connection, new: MasterKey) -> int:
     count = 0
     for thread, name, master, wrapped in connection.rows(_ALL) if has_keys(connection) else []:
         key = WrappedKey(master, wrapped)
-        _update(connection, thread, connection.vault.rewrapped(LEDGER_KEY if thread == _LEDGER else name, key, new))
+        _update(connection, thread, connection.keyring.rewrapped(LEDGER_KEY if thread == _LEDGER else name, key, new))
         count += thread != _LEDGER and wrapped is not None
     return count
 
@@ -167,7 +175,7 @@ def status(connection: Connection) -> EncryptionStatus | None:
     """Return how much is encrypted."""
     own = ledger_key(connection)
     if own is None:
-        return connection.vault.unused
+        return connection.keyring.unused
     sql = "SELECT count(*), count(*) - count(wrapped) FROM thread_keys WHERE thread <> ?"
     return EncryptionStatus(own.master, *connection.rows(sql, (_LEDGER,))[0])
 

@@ -23,6 +23,7 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
+from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
 from antiphon.ledger._hosts import BootClock, Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
@@ -50,7 +51,6 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._vault import EncryptionStatus, Mastering, MasterKey, Vault, WrappedKey
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import missing_threads, proven
 from antiphon.ledger.sqlite import _changes, _hosts, _keys, _queries, _terms, _verify
@@ -144,7 +144,7 @@ class SqliteLedger(Verbs):
             WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
         """
         rules = LedgerRedaction.of(redaction)
-        place = LedgerFile(os.fspath(path), busy_timeout, vfs, Vault.of(master_key))
+        place = LedgerFile(os.fspath(path), busy_timeout, vfs, Keyring.of(master_key))
         ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules, clock)
         try:
             yield ledger
@@ -321,14 +321,14 @@ class SqliteLedger(Verbs):
 
     async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._writer.do(lambda connection: _changes.forget(connection, thread_id, with_branches))
-        self._place.vault.drop()
+        self._place.keyring.drop()
         await self._forget_log()
         return names
 
     async def rotate(self, new: MasterKey) -> int:
-        self._place.vault.begin_rotation(new)
+        self._place.keyring.begin_rotation(new)
         count = await self._writer.do(lambda connection: _keys.rotate(connection, new))
-        self._place.vault.end_rotation(new)
+        self._place.keyring.end_rotation(new)
         await self._forget_log()
         return count
 
@@ -671,7 +671,7 @@ def _opened(place: LedgerFile, create: bool) -> Connection:
         return connect(place)
     connection = connect(place, create=True)
     try:
-        place.vault.check(_keys.ledger_key(connection))
+        place.keyring.check(_keys.ledger_key(connection))
     except LedgerError:
         connection.close(force=True)
         raise

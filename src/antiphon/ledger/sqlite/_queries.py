@@ -12,6 +12,7 @@ from decimal import Decimal
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import snapshot_hash, to_micros
+from antiphon.ledger._encryption import is_sealed, not_searchable
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
     Term,
@@ -25,7 +26,6 @@ from antiphon.ledger._listing import (
 )
 from antiphon.ledger._stored import ThreadSegment
 from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
-from antiphon.ledger._vault import is_sealed, not_searchable
 from antiphon.ledger.sqlite._keys import blinded, find_key, thread_key
 from antiphon.ledger.sqlite._rows import find_thread, line_to, lineage, link_at, record_at, records_of, thread_of
 from antiphon.ledger.sqlite._schema import FILTER_INDEXES, SEARCH_TABLES

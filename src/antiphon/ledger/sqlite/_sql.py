@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, cast
 
 import apsw
 
-from antiphon.ledger._vault import Vault
+from antiphon.ledger._encryption import Keyring
 
-NO_KEYS = Vault()
+NO_KEYS = Keyring()
 """Opens no encrypted thread."""
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
@@ -24,7 +24,7 @@ class Connection(apsw.Connection):
         cursor = self.cursor()  # shared by all but `each`: making a cursor takes as long as a short statement
         self._run = cast("Callable[[str, Values], Iterator[tuple[Any, ...]]]", cursor.execute)
         self._run_all = cast("Callable[[str, Sequence[Values]], object]", cursor.executemany)
-        self.vault = NO_KEYS
+        self.keyring = NO_KEYS
         """What opens encrypted threads."""
 
     def run(self, sql: str, values: Values = ()) -> None:

@@ -122,7 +122,7 @@ def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
     previous = link_at(connection, thread.key, thread.base_seq)
     if previous is None:
         return Damage(thread_id, thread.base_seq, "the messages that it shares with its origin are missing")
-    opener = row_opener(connection.vault, thread_id, find_key(connection, thread.key))
+    opener = row_opener(connection.keyring, thread_id, find_key(connection, thread.key))
     shared = _open_at_base(connection, thread)
     open_calls: list[OpenCall] = []
     with suppress(NoMasterKeyError):  # only the chain is checked then
@@ -156,7 +156,7 @@ def _open_at_base(connection: Connection, thread: Thread) -> Pairing | None:
         return Pairing()
     pairing = Pairing(first - 1)
     for key, low, high in segments:
-        opener = row_opener(connection.vault, name_of(connection, key), find_key(connection, key))
+        opener = row_opener(connection.keyring, name_of(connection, key), find_key(connection, key))
         for row in connection.rows(_ROWS, (key, max(low, first) - 1, high, -1)):
             if not add_row(pairing, row[1], _whole(connection, row), opener):
                 return None

@@ -2,7 +2,7 @@
 
 **Keys.** Each encrypted thread has a *data key* of its own, 256 random bits. The store keeps it *wrapped*: encrypted by the
 master key, which is never stored. `forget` throws the wrapped key away, and with it the messages. The ledger has one more key,
-for the names that an index needs (see `Vault.blind`); unwrapping it tells whether a master key is the right one.
+for the names that an index needs (see `Keyring.blind`); unwrapping it tells whether a master key is the right one.
 
 **Stored form.** A message has its *house bytes*, and its *stored bytes*, which the hash chain covers. In a thread without
 encryption both are the same. In an encrypted thread the stored bytes are
@@ -404,7 +404,7 @@ class ThreadKey:
             raise LedgerCorruptError(f"a {what} of it does not open with its key", self.thread_id, seq) from None
 
 
-# ---------------------------------------------------------------- the vault of a ledger
+# ---------------------------------------------------------------- the keyring of a ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class EncryptionStatus:
     """Threads whose key was thrown away."""
 
 
-class Vault:
+class Keyring:
     """What an open ledger knows about keys: its master key, and the keys of threads that it has unwrapped."""
 
     def __init__(self, master: MasterKey | None = None) -> None:
@@ -431,8 +431,8 @@ class Vault:
         self._blind: tuple[WrappedKey, bytes] | None = None
 
     @classmethod
-    def of(cls, given: Mastering) -> Vault:
-        """Return the vault of a ledger that is opened.
+    def of(cls, given: Mastering) -> Keyring:
+        """Return the keyring of a ledger that is opened.
 
         Raises:
             ModuleNotFoundError: `cryptography` is not installed.

@@ -1,10 +1,10 @@
-"""The doors for programs that speak another protocol: OpenAI's chat completions at `/v1`, and Choir's messages at `/choir`.
+"""Endpoints that are compatible with other protocols: OpenAI's chat completions at `/v1`, and Choir's messages at `/choir`.
 
-A model is a pattern: the six phases, or a team whose file the server was started with. An exchange is a thread of the ledger;
-its id is in the header `x-antiphon-thread`. The conversation of the body is the history of the thread, and the last message of
-it is asked. Tools of the client are refused: calls are executed here, by the pattern that was asked, or not at all.
+A model is a pattern: the six phases, or a team whose file was passed to the server. Each request creates a thread in the
+ledger; the response header `x-antiphon-thread` has its id. The conversation in the body is the history of the thread, and its
+last message is the question. Client-side tools are refused: only the pattern executes calls.
 
-If a client goes away, the thread is terminated, unless the request has an `Idempotency-Key`: then the same request joins it.
+If a client disconnects, the thread is terminated, unless the request has an `Idempotency-Key`: then the same request joins it.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ COMPLETIONS: Final = ApiEndpoint(
     body=CompletionRequest,
     errors=v.OpenAIErrorValue,
 )
-DOORS: Final = (
+ENDPOINTS: Final = (
     COMPLETIONS,
     ApiEndpoint(
         "POST",

@@ -1,16 +1,17 @@
-"""Words of threads, whichever process runs them.
+"""Live text deltas of threads, whichever process runs them. The code calls deltas *words*, as the option `--words` does.
 
-A host offers the words of its threads on a loopback port. The port and a token are in a file that only its user can read,
-named after the host. A process that watches a thread looks up the thread's host in the ledger, connects, and passes the words
-on; it looks again every half second, so it follows the thread to another host. Nothing is connected while nobody watches.
+A host serves the deltas of its threads on a loopback port. The port and a token are in a file that only its user can read,
+named after the host. A process that watches a thread looks up the thread's host in the ledger, connects to it, and passes the
+deltas on. It checks the owner every half second, so it follows the thread to another host. It connects only while a caller
+watches.
 
-A watcher never slows the host: words wait in a queue of limited length, from which the oldest are dropped. A watcher that
-takes nothing is cut. Words are a convenience: a host that cannot offer them, and a watcher that cannot get them, go on.
+A watcher never slows the host down: deltas wait in a bounded queue that drops the oldest. The host disconnects a watcher that
+does not read. Deltas are optional: if a host cannot serve them, or a watcher cannot get them, both continue without.
 
-With a door (`_word_doors`), a host offers its words to other machines; its address is in its row.
+With a TLS endpoint (`_live_text_tls`), a host also serves other machines; its address is in its row of the ledger.
 
-Where the ledger has a carrier of signals (`--signals nats://…`), words go by it: a watcher says every half second to the host
-which thread it watches, and the host sends the words of that thread for as long as somebody says so.
+If the ledger sends signals over NATS (`--signals nats://…`), deltas travel the same way: a watcher tells the host every half
+second which thread it watches, and the host publishes the deltas of that thread for as long as it hears so.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from antiphon.errors import LedgerError, SetupError
 from antiphon.ledger import signal_subject
 from antiphon.messages import is_name
 from antiphon.service._following import MOST_WORDS, HearWords, SpokenWords, WordQueue, WordSource
+from antiphon.service._live_text_tls import TlsEndpoint, connect_tls, words_token
 from antiphon.service._trust import trust_list
-from antiphon.service._word_doors import WordDoor, connect_door, words_token
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Signals
@@ -68,7 +69,7 @@ _offered: dict[str, _Offered] = {}
 
 
 def both(first: WordSource, second: WordSource) -> WordSource:
-    """Return the words of two sources."""
+    """Return a source that has the words of two sources."""
 
     @asynccontextmanager
     async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
@@ -80,14 +81,14 @@ def both(first: WordSource, second: WordSource) -> WordSource:
 
 @asynccontextmanager
 async def offering_words(
-    name: str, source: WordSource, ledger: Ledger | None = None, door: WordDoor | None = None
+    name: str, source: WordSource, ledger: Ledger | None = None, endpoint: TlsEndpoint | None = None
 ) -> AsyncGenerator[None]:
-    """Let the processes of this user hear the words of a host, while the block lasts.
+    """Serve the words of a host to the processes of this user, while the block lasts.
 
-    By signals of the ledger, and at the door if there is one, those of other machines hear them too.
+    Other machines get them over the ledger's signals, and from the TLS endpoint, if there are any.
 
     Raises:
-        SetupError: the door cannot be opened at its address.
+        SetupError: the endpoint cannot listen at its address.
     """
     _offered[name] = _Offered(asyncio.get_running_loop(), source)
     offer = _Offer(source)
@@ -98,10 +99,10 @@ async def offering_words(
         path = await offer.open(name)
     except (OSError, SetupError) as exc:
         path = None
-        _log.info("the words of host %s cannot be heard by others: %s", name, type(exc).__name__)
+        _log.info("other processes cannot get the live text of host %s: %s", name, type(exc).__name__)
     try:
-        if door is not None:
-            await offer.open_door(door)
+        if endpoint is not None:
+            await offer.listen_tls(endpoint)
         yield
     finally:
         del _offered[name]
@@ -115,7 +116,7 @@ async def offering_words(
 
 
 class _Offer:
-    """The port of a host, and those who listen there."""
+    """The listening ports of a host, and the connected watchers."""
 
     def __init__(self, source: WordSource) -> None:
         self._source = source
@@ -124,28 +125,28 @@ class _Offer:
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def open(self, name: str) -> Path:
-        """Listen, and write the file that says where.
+        """Listen on loopback, and write the file with the port and the token.
 
         Raises:
-            OSError: it cannot.
+            OSError: it cannot listen or write.
         """
         server = await asyncio.start_server(partial(self._accepted, self._token), "127.0.0.1", 0, limit=_LINE)
         self._servers.append(server)
         return _write(_place(name), {"port": server.sockets[0].getsockname()[1], "token": self._token})
 
-    async def open_door(self, door: WordDoor) -> None:
+    async def listen_tls(self, endpoint: TlsEndpoint) -> None:
         """Listen for watchers on other machines.
 
         Raises:
-            SetupError: it cannot.
+            SetupError: it cannot listen at the address.
         """
-        accepted = partial(self._accepted, door.token)
+        accepted = partial(self._accepted, endpoint.token)
         try:
             self._servers.append(
-                await asyncio.start_server(accepted, door.host or None, door.port, limit=_LINE, ssl=door.context)
+                await asyncio.start_server(accepted, endpoint.host or None, endpoint.port, limit=_LINE, ssl=endpoint.context)
             )
         except OSError as exc:
-            raise SetupError(f"words cannot be offered at {door.host}:{door.port}: {exc.strerror or exc}") from exc
+            raise SetupError(f"--words: cannot listen at {endpoint.host}:{endpoint.port}: {exc.strerror or exc}") from exc
 
     async def close(self) -> None:
         for server in self._servers:
@@ -170,13 +171,13 @@ class _Offer:
                 async with self._source(thread_id, queue.put):
                     await _send(queue, reader, writer)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, RecursionError) as exc:  # it ends, or says nonsense
-            _log.debug("a watcher was cut: %s", type(exc).__name__)
+            _log.debug("a watcher was disconnected: %s", type(exc).__name__)
         finally:
             writer.transport.abort()  # closing it politely would wait for a reader that does not read
 
 
 async def _hello(reader: asyncio.StreamReader, expected: str) -> str | None:
-    """Return the thread that a watcher names; None: it has no valid token."""
+    """Return the thread that a watcher asks for; None if its token is wrong."""
     async with asyncio.timeout(_HELLO_SECONDS):
         hello: Any = json.loads(await reader.readuntil(b"\n"))
     match hello:
@@ -187,10 +188,10 @@ async def _hello(reader: asyncio.StreamReader, expected: str) -> str | None:
 
 
 async def _send(queue: WordQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send words until the watcher goes.
+    """Send words until the watcher disconnects.
 
     Raises:
-        TimeoutError: it takes nothing.
+        TimeoutError: the watcher does not read.
     """
     writer.transport.set_write_buffer_limits(high=_LINE)
     gone = asyncio.ensure_future(reader.read(1))
@@ -210,13 +211,13 @@ async def _send(queue: WordQueue, reader: asyncio.StreamReader, writer: asyncio.
 
 
 class _Sent:
-    """The words of a host as signals, while somebody watches."""
+    """Publishes the words of a host as signals, while a process watches."""
 
     def __init__(self, source: WordSource, signals: Signals) -> None:
         self._source = source
         self._signals = signals
         self._until: dict[str, float] = {}
-        """By thread, until when its words are sent."""
+        """For each thread, the time until which its words are sent."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, name: str) -> None:
@@ -257,14 +258,14 @@ class _Sent:
 
 
 class _Heard:
-    """Words from signals, each once, and the number of those that were lost."""
+    """Receives words from signals, drops repeated ones, and counts lost ones."""
 
     def __init__(self, hear: HearWords) -> None:
         self._hear = hear
         self._last: tuple[str, int] = ("", 0)
 
     def take(self, data: bytes) -> None:
-        """Pass words on. What is no signal of words is ignored."""
+        """Pass words on; ignore data that is not a signal of words."""
         try:
             said = cast("dict[str, Any]", json.loads(data))
             sender, number = str(said["sender"]), int(said["number"])
@@ -280,7 +281,7 @@ class _Heard:
 
 
 def _pieces(words: SpokenWords) -> Iterator[dict[str, Any]]:
-    """Yield words as data, divided into pieces of limited length."""
+    """Yield words as JSON objects, divided into pieces of limited length."""
     missed = words.missed
     for start in range(0, len(words.text) or 1, _PIECE):
         yield {"speaker": words.speaker, "text": words.text[start : start + _PIECE], "missed": missed}
@@ -304,7 +305,7 @@ def _write(path: Path, value: dict[str, Any]) -> Path:
 
 
 class ThreadWords:
-    """The words of the threads of a ledger: a `WordSource` for `follow`. Those who watch one thread share a connection."""
+    """The live text of a ledger's threads: a `WordSource` for `follow`. Callers of one thread share a connection."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -329,7 +330,7 @@ class ThreadWords:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _follow(self, thread_id: str, hear: HearWords) -> None:
-        """Pass words on, from each host that the thread comes to, until this is cancelled."""
+        """Pass words on from the current host of the thread, and from each later one, until cancelled."""
         while True:
             owner = await self._owner(thread_id)
             if owner is not None:
@@ -337,7 +338,7 @@ class ThreadWords:
             await asyncio.sleep(_LOOK)
 
     async def _from_host(self, thread_id: str, owner: str, hear: HearWords) -> None:
-        """Pass on the words of a host until it leaves the thread, or cannot be heard."""
+        """Pass on the words of a host until it no longer owns the thread, or cannot be reached."""
         offered = _offered.get(owner)
         if offered is not None and offered.loop is asyncio.get_running_loop():
             async with offered.source(thread_id, hear):
@@ -349,7 +350,7 @@ class ThreadWords:
                     thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())
                 )
             return
-        place = _read(owner) or await self._door(owner)
+        place = _read(owner) or await self._tls_place(owner)
         if place is None:
             return
         tasks = [
@@ -360,7 +361,7 @@ class ThreadWords:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (exc := task.exception()) is not None:
-                    _log.debug("the words of host %s are not heard: %s: %s", owner, type(exc).__name__, exc)
+                    _log.debug("cannot get the live text of host %s: %s: %s", owner, type(exc).__name__, exc)
                 if isinstance(exc, ConnectionRefusedError):  # it was killed: others need not try
                     with suppress(OSError):
                         _place(owner).unlink()
@@ -369,8 +370,8 @@ class ThreadWords:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _door(self, owner: str) -> _Place | None:
-        """Return the door of a host on another machine, if it has one and this process has the token."""
+    async def _tls_place(self, owner: str) -> _Place | None:
+        """Return the endpoint of a host on another machine, if it has one and this process has the token."""
         try:
             token, hosts = words_token(), await self._ledger.hosts()
         except (LedgerError, SetupError):
@@ -386,7 +387,7 @@ class ThreadWords:
         return None if found is None else found.owner
 
     async def _until_moved(self, thread_id: str, owner: str, say: Callable[[], None] = lambda: None) -> None:
-        """Return when a thread has another host; until then, call a function again and again."""
+        """Return when a thread has another host; until then, call a function every half second."""
         while await self._owner(thread_id) == owner:
             say()
             await asyncio.sleep(_LOOK)
@@ -398,7 +399,7 @@ def _say(hearing: list[HearWords], words: SpokenWords) -> None:
 
 
 class _Place(NamedTuple):
-    """Where the words of a host are heard: a port of this machine, or a door."""
+    """Where to connect for the words of a host: a port of this machine, or a TLS endpoint."""
 
     token: str
     port: int = 0
@@ -406,7 +407,7 @@ class _Place(NamedTuple):
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.address is not None:
-            return await connect_door(self.address, 2 * _LINE)
+            return await connect_tls(self.address, 2 * _LINE)
         return await asyncio.open_connection("127.0.0.1", self.port, limit=2 * _LINE)
 
 
@@ -425,12 +426,12 @@ def _read(name: str) -> _Place | None:
 
 
 async def _heard(place: _Place, thread_id: str, hear: HearWords) -> None:
-    """Pass on what a host says, until it ends the connection.
+    """Pass on the words of a host, until it closes the connection.
 
     Raises:
         OSError: it cannot be reached.
         TimeoutError: it does not answer.
-        ValueError: it does not say words.
+        ValueError: it sends something else.
     """
     reader, writer = await place.connect()
     try:
