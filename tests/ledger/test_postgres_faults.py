@@ -622,3 +622,28 @@ async def test_f7_threads_of_a_take_whose_answer_is_lost_are_told_to_their_host(
         assert {each.thread_id for each in (await ledger.threads(ThreadFilter(owner="h"))).threads} == {"a", "b"}
         for each in taken:
             await ledger.append(each.thread_id, [said("mine")], epoch=each.epoch)
+
+
+async def test_a_host_that_is_forgotten_while_it_waits_for_a_thread_does_not_get_it(postgres: Server, tenant: str) -> None:
+    """G16: it waits for the row of the thread until its lease is over. As owner without a row it could never be succeeded."""
+    host, other = Host("h", "1", ("agent",)), Host("g", "1", ("agent",))
+    async with (
+        open_ledger(postgres.url, tenant=tenant) as ledger,
+        open_ledger(postgres.url, tenant=tenant) as elsewhere,
+        _connected(postgres.url) as connection,
+    ):
+        await ledger.post("t", called(to=("agent/1",), lane="control"))
+        await ledger.beat(host)
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM antiphon.threads WHERE tenant = $1 FOR UPDATE", tenant)
+            own = await connection.fetchval("SELECT pg_backend_pid()")
+            claiming = asyncio.ensure_future(ledger.claim("t", by=host))
+            async with asyncio.timeout(WITHIN):
+                waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))"
+                while not await connection.fetchval(waits, own):  # noqa: ASYNC110 (the server decides)
+                    await asyncio.sleep(0.01)
+            await elsewhere.leave(host)  # as when its lease has ended: its row is removed, because it owns no thread
+        with pytest.raises(errors.HostExpiredError):
+            await claiming
+        await elsewhere.beat(other)
+        assert [each.thread_id for each in await elsewhere.take(other)] == ["t"]

@@ -63,6 +63,8 @@ WHERE h.tenant = $1 AND h.key = dead.key AND h.ends = dead.ends
     AND NOT EXISTS (SELECT 1 FROM antiphon.threads AS t WHERE t.tenant = $1 AND t.owner = h.key)
 """
 """The end of the lease is compared again: a host that seemed dead may have renewed it meanwhile."""
+_KEPT = "SELECT key FROM antiphon.hosts WHERE tenant = $1 AND key = $2 FOR KEY SHARE"
+_TO_FORGET = "SELECT key FROM antiphon.hosts WHERE tenant = $1 AND key = ANY($2::bigint[]) ORDER BY key FOR UPDATE"
 _COUNTS = """
 SELECT owner, count(*) FROM antiphon.threads WHERE tenant = $1 AND owner IS NOT NULL GROUP BY owner
 """
@@ -266,7 +268,22 @@ async def forget_dead(session: Session, host: Host, clock: LeaseClock | None) ->
 async def _forget(session: Session, dead: Sequence[HostRow]) -> None:
     """Remove dead hosts that own no thread."""
     if dead:
+        # A statement of its own: it waits for claims (see `_keep`), and the next one sees the threads that they gave away.
+        await session.execute(_TO_FORGET, [each.key for each in dead])
         await session.execute(_FORGET, [each.key for each in dead], [each.ends for each in dead])
+
+
+async def _keep(session: Session, host: Host, owner: int, now: datetime) -> None:
+    """Keep the row of a host that becomes an owner until the end of the transaction.
+
+    It may have waited for the row of the thread until its lease was over. If another host has removed its row meanwhile,
+    nobody could ever take the thread from it.
+
+    Raises:
+        HostExpiredError: the row is gone.
+    """
+    if await session.fetchval(_KEPT, owner) is None:
+        raise HostExpiredError(host.name, now)
 
 
 async def hosts(session: Session, now: datetime, clock: LeaseClock | None) -> tuple[HostStatus, ...]:
@@ -307,6 +324,8 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
     # was given before the clock was set back.
     moment = await Moment.read(session, clock)
     owner = None if by is None else _living(await _find(session, by), by, now, moment).key
+    if by is not None and owner is not None:
+        await _keep(session, by, owner, now)
     if thread is None:
         wanted.redaction.check_name(wanted.thread_id, "the name of a thread")
         state = new_state(wanted.thread_id, to_micros(now), is_redacted=wanted.redaction.is_on)
@@ -395,7 +414,10 @@ async def take(
     owner, micros = _living(own_lease, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
     names = {each.key: each.host.name for each in dead}
     taken = await _committed(session, owner, tried) if tried else []
-    for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit - len(taken)]:
+    due = (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit - len(taken)]
+    if due:
+        await _keep(session, wanted.by, owner, wanted.now)
+    for since, thread in due:
         state = claimed(thread.state, owner)
         own = thread._replace(state=state)
         await update_thread(session, own)
