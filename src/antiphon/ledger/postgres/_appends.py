@@ -282,7 +282,12 @@ WITH locked AS MATERIALIZED (
         open_from, status, pattern, updated_at, input_tokens,
         output_tokens, cost, kind, due_at, posted,
         open_calls, is_encrypted, n
-    ) LIMIT $33
+    )
+    WHERE w.is_encrypted OR NOT EXISTS (
+        SELECT 1 FROM antiphon.thread_keys AS k
+        WHERE k.tenant = $1 AND k.thread = ANY(ARRAY[w.key, CASE WHEN w.old_seq = 0 THEN 0 ELSE w.key END])
+    )
+    LIMIT $33
 ), changed AS (
     UPDATE antiphon.threads AS t
     SET seq = w.seq, hash = w.hash, run = w.run, open_from = w.open_from, status = w.status, pattern = w.pattern,
@@ -291,10 +296,6 @@ WITH locked AS MATERIALIZED (
     FROM wanted AS w, locked
     WHERE locked.locks >= 0 AND t.tenant = $1 AND t.key = w.key
         AND t.seq = w.old_seq AND t.hash = w.old_hash AND t.epoch = w.epoch
-        AND (w.is_encrypted OR NOT EXISTS (
-            SELECT 1 FROM antiphon.thread_keys AS k
-            WHERE k.tenant = $1 AND (k.thread = t.key OR k.thread = 0 AND w.old_seq = 0)
-        ))
     RETURNING t.key
 ), written AS (
     INSERT INTO antiphon.messages (
@@ -313,8 +314,8 @@ WITH locked AS MATERIALIZED (
 """Writes threads and messages.
 
 The `LIMIT` limits nothing: it makes the planner expect one row. So it finds each thread by the primary key. Else it would read
-all threads of a tenant, as long as nobody has analysed the table. Columns come as the text of an array, which takes asyncpg a
-sixth of the time that it takes for a list; links and bodies come one after the other, as one value.
+the whole table, if the plan was made while that was small (see `_schema` on statistics). Columns come as the text of an array,
+which takes asyncpg a sixth of the time that it takes for a list; links and bodies come one after the other, as one value.
 """
 
 _OPENED = """, opened AS (
@@ -327,7 +328,8 @@ _OPENED = """, opened AS (
 )
 """
 _CLOSED = """, closed AS (
-    DELETE FROM antiphon.open_calls AS o USING unnest($a::text::bigint[], $b::text::bigint[]) AS c (thread, seq)
+    DELETE FROM antiphon.open_calls AS o
+    USING (SELECT * FROM unnest($a::text::bigint[], $b::text::bigint[]) AS u (thread, seq) LIMIT $33) AS c
     WHERE c.thread = ANY(ARRAY(SELECT key FROM changed)) AND o.tenant = $1 AND o.thread = c.thread AND o.seq = c.seq
 )
 """
@@ -340,6 +342,9 @@ _KEPT = """, kept AS (
     ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state
 )
 """
+_NO_LIMIT = 2**31
+"""More than the rows of a group."""
+
 _ONE_CHANGED = """
 WITH changed AS (
     UPDATE antiphon.threads AS t
@@ -473,7 +478,7 @@ class _GroupRows:
             return self._one(*threads)
         locks = sorted({lock_of(self._tenant, known.state.thread_id) for known in threads})
         values: list[Any] = [_numbers(locks), *_columns([_changed(known) for known in threads], _THREAD_COLUMNS)]
-        values += [*self._message_columns(), len(threads)]
+        values += [*self._message_columns(), _NO_LIMIT]
         parts: list[str] = []
         kinds = ("nnnbn", "nn", "ntnbb")
         for part, rows, kind in zip((_GROUP.opened, _GROUP.closed, _GROUP.kept), further, kinds, strict=True):
