@@ -4,7 +4,8 @@
 its thread that this process remembers. One statement then does everything else: it locks all threads, in the order of their
 keys; compares the sequence number, the hash and the epoch of each with what was remembered; and writes the rows of those that
 match. A thread that another process has changed does not match, and nothing of it is written. The statement is its own
-transaction, so an append of an owner costs one round trip and one commit.
+transaction, so an append of an owner costs one round trip and one commit. A group of one message, which is what a single
+writer makes, has a statement without arrays: `_ONE` does the same as `_GROUP`, with less work for the server.
 
 **Two groups at once.** While the server writes one group, this process admits and encodes the next, for other threads, and
 sends it over a second connection. The appends to one thread stay in order: a group takes none of a thread that is in the
@@ -345,6 +346,8 @@ _KEPT = """, kept AS (
 _NO_LIMIT = 2**31
 """More than the rows of a group."""
 
+# The lock is taken before the row is changed: the row is joined with it. The snapshot of the statement is older than the lock,
+# so PostgreSQL compares the row again if another transaction has changed it meanwhile.
 _ONE_CHANGED = """
 WITH changed AS (
     UPDATE antiphon.threads AS t
