@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,14 +15,14 @@ import asyncpg
 import pytest
 from tests.cli.running import run
 from tests.ledger.faults.late import uncommitted
-from tests.ledger.histories import everything, said
+from tests.ledger.histories import answered, called, everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
 from antiphon.ledger import Host, Ledger, Snapshot, ThreadFilter, open_ledger
-from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger.postgres import PostgresLedger, _appends
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
-from antiphon.ledger.postgres._connection import shown_url
+from antiphon.ledger.postgres._connection import Pool, shown_url
 from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import MIGRATIONS
 from antiphon.testing import check_ledger
@@ -104,6 +105,98 @@ async def test_an_append_whose_caller_is_cancelled_is_stored(postgres: Server, t
             await cancelled
         await ledger.append("t", [said("after")])
         assert [each.message.text for each in await everything(ledger, "t")] == ["before", "cancelled", "after"]
+
+
+@pytest.mark.slow
+async def test_an_append_of_an_owner_is_one_statement(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No transaction is begun and no connection is taken from the pool, also for a call, its result and a snapshot."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        epoch = await ledger.claim("t")
+        await ledger.append("t", [said()], epoch=epoch)
+        sent: list[str] = []
+        fetch = Pool.fetch
+
+        async def watched(self: Pool, sql: str, *values: object) -> Any:
+            if "antiphon.messages" in sql:  # no hint to readers
+                sent.append(sql)
+            return await fetch(self, sql, *values)
+
+        def lent(*_: object, **__: object) -> Any:
+            raise AssertionError("a connection was taken from the pool")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "fetch", watched)
+            patch.setattr(Pool, "_lent", lent)
+            await ledger.append("t", [call := called()], epoch=epoch)
+            await ledger.append("t", [answered(call)], epoch=epoch, snapshot=Snapshot("fold", {"a": 1}))
+            await ledger.append("t", [said(), said()], epoch=epoch, status="done")
+        assert len(sent) == 3
+        assert ["unnest" in sql for sql in sent] == [False, False, True]  # one message has no need of arrays
+        assert await ledger.open_calls("t") == ()
+        assert await ledger.latest_snapshot("t", "fold", 3) == (3, {"a": 1})
+        assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.slow
+async def test_a_kept_connection_goes_back_to_the_pool_and_may_break(postgres: Server, tenant: str) -> None:
+    """An append keeps its connection for a moment only; if it broke meanwhile, the next append takes another."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        pool = ledger._pool
+        await ledger.append("t", [said()])
+        for _ in range(2):
+            await ledger.append("t", [said()])
+        async with asyncio.timeout(30):
+            while pool._kept:
+                await asyncio.sleep(0.01)
+        await ledger.append("t", [said()])
+        broken = [connection.get_server_pid() for connection in pool._kept]
+        assert broken
+        async with pool.session() as session:
+            await session.connection.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::integer[]) AS pid", broken)
+        await ledger.append("t", [said()])
+        assert [record.seq for record in await everything(ledger, "t")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+async def test_names_with_any_letters_are_written_in_a_group(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts of a group come as the text of an array, which has letters of its own."""
+    names = ("null", "NULL", '"', "\\", '\\"', "{a,b}", "a,b", "it's", "ä€😀", "None")
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await asyncio.gather(*[ledger.append(f"t{number}", [said()]) for number in range(len(names))])
+        written = [
+            ledger.append(f"t{number}", [said(name)], status=name, pattern=name, snapshot=Snapshot(name, [number]))
+            for number, name in enumerate(names)
+        ]
+        monkeypatch.setattr(Appender, "_write_carefully", None)  # it would mend a statement that fails
+        await asyncio.gather(*written)
+        for number, name in enumerate(names):
+            summary = await ledger.thread(f"t{number}")
+            assert summary is not None
+            assert (summary.status, summary.pattern) == (name, name)
+            assert await ledger.latest_snapshot(f"t{number}", name, 2) == (2, [number])
+        assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.slow
+async def test_a_new_database_finds_threads_and_calls_by_their_keys(postgres: Server, tenant: str) -> None:
+    """A statement that is prepared while the tables are small keeps its plan while they grow."""
+    url = postgres.new_database(f"new-{tenant}")
+    async with PostgresLedger.open(url, tenant=tenant) as ledger, ledger._pool.session() as session:
+        assert await session.connection.fetchval("SELECT count(*) FROM antiphon.threads") == 0
+        await session.connection.execute("SET plan_cache_mode = force_generic_plan")
+        for number, kind in enumerate((_appends._GROUP, _appends._ONE)):
+            sql = kind.sql(kind.opened, kind.closed)
+            await session.connection.execute(f"PREPARE p{number} AS {sql}")
+            values = ", ".join(["NULL"] * max(int(each) for each in re.findall(r"\$([0-9]+)", sql)))
+            rows = await session.connection.fetch(f"EXPLAIN EXECUTE p{number} ({values})")
+            plan = "\n".join(row[0] for row in rows)
+            assert "threads_pkey" in plan, plan
+            assert "open_calls_pkey" in plan
+            assert not re.search("threads_by|by_option|Seq Scan on (threads|open_calls)", plan), plan
 
 
 # ---------------------------------------------------------------- dumps

@@ -7,6 +7,7 @@ commits. `_appends` says which appends take this way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -86,6 +87,7 @@ class KnownThread:
         return Thread(key, self.state, len(self.open_calls), base, base_seq, checksum, owner)
 
 
+@lru_cache(maxsize=10_000)
 def lock_of(tenant: str, thread_id: str) -> int:
     """Return the advisory lock of a thread. Two threads with the same number wait for each other, and nothing else."""
     return int.from_bytes(blake2b(f"{tenant}\n{thread_id}".encode(), digest_size=8).digest(), "big", signed=True)
