@@ -25,6 +25,7 @@ BENCHMARKS = (
 """Modules here, imported when asked for: some peers take seconds."""
 REPORTS = {
     "answers": "benchmarks.answers.asking",
+    "capacity": "benchmarks.capacity",
     "cluster": "benchmarks.cluster",
     "page": "benchmarks.page",
     "server": "benchmarks.server",

@@ -12,7 +12,7 @@ from tests.nats import LocalSignals
 from tests.postgres import Server
 
 from antiphon.errors import HostNameTakenError
-from antiphon.ledger import Host
+from antiphon.ledger import Host, Limit, PermitWants
 from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
 
 asyncpg = pytest.importorskip("asyncpg")
@@ -58,6 +58,9 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
         epoch = await ledger.claim("owned", by=own, kind="agent")
         await ledger.append("owned", [said()], epoch=epoch)
         await ledger.claim("other", by=_far(0))
+        await ledger.set_limit(Limit("model", at_once=1000))
+        for number in range(hosts):
+            await ledger.permits(_far(number), {"model": PermitWants(in_use=1)})
         verbs: dict[str, Callable[[], Awaitable[object]]] = {
             "beat": lambda: ledger.beat(own),
             "woken": lambda: ledger.woken(own),
@@ -65,7 +68,7 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
             "take, nothing due": lambda: ledger.take(own),
             "claim": lambda: ledger.claim("owned", by=own),
             "claim of a new thread": lambda: ledger.claim("new", by=own),
-            "limits": ledger.limits,
+            "permits": lambda: ledger.permits(own, {"model": PermitWants(in_use=1)}),
         }
         counted: dict[str, int] = {}
         for verb, call in verbs.items():

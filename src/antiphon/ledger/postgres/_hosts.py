@@ -487,6 +487,11 @@ _LOCKED_LIMITS = """
 SELECT model, state FROM antiphon.limits WHERE tenant = $1 AND model = ANY($2::text[]) ORDER BY model FOR UPDATE
 """
 """Hosts wait for each other at the rows of their limits, always in the same order."""
+_REMOVED = """
+SELECT key FROM unnest($2::bigint[]) AS held (key)
+WHERE NOT EXISTS (SELECT 1 FROM antiphon.hosts AS h WHERE h.tenant = $1 AND h.key = held.key)
+"""
+"""Hosts that have died, and whose rows were removed since."""
 _LIMIT = """
 INSERT INTO antiphon.limits (tenant, model, state) VALUES ($1, $2, $3)
 ON CONFLICT (tenant, model) DO UPDATE SET state = excluded.state
@@ -524,12 +529,14 @@ async def permits(
         HostExpiredError: its lease is over.
     """
     rows = await session.fetch(_LOCKED_LIMITS, list(wants))
-    moment, known = await Moment.read(session, clock), await leases(session)  # after the lock: others may have waited long
-    own = _living(next((each for each in known if _is_of(each, by)), None), by, now, moment).key
-    living = [each.key for each in known if each.key == own or each.is_alive(moment)]
+    moment = await Moment.read(session, clock)  # after the lock: others may have waited long
+    found, dead = await _concerned(session, by, moment)
+    own = _living(found, by, now, moment).key
     grants = dict.fromkeys(wants, PermitGrant())
     for model, text in (row.values() for row in rows):
-        before = LimitState.load(model, text).now(living, moment, now)
+        before = LimitState.load(model, text)
+        gone = {each.key for each in dead} | {row[0] for row in await session.fetch(_REMOVED, list(before.holdings))}
+        before = before.now({own, *before.holdings.keys() - gone}, moment, now)
         state, grants[model] = before.give(own, wants[model], moment.now())
         await session.execute(_LIMIT, model, state.dump())
     return grants
