@@ -27,24 +27,29 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "outsid
 
 
 class Killing:
-    """A ledger that counts its appends, and has its process killed at one."""
+    """A ledger that counts its appends, and has its process killed at one.
+
+    An append may fail because of another that is written at the same time, and is then made again. So those that begin and
+    those that succeed are counted apart: otherwise a process that is to be killed after such an append would live on.
+    """
 
     def __init__(self, ledger: Ledger, when: str, number: int) -> None:
         self._ledger = ledger
         self._when = when
         self._number = number
         self.count = 0
+        self._succeeded = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
     async def append(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         self.count += 1
-        own = self.count  # others may begin while this one is written
-        if (self._when, self._number) == ("before", own):
+        if (self._when, self._number) == ("before", self.count):
             kill()
         records = await self._ledger.append(thread_id, messages, **more)
-        if (self._when, self._number) == ("after", own):
+        self._succeeded += 1
+        if (self._when, self._number) == ("after", self._succeeded):
             kill()
         return records
 

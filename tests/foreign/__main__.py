@@ -46,7 +46,8 @@ NEEDED = [
     "dirty-equals",
     "httpx",
     "logfire",
-    "opentelemetry-instrumentation-logging",
+    "opentelemetry-instrumentation-logging>=0.60b0",  # DBOS imports a module that older ones lack; the newest fits an older SDK
+    "opentelemetry-sdk",
     "pytest-mock",
     "pytest-recording",
     "vcrpy",
@@ -82,7 +83,8 @@ def environment() -> Path | None:
     """Return the Python that has what the tests need; None if it cannot be made."""
     uv, folder = ROOT / ".uv" / "bin" / "uv", ROOT / ".cache" / "foreign"
     python, is_ready = folder / "bin" / "python", folder / ".ready"
-    if is_ready.exists() and is_ready.stat().st_mtime > (ROOT / "requirements.lock").stat().st_mtime:
+    changed = max(each.stat().st_mtime for each in (ROOT / "requirements.lock", Path(__file__)))
+    if is_ready.exists() and is_ready.stat().st_mtime > changed:
         return python
     own = ["pip", "install", "--quiet", "--python", str(python)]
     steps = [
