@@ -532,10 +532,15 @@ class MemoryLedger(Verbs):
 
     async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
         key = self._key_of(by)
-        mine = [thread for thread in self._threads.values() if key is not None and thread.state.owner == key]
-        for thread in mine:
-            thread.state = seen_upto(thread.state, seen.get(thread.state.thread_id, 0))
-        return tuple(Woken(thread.state.thread_id, thread.state.posted) for thread in mine if thread.state.posted)
+        if key is None:
+            return ()
+        for thread_id, upto in seen.items():
+            thread = self._threads.get(thread_id)
+            if thread is not None and thread.state.owner == key:
+                thread.state = seen_upto(thread.state, upto)
+        # A host asks this several times a second, and may have many threads: nothing is made for those without a post.
+        states = [thread.state for thread in self._threads.values()]
+        return tuple(Woken(state.thread_id, state.posted) for state in states if state.posted and state.owner == key)
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared. Nothing awaits in between, so its data is still current."""
