@@ -136,7 +136,7 @@ class Redaction:
 
     def is_secret(self, name: str) -> bool:
         """Whether a name looks like a secret. Card numbers are not searched: many ids are long numbers."""
-        return self._without_cards(name) != name
+        return not self.is_clean(name) and self._without_cards(name) != name
 
     def value(self, value: object) -> Any:
         """Return a redacted JSON value of plain dicts and lists."""

@@ -192,7 +192,7 @@ class _Order:
         """Insert a thread, or move it to its new position: usually the last."""
         self._threads.pop(thread.key, None)
         self._threads[thread.key] = thread
-        place = self.place(thread)
+        place = self._time(thread.state), thread.key  # not by `place`: every append comes here
         if place < self._last:  # the clock went back, or the thread is an older one that was restored
             self._is_sorted = False
         else:
@@ -315,6 +315,8 @@ class MemoryLedger(Verbs):
         return admission.records
 
     def _key_to_write(self, thread: _Thread, *, is_new: bool) -> tuple[WrappedKey | None, ThreadKey | None]:
+        if self._keyring.master is None and self._ledger_key is None:
+            return None, None  # the fast path: nothing was ever encrypted here
         return self._keyring.key_to_write(thread.state.thread_id, thread.lock, self._ledger_key, is_new=is_new)
 
     def _keep_key(self, thread: _Thread, wrapped: WrappedKey | None) -> None:
@@ -530,10 +532,15 @@ class MemoryLedger(Verbs):
 
     async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
         key = self._key_of(by)
-        mine = [thread for thread in self._threads.values() if key is not None and thread.state.owner == key]
-        for thread in mine:
-            thread.state = seen_upto(thread.state, seen.get(thread.state.thread_id, 0))
-        return tuple(Woken(thread.state.thread_id, thread.state.posted) for thread in mine if thread.state.posted)
+        if key is None:
+            return ()
+        for thread_id, upto in seen.items():
+            thread = self._threads.get(thread_id)
+            if thread is not None and thread.state.owner == key:
+                thread.state = seen_upto(thread.state, upto)
+        # A host asks this several times a second, and may have many threads: nothing is made for those without a post.
+        states = [thread.state for thread in self._threads.values()]
+        return tuple(Woken(state.thread_id, state.posted) for state in states if state.posted and state.owner == key)
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared. Nothing awaits in between, so its data is still current."""

@@ -104,33 +104,20 @@ class Durable:
 
     async def append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message to its thread, then deliver it. If another host has the thread, post it there."""
+        is_of_own_thread = _is_of_own_thread(delivery)
         cell.held += 1  # the cell must not be passivated during the append
         try:
-            if _is_of_own_thread(delivery):
-                await self._append_and_deliver(cell, delivery, until)  # its handler stops if the thread is lost
-            else:
-                await self._append_or_post(cell, delivery, until)
-        finally:
-            cell.held -= 1
-
-    async def _append_or_post(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        """Append a message whose sender is not at work in the thread, or post it for the host that has the thread."""
-        thread_id = _thread(delivery)
-        try:
-            if not self._journal.epoch(thread_id):
+            if not is_of_own_thread and not self._journal.epoch(_thread(delivery)):
                 kind = kind_of(delivery.to)
-                await self._journal.own(thread_id, None if kind == SYSTEM else kind)  # every host has the built-in actors
-        except (errors.OwnedError, errors.FencedError):
-            if delivery.is_of_host:
-                raise
-            await self._post(delivery)  # fenced: it is lost, and not evicted yet
-            return
-        try:
+                # Every host has the built-in actors.
+                await self._journal.own(_thread(delivery), None if kind == SYSTEM else kind)
             await self._append_and_deliver(cell, delivery, until)
         except (errors.FencedError, errors.OwnedError):
-            if delivery.is_of_host:
-                raise
-            await self._post(delivery)  # lost since the last write, perhaps evicted already: the new owner gets it
+            if is_of_own_thread or delivery.is_of_host:
+                raise  # the handler that has sent it stops; a message about this host is for no other
+            await self._post(delivery)  # another host has it: all along, or since the last write, perhaps evicted already
+        finally:
+            cell.held -= 1
 
     async def post_to_host(self, delivery: DeliveryState, until: float) -> None:
         """Post a message whose actor this system does not have: a living host that has the actor takes the thread.

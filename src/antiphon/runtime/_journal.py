@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Epoch, Host, Ledger, Record, Redaction
@@ -137,6 +137,14 @@ class HeldThreads(Protocol):
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 """Given a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
 
+
+class _Claim(NamedTuple):
+    """A claim that is under way, and the writers that wait for it."""
+
+    task: asyncio.Task[None]
+    waiters: list[asyncio.Future[int]]
+
+
 _DELAYS = (0.05, 0.2, 0.8)
 """Seconds to wait before each retry of an append while the ledger is unavailable."""
 
@@ -177,7 +185,7 @@ class Journal:
         """By thread, its redaction rules."""
         self._writing: dict[str, int] = {}
         """By thread, how many appends are under way."""
-        self._claims: dict[str, asyncio.Task[int]] = {}
+        self._claims: dict[str, _Claim] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._ended: str | None = None
@@ -394,18 +402,18 @@ class Journal:
         if (epoch := self._epochs.get(thread_id)) is not None and self._ended is None:
             return epoch
         self._check_lost(thread_id)
+        # Each writer waits for a future of its own: one that is cancelled cancels neither the claim nor the other writers.
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         claim = self._claims.get(thread_id)
         if claim is None:
-            claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id, kind))
-            claim.add_done_callback(_retrieved)  # all that waited for it may have been cancelled
-        return await asyncio.shield(
-            claim
-        )  # shielded: other writers wait for the same claim, and one that is cancelled must not cancel it
+            claim = self._claims[thread_id] = _Claim(asyncio.create_task(self._claim(thread_id, kind)), [])
+        claim.waiters.append(waiter)
+        return await waiter
 
     async def until_claimed(self, thread_id: str) -> None:
         """Wait for a claim of a thread that is under way: one whose caller was cancelled still becomes the owner."""
         if (claim := self._claims.get(thread_id)) is not None:
-            await asyncio.wait((claim,))
+            await asyncio.wait((claim.task,))
 
     async def confirm(self, thread_id: str, epoch: int) -> None:
         """Check that a thread is still owned, if the lease of this host may have run out since the last row was written.
@@ -504,7 +512,18 @@ class Journal:
             if self.on_lost is not None:
                 self.on_lost(thread_id, error)
 
-    async def _claim(self, thread_id: str, kind: str | None) -> int:
+    async def _claim(self, thread_id: str, kind: str | None) -> None:
+        """Claim a thread, and give the epoch or the error to the writers that wait for it."""
+        outcome: int | Exception | None = None
+        try:
+            outcome = await self._new_epoch(thread_id, kind)
+        except Exception as exc:  # noqa: BLE001 (the writers get it)
+            outcome = exc
+        finally:
+            for waiter in self._claims.pop(thread_id).waiters:
+                _settle(waiter, outcome)
+
+    async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
             host = await self._host()
@@ -521,8 +540,6 @@ class Journal:
         except errors.LedgerUnavailableError:
             self._note_unsure()
             raise
-        finally:
-            del self._claims[thread_id]
         if self.on_claimed is not None:
             self.on_claimed()
         return epoch
@@ -566,7 +583,7 @@ class Journal:
         for thread_id in self._write_behind.threads:
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
-        await asyncio.gather(*self._claims.values(), return_exceptions=True)
+        await asyncio.gather(*(claim.task for claim in self._claims.values()), return_exceptions=True)
 
     async def before(self, thread_id: str, row: Record) -> Record:
         """Return the record right before a row: the notice of a DELIVER row."""
@@ -598,10 +615,16 @@ def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
     return more if version is None else {**more, "expected_version": version - count}
 
 
-def _retrieved(task: asyncio.Task[int]) -> None:
-    """Take the error of a task that nobody waits for any more, which would be logged otherwise."""
-    if not task.cancelled():
-        task.exception()
+def _settle(waiter: asyncio.Future[int], outcome: int | Exception | None) -> None:
+    """Give a writer the outcome of a claim; None: the claim was cancelled."""
+    if waiter.done():
+        return  # the writer was cancelled
+    if outcome is None:
+        waiter.cancel()
+    elif isinstance(outcome, Exception):
+        waiter.set_exception(outcome)
+    else:
+        waiter.set_result(outcome)
 
 
 def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:

@@ -648,6 +648,9 @@ async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
         await _refused(ValueError, ledger.release("x", epoch=await ledger.claim("x", by=host), wake_at=naive))
         taken = await ledger.take(host)
         _same([(each.thread_id, each.why) for each in taken], [("long ago", "due"), ("past", "due")])
+        _same(await ledger.woken(host), ())  # nothing was posted, so the time stays until the owner releases the thread
+        summary = await ledger.thread("past")
+        _same(summary and summary.due_at, times["past"])
         summary = await ledger.thread("future")
         _same(summary and summary.due_at, times["future"])
         await ledger.post("future", _to())  # a post does not wait for it

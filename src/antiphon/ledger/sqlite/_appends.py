@@ -129,7 +129,7 @@ class _Known:
             EncryptionError: the key was forgotten, or the master key is missing or another one.
             LedgerCorruptError: the key was altered.
         """
-        keyring, is_used = self._connection.keyring, has_keys(self._connection)
+        keyring, is_used = self._connection.keyring, self._appends.has_keys(self._connection)
         if keyring.master is None and not is_used:
             self.lock = None
             return
@@ -162,6 +162,8 @@ class Appends:
         """The version of the schema that was last compared with the expected one."""
         self._last: int | None = None
         """The last position that was assigned; None if it must be looked up."""
+        self._has_keys: bool | None = None
+        """Whether any thread is encrypted; None if it must be looked up."""
         self._is_careful = False
         self._messages: list[tuple[Any, ...]] = []
         self._opened: list[tuple[Any, ...]] = []
@@ -216,9 +218,15 @@ class Appends:
     def forget(self) -> None:
         """Forget all threads, and all rows that are admitted and not written."""
         self._known.clear()
-        self._last = None
+        self._last = self._has_keys = None
         for pending in (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures):
             pending.clear()
+
+    def has_keys(self, connection: Connection) -> bool:
+        """Whether any thread is encrypted."""
+        if self._has_keys is None:
+            self._has_keys = has_keys(connection)
+        return self._has_keys
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
         """Admit an append, and return its records.
@@ -271,7 +279,7 @@ class Appends:
             self._known[request.thread_id] = known
         if isinstance(known.lock, WrappedKey):
             store_key(connection, known.key, known.lock)
-            known.lock = None
+            known.lock, self._has_keys = None, True
         for row in admission.rows:
             self._write_row(connection, known.key, row, request.micros, is_careful)
         if admission.pairing.changed:
