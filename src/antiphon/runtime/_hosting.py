@@ -380,6 +380,7 @@ class Hosting:
         self._may_be_more = True  # unknown before the first look: others that share the limit leave room for it
         self._limit.join(self)
         try:
+            await asyncio.sleep(0)  # systems that begin together join first: otherwise the first one takes all room
             await self._take_share()
             self.is_taking = True
             self._begin()
