@@ -1,25 +1,31 @@
 """`antiphon recover`, `antiphon host --app` and the runs in `antiphon threads`, in the process and as a user starts them."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.cli.running import COMMAND, PLAIN, run
 from tests.forked import Forked
+from tests.postgres import Server
 
 from antiphon import open_ledger
 from antiphon.agents import ledger_run, runs
+from antiphon.messages import current_port
 from antiphon.patterns import cast
 from antiphon.patterns.cast import Pattern, together
-from antiphon.runtime import Settings, System
-from antiphon.service import load_apps
+from antiphon.runtime import Settings, System, ThreadLimit
+from antiphon.service import add_schedule, load_apps
 
 pytest.importorskip("apsw")
 
@@ -255,7 +261,92 @@ def test_a_host_runs_as_many_threads_as_it_is_told(
     done = run("host", "--model", "scripted", *options, "--ledger", str(tmp_path / "ledger.db"))
 
     assert done.exit_code == 0, done.output
-    assert [settings.thread_limit for settings in made] == [limit]
+    assert [getattr(settings.thread_limit, "most", None) for settings in made] == [limit]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_host_of_two_tenants_runs_the_threads_of_both(postgres: Server, tmp_path: Path) -> None:
+    """A schedule starts each. On a busy machine its time may have passed before the host hears of it: then another one does."""
+
+    async def ask(number: int) -> None:
+        for tenant in left:
+            async with open_ledger(postgres.url, tenant=tenant) as ledger:
+                at = current_port().now() + timedelta(seconds=1 + number)
+                await add_schedule(ledger, f"s{number}", "What is 17 * 23?", at=at)
+
+    def hear() -> None:
+        for line in host.stdout or ():
+            tenant, _, rest = line.strip().partition(": ")
+            if rest.endswith(" completed"):
+                left.discard(tenant)
+
+    if not os.environ.get("ANTIPHON_CHAOS"):
+        pytest.skip("threads of two tenants in one host are a part of `make chaos`")
+    tenants = [f"{tmp_path.name}-{each}" for each in "ab"]
+    left, options = {*tenants}, [word for each in (*tenants, tenants[0]) for word in ("--tenant", each)]
+    command = [*COMMAND, "host", "--model", "scripted", "--threads", "1", *options, "--ledger", postgres.url]
+    host = Forked(command, env=PLAIN, stdout=subprocess.PIPE, text=True)
+    try:
+        assert host.stdout is not None
+        said = [host.stdout.readline().strip() for _ in tenants]
+        assert [line.rpartition(" on ")[2] for line in said] == [f"{postgres.url} for tenant {each}" for each in tenants]
+        hearing = Thread(target=hear)
+        hearing.start()
+        for number in itertools.takewhile(lambda _: left, range(20)):
+            asyncio.run(ask(number))
+            until = time.monotonic() + 4 + number
+            while left and time.monotonic() < until:
+                time.sleep(0.05)
+        assert not left
+        host.terminate()
+        assert host.wait(60) == 0
+        hearing.join(10)
+    finally:
+        host.kill()
+        host.wait()
+        assert host.stdout is not None
+        host.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_host_of_two_tenants_has_one_limit_and_a_host_for_each(
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Settings] = []
+
+    @asynccontextmanager
+    async def recorded(*patterns: Pattern, settings: Settings, recover: bool) -> AsyncGenerator[System]:
+        made.append(settings)
+        async with together(*patterns, settings=settings, recover=recover) as system:
+            if len(made) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield system
+
+    monkeypatch.setattr(cast, "together", recorded)
+    tenants = [f"{tmp_path.name}-{each}" for each in "ab"]
+    options = [word for each in (*tenants, tenants[0]) for word in ("--tenant", each)]
+    done = run("host", "--model", "scripted", "--threads", "3", "--drain", "7", *options, "--ledger", postgres.url)
+
+    assert done.exit_code == 0, done.output
+    lines = [line.rpartition(" on ")[2] for line in done.output.splitlines() if line.startswith("host ")]
+    assert lines == [f"{postgres.url} for tenant {each}" for each in tenants]
+    assert [each.drain for each in made] == [7, 7]
+    assert made[0].thread_limit is made[1].thread_limit
+    assert isinstance(made[0].thread_limit, ThreadLimit)
+    assert made[0].thread_limit.most == 3
+
+
+def test_a_host_of_a_tenant_needs_a_ledger_that_has_tenants(tmp_path: Path) -> None:
+    done = run("host", "--model", "scripted", "--tenant", "a", "--ledger", str(tmp_path / "ledger.db"))
+    assert (done.exit_code, "has no tenants" in done.output) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_host_of_two_tenants_offers_no_words(postgres: Server) -> None:
+    options = ["--tenant", "a", "--tenant", "b", "--words", "127.0.0.1:7801"]
+    done = run("host", "--model", "scripted", *options, "--ledger", postgres.url)
+    assert (done.exit_code, "words are offered for one tenant" in done.output) == (2, True)
 
 
 def test_a_host_of_no_threads_is_refused() -> None:

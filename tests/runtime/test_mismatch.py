@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from tests.runtime.actors import Ping, Pong
@@ -10,6 +10,7 @@ from tests.runtime.actors import Ping, Pong
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger import Ledger, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
 
@@ -122,3 +123,74 @@ async def test_what_is_remembered_of_a_thread_is_forgotten_when_it_is_given_up()
         with pytest.raises(HistoryMismatchError):
             await _ask(new, "t")
     assert forgotten == ["t"]
+
+
+# ---------------------------------------------------------------- a host that is told to end
+
+
+class Slow(Actor):
+    """Takes a while, and says which build has answered."""
+
+    def __init__(self, build: str) -> None:
+        self._build = build
+
+    @handles
+    async def ping(self, request: Ping, context: Context) -> Pong:
+        await context.effect("model", {"prompt": self._build}, self._model, effects="none")
+        return Pong(text=self._build)
+
+    async def _model(self, key: str) -> str:
+        await asyncio.sleep(10)
+        return "yes"
+
+
+async def _told_to_end(builds: dict[str, str], drain: float) -> tuple[str | None, list[int]]:
+    """Tell a host of the old build to end beside others; return which build answered its thread, and how many it drained."""
+    ledger, drained, stop = MemoryLedger(), list[int](), asyncio.Event()
+    hosting: list[asyncio.Task[None]] = []
+    async with AsyncExitStack() as stack:
+        for name, build in builds.items():
+            settings = Settings(host=name, build=build, drain=drain, block_limit=None)
+            system = await stack.enter_async_context(System(ledger, settings=settings))
+            system.register("slow", lambda build=build: Slow(build), grace=0.01)
+            if name == "first":
+                data = Ping(text="x")
+                payload = OptionCallPayload(invocation_id="m", option_name=data.message_type, arguments=data.to_data())
+                await ledger.post("t", Message(policy="client", payload=payload, to=("slow/1",), lane="control"))
+                hosting.append(asyncio.create_task(_host_and_close(system, stop, drained.append)))
+                await asyncio.sleep(1)
+            else:
+                hosting.append(asyncio.create_task(system.host()))
+        await asyncio.sleep(1)
+        stop.set()
+        await hosting[0]
+        await asyncio.sleep(15)
+        for each in hosting[1:]:
+            each.cancel()
+        await asyncio.gather(*hosting, return_exceptions=True)
+    results = [each.message.payload for each in await ledger.by_invocation("m")]
+    answers = [each.result["text"] for each in results if isinstance(each, OptionResultPayload)]
+    return (answers[0] if answers else (await _thread(ledger, "t")).status), drained
+
+
+async def _host_and_close(system: System, stop: asyncio.Event, draining: Callable[[int], None]) -> None:
+    await system.host(stop=stop, draining=draining)
+    await system.close()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("others", "drain", "expected"),
+    [
+        ({"second": "new"}, 30.0, ("old", [1])),
+        ({"second": "new", "third": "old"}, 30.0, ("old", [1])),
+        ({"second": "old"}, 30.0, ("old", [])),
+        ({"second": "new"}, 2.0, ("stopped", [1])),
+        ({"second": "new"}, 0.0, ("stopped", [])),
+    ],
+)
+async def test_a_host_that_is_told_to_end_finishes_its_threads_while_a_host_of_another_build_lives(
+    others: dict[str, str], drain: float, expected: tuple[str, list[int]]
+) -> None:
+    """Otherwise it hands them over at once. What takes longer than the drain is handed over too."""
+    assert await _told_to_end({"first": "old", **others}, drain) == expected

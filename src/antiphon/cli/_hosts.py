@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger, with_tenants
 from antiphon.cli._live import ConfigOption, ModelOption, choose_model, typed
 from antiphon.cli._output import print_json, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
@@ -53,6 +53,18 @@ def host(
         list[str] | None,
         typer.Option("--kinds", metavar="KIND,…", help="Take only threads of these kinds; default: all that it can run."),
     ] = None,
+    tenants: Annotated[
+        list[str] | None,
+        typer.Option("--tenant", metavar="NAME", help="Run threads of this tenant; repeatable, they share --threads evenly."),
+    ] = None,
+    drain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="At the end, finish threads for so long if a host has another build; default: 30.",
+        ),
+    ] = None,
     words: Annotated[
         str | None,
         typer.Option("--words", metavar="HOST:PORT", help="Stream live text deltas to other machines, over TLS with a token."),
@@ -65,15 +77,16 @@ def host(
     With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
-        _host_apps(apps, ledger, signals, has_more=bool(teams or config or model or thread_limit or kinds or words))
+        more = (teams, config, model, thread_limit, kinds, words, tenants, drain is not None)
+        _host_apps(apps, ledger, signals, has_more=any(more))
         return
-    chosen = choose_model(model)
+    chosen, names = choose_model(model), list(dict.fromkeys(tenants or ()))
 
-    async def work(found: Ledger) -> None:
+    async def work(*found: Ledger) -> None:
         with until_signal() as stop:
-            ready = partial(_tell_ready, shown_ledger(ledger))
+            places = iter([f"{shown_ledger(ledger)} for tenant {each}" for each in names] or [shown_ledger(ledger)])
             await service.run_host(
-                found,
+                *found,
                 config=config,
                 model=chosen,
                 teams=teams or (),
@@ -81,21 +94,24 @@ def host(
                 thread_limit=thread_limit,
                 kinds=[kind for given in kinds or () for kind in given.split(",")],
                 words=words,
-                ready=ready,
+                drain=drain,
+                ready=lambda own: _tell_ready(next(places), own),
                 hear=_tell_thread,
+                draining=_tell_draining,
                 stop=stop,
             )
 
     with complaints():
         service.import_model(chosen)
-        with_ledger(ledger, work, create=True, signals=signals)
+        with_tenants(ledger, names, work, signals=signals)
     print_line("stopped")
 
 
 def _host_apps(apps: list[str], ledger: str | None, signals: str | None, *, has_more: bool) -> None:
     if has_more:
         fail(
-            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds and --words",
+            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds, --tenant, "
+            "--drain and --words",
             code=2,
         )
 
@@ -154,7 +170,11 @@ def _tell_ready(ledger: str, own: HostStatus) -> None:
 def _tell_thread(thread: HostedThread) -> None:
     word = {"taken": "taken", "ended": thread.status or "ended", "released": "released"}[thread.kind]
     reason = "" if thread.reason is None else f": {thread.reason}"
-    print_line(f"{thread.thread_id} {word}{reason}")
+    print_line(f"{thread.tenant + ': ' if thread.tenant else ''}{thread.thread_id} {word}{reason}")
+
+
+def _tell_draining(threads: int) -> None:
+    print_line(f"{threads} threads end here first: another host has another build, and may be unable to continue them")
 
 
 def print_line(text: str) -> None:

@@ -15,10 +15,10 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import typer
 
@@ -193,6 +193,17 @@ def with_ledger(
         return asyncio.run(_within(place, work, create, signals))
 
 
+def with_tenants(
+    url: str | None, tenants: Sequence[str], work: Callable[..., Awaitable[ResultT]], *, signals: str | None = None
+) -> ResultT:
+    """Open a ledger for each of some tenants, or the one that the URL names; do something with them, and close them."""
+    import asyncio  # noqa: PLC0415 (only where a ledger is used)
+
+    place = _place(ledger_in_use(url), is_named=url is not None, create=True)
+    with complaints():
+        return asyncio.run(_within(place, work, True, signals, tuple(tenants) or (None,)))
+
+
 def with_ledgers(source: str, target: str, work: Callable[[Ledger, Ledger], Awaitable[ResultT]]) -> ResultT:
     """Open two ledgers, the second of which may be created, do something with them, and close them."""
 
@@ -316,13 +327,26 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
     return f"{path}{named_by}: there is no such ledger; look at the path, or make one with `antiphon import`"
 
 
-async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create: bool, signals: str | None = None) -> ResultT:
+async def _within(
+    url: str,
+    work: Callable[..., Awaitable[ResultT]],
+    create: bool,
+    signals: str | None = None,
+    tenants: Sequence[str | None] = (None,),
+) -> ResultT:
     from antiphon.ledger import open_ledger  # noqa: PLC0415 (only where a ledger is used)
 
+    options: dict[str, Any] = {
+        "create": create,
+        "redaction": _redaction(),
+        "busy_timeout": BUSY_SECONDS,
+        "signals": signals,
+    }
+    ledgers: list[Ledger] = []
     async with AsyncExitStack() as stack:
         try:
-            opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS, signals=signals)
-            ledger = await stack.enter_async_context(opened)
+            for tenant in tenants:
+                ledgers.append(await stack.enter_async_context(open_ledger(url, tenant=tenant, **options)))
         except ModuleNotFoundError as exc:
             fail(_missing_packages(exc), code=2)
         except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all
@@ -330,11 +354,11 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
         try:
-            return await work(ledger)
+            return await work(*ledgers)
         except (OwnedError, ThreadBusyError) as exc:
             if exc.owner is None:
                 raise
-            fail(await _in_use(ledger, exc.thread_id or "", exc.owner))
+            fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner))
 
 
 async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:

@@ -40,6 +40,7 @@ from antiphon.runtime._system import ROOT as ROOT
 from antiphon.runtime._system import ActorView as ActorView
 from antiphon.runtime._system import Ref as Ref
 from antiphon.runtime._system import System as System
+from antiphon.runtime._thread_limit import ThreadLimit as ThreadLimit
 from antiphon.runtime._topics import Subscription as Subscription
 from antiphon.runtime._topics import Topic as Topic
 from antiphon.runtime._topics import subscribe as subscribe

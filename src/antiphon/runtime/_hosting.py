@@ -17,6 +17,10 @@ the status back.
 **Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One
 that hosts (`System.host`) also takes threads that are due and have no living owner, a few in each round and at most
 `Settings.thread_limit` at a time: the others are for other hosts. A system without threads does nothing.
+
+**Draining.** A host that is told to end takes no more threads. If all living hosts have its build, any of them can continue
+its threads, and gets them at once. During a deploy, a host of a new build may be unable to: if the old hosts had ended, the
+thread would be stopped. So while a host of another build lives, the host that ends first finishes what it has at work.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
 from antiphon.runtime._settings import STOPPED, Settings
+from antiphon.runtime._thread_limit import ThreadLimit
 
 if TYPE_CHECKING:
     from antiphon.ledger import Epoch, Ledger, TakenThread
@@ -249,6 +254,8 @@ class Hosting:
         self._recovery = recovery
         self._timers = timers
         self._answers = answers
+        limit = settings.thread_limit
+        self._limit = limit if isinstance(limit, ThreadLimit) else ThreadLimit(limit)
         self._idle_since: dict[str, float] = {}
         self._seen: dict[str, int] = {}
         """By thread, the last posted message that was delivered here."""
@@ -257,12 +264,14 @@ class Hosting:
         self._may_be_more = False
         """Whether more threads may be due than it has taken."""
         self._has_room = False
-        """Whether a thread has ended since it last took some."""
+        """Whether there may be room since it last took some."""
+        self._is_beginning = False
+        """Whether it takes threads now, which are not at work yet."""
         self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
         answers.on_added = self._begin
-        in_flight.on_thread_ended = self._look_again
+        in_flight.on_thread_ended = self._limit.tell_free
 
     def _begin(self) -> None:
         """Start to work: a thread was claimed, a caller waits for another host, or this host takes what is due."""
@@ -311,8 +320,15 @@ class Hosting:
         await asyncio.sleep(min(_BETWEEN_LOOKS, most) - (loop.time() - began))  # many hints together are one look
         return hints
 
-    def _look_again(self) -> None:
-        """Take the next thread as soon as one has ended, if more may be due."""
+    @property
+    def at_work(self) -> int:
+        return self._in_flight.thread_count
+
+    @property
+    def wants_room(self) -> bool:
+        return self._may_be_more
+
+    def look_again(self) -> None:
         if self.is_taking and self._may_be_more:
             self._has_room = True
             waiting, self._waiting = self._waiting, None
@@ -355,23 +371,49 @@ class Hosting:
             return False
         return found.kind in offered_kinds(self._tree.kinds(), self._settings)
 
-    async def take_on(self) -> None:
-        """Take threads whenever they are due, until this is cancelled.
+    async def take_on(self, stop: asyncio.Event | None = None, draining: Callable[[int], None] | None = None) -> None:
+        """Take threads whenever they are due, until this is cancelled or `stop` is set; then drain them.
 
         Raises:
             LedgerError: the ledger cannot be written, or another host has the name.
             ValueError: the limit of threads leaves no room for any.
         """
-        if self._settings.thread_limit < 1:
-            raise ValueError(f"thread_limit is 1 or more, not {self._settings.thread_limit}")
+        if self._limit.most < 1:
+            raise ValueError(f"thread_limit is 1 or more, not {self._limit.most}")
         # The lease first: it finds what would never work. From then on, a ledger that cannot be reached is tried again.
         await self._lease.host()
-        self.is_taking = self._may_be_more = self._has_room = True  # the first look is at once
-        self._begin()
+        self._may_be_more = True  # unknown before the first look: others that share the limit leave room for it
+        self._limit.join(self)
         try:
-            await asyncio.Event().wait()
+            await asyncio.sleep(0)  # systems that begin together join first: otherwise the first one takes all room
+            self.is_taking = self._has_room = True  # the first look is at once
+            self._begin()
+            await (stop or asyncio.Event()).wait()
         finally:
             self.is_taking = False
+            self._limit.leave(self)
+        await self._drain(draining)
+
+    async def _drain(self, draining: Callable[[int], None] | None) -> None:
+        """Wait until the threads at work have ended, while a host of another build lives, which might take them."""
+        is_needed = self._settings.drain > 0 and (self.at_work or self._is_beginning)
+        if not is_needed or not await self._has_other_build():
+            return
+        if draining is not None:
+            draining(self.at_work)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain):
+                while self.at_work or self._is_beginning:  # noqa: ASYNC110 (an eviction tells nobody)
+                    await asyncio.sleep(_STEP)
+
+    async def _has_other_build(self) -> bool:
+        """Whether a living host of another build takes threads of the same kinds; yes, if the ledger does not answer."""
+        kinds = {*offered_kinds(self._tree.kinds(), self._settings)}
+        try:
+            hosts = await self._ledger.hosts()
+        except errors.LedgerError:
+            return True
+        return any(each.is_alive and each.host.build != self._lease.build and kinds & {*each.host.kinds} for each in hosts)
 
     async def take(self) -> Recovered:
         """Take all threads that are due, have no living owner and can run here, and continue them.
@@ -391,12 +433,18 @@ class Hosting:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        self._has_room = False  # also if the ledger fails: the next look waits its time
         await self._continue_claimed()
-        self._has_room = False
-        room = min(self._settings.thread_limit - self._in_flight.thread_count, _AT_ONCE)
-        taken = await self._take_some(room) if room > 0 else ()
-        self._may_be_more = len(taken) >= room
-        await asyncio.gather(*map(self._begin_taken, taken))
+        room = self._limit.reserve(self, _AT_ONCE)
+        self._may_be_more = False  # if the ledger fails, nothing that is free is kept for this host
+        self._is_beginning = True
+        try:
+            taken = await self._take_some(room) if room else ()
+            self._may_be_more = len(taken) >= room
+            await asyncio.gather(*map(self._begin_taken, taken))
+        finally:
+            self._is_beginning = False
+            self._limit.settle(self)
         await self._record_take_overs(taken)
 
     async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from antiphon.messages import Port, current_port, is_name
 from antiphon.messages.keys import key_of, kind_of
+from antiphon.runtime._thread_limit import ThreadLimit
 
 if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary
@@ -147,9 +148,9 @@ class Settings:
     """Seconds between two beats of a host. Its lease is three times as long."""
     poll: float = 0.2
     """Seconds between two looks for messages that other processes have posted to threads of this host."""
-    thread_limit: int = 1000
+    thread_limit: int | ThreadLimit = 1000
     """How many threads may be at work in a host before it takes no more (`System.host`); others may take the rest. What the
-    program itself asks is not limited."""
+    program itself asks is not limited. Systems that are given the same `ThreadLimit` share it evenly: one for each tenant."""
     kinds: tuple[str, ...] | None = None
     """The kinds of threads that this host takes and offers to others; None: all that its actors can run."""
     mismatch_patience: float | None = 30.0
@@ -159,6 +160,9 @@ class Settings:
     """Seconds that a model request waits for a permit under the limits of all hosts, before its thread is stopped."""
     release_after: float = 5.0
     """Seconds without work after which a thread is released, so that another host may take it."""
+    drain: float = 30.0
+    """Seconds that a host which was told to end (`System.host`) goes on with the threads that it has at work, while a living
+    host has another build, which may be unable to continue them."""
 
 
 class RuntimePort(Port, Protocol):

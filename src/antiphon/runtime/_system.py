@@ -455,16 +455,20 @@ class System:
         """
         await self._kernel.lease.host()
 
-    async def host(self) -> None:
-        """Take threads that are due and have no living owner, and run them, until this is cancelled.
+    async def host(self, *, stop: asyncio.Event | None = None, draining: Callable[[int], None] | None = None) -> None:
+        """Take threads that are due and have no living owner, and run them, until this is cancelled or `stop` is set.
 
         Hosts on one ledger share them: each takes a few at a time, and at most `Settings.thread_limit`.
+
+        After `stop` it takes no more threads. Close the system then, and its threads are free for other hosts. If a living host
+        has another build, as during a deploy, that host may be unable to continue them. So this goes on until those that are
+        at work have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
 
         Raises:
             LedgerError: this host cannot be registered; later, a ledger that cannot be reached is tried again.
             ValueError: that limit is less than 1.
         """
-        await self._kernel.hosting.take_on()
+        await self._kernel.hosting.take_on(stop, draining)
 
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages, which wait for a person.

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from antiphon.errors import LedgerError, SetupError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
-from antiphon.runtime import ActorView, DeadLetter, Settings, System
+from antiphon.runtime import ActorView, DeadLetter, Settings, System, ThreadLimit
 from antiphon.service._following import chain_words
 from antiphon.service._live_text import both, offering_words
 from antiphon.service._live_text_tls import TlsEndpoint
@@ -26,6 +26,7 @@ from antiphon.service._threads import all_threads, unfit_json
 if TYPE_CHECKING:
     from antiphon.agents import RecoveredRun
     from antiphon.patterns.cast import Pattern
+    from antiphon.patterns.postchain import PostChain
     from antiphon.service._runs import RunApp
 
 _LOOK: Final = 0.5
@@ -45,6 +46,8 @@ class HostedThread:
     status: str | None
     reason: str | None = None
     """Why this host cannot continue it."""
+    tenant: str | None = None
+    """Whose thread it is, if the host works for several tenants."""
 
 
 async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostStatus, ...]:
@@ -197,8 +200,7 @@ def limit_json(status: LimitStatus) -> dict[str, Any]:
 
 
 async def run_host(
-    ledger: Ledger,
-    *,
+    *ledgers: Ledger,
     config: Path | None = None,
     model: str | None = None,
     teams: Sequence[Path] = (),
@@ -206,79 +208,114 @@ async def run_host(
     thread_limit: int | None = None,
     kinds: Sequence[str] | None = None,
     words: str | None = None,
+    drain: float | None = None,
     ready: Callable[[HostStatus], None] | None = None,
     hear: Callable[[HostedThread], None] | None = None,
+    draining: Callable[[int], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Run threads of six phases and of teams that are due and that no living host has, until `stop` is set.
 
     `host_app` does the same for runs of programs.
 
-    Then the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next host
-    continues them. `config` and `model` are those of the six phases; `team_model` overrides the models of the team files.
-    `thread_limit` is how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of
-    threads to take, of those that the actors of the six phases and the teams can run; None: all of them.
-    `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see `TlsEndpoint`.
-    `ready` is called once, with this host as the ledger knows it; `hear` with what happens to its threads.
+    Several ledgers are those of several tenants: each has a host of its own here, and they share `thread_limit` evenly while
+    threads of several are due.
+
+    After `stop` the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next host
+    continues them. If a living host has another build, the threads at work end here first, for at most `drain` seconds; None
+    is the default of `Settings`. See `System.host`. `config` and `model` are those of the six phases; `team_model` overrides
+    the models of the team files. `thread_limit` is how many threads may be at work here at once; None is the default of
+    `Settings`. `kinds` are the kinds of threads to take, of those that the actors of the six phases and the teams can run;
+    None: all of them. `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see
+    `TlsEndpoint`. `ready` is called once for each ledger, in their order, with this host as the ledger knows it; `hear` with what
+    happens to its threads; `draining` with the number of threads that end here first.
 
     Raises:
         ChainConfigError, TeamFileError: a file cannot be read, or is wrong; or two teams have the same pattern.
         ModelError: the model cannot be used.
-        SetupError: the actors can run no threads of one of `kinds`, or words cannot be offered at the address.
+        SetupError: the actors can run no threads of one of `kinds`; or words cannot be offered at the address, or by a host of
+            several tenants.
         LedgerError: the ledger cannot be used at the beginning.
     """
-    from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.service._running import agent_words, new_chain  # noqa: PLC0415
-    from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
+    from antiphon.service._running import new_chain  # noqa: PLC0415 (needs the extra `agents`)
 
+    if words is not None and len(ledgers) > 1:
+        # The address is in the row of a host and the token is one for all, so watchers of one tenant would hear another.
+        raise SetupError("words are offered for one tenant; start a host for each tenant whose words others are to hear")
+    settings = _settings(config, teams, f"{model} {team_model}", thread_limit=thread_limit, kinds=kinds, drain=drain)
     endpoint = None if words is None else TlsEndpoint.at(words)
-    settings = _settings(config, teams, f"{model} {team_model}")
-    if thread_limit is not None:
-        settings = replace(settings, thread_limit=thread_limit)
-    if kinds:
-        settings = replace(settings, kinds=tuple(kinds))
     if endpoint is not None:
         settings = replace(settings, address=endpoint.advertised)
-    told = _Told(ledger, hear)
-    chain = new_chain(ledger, model=model, config=config)
-    patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
+    stop, told = stop or asyncio.Event(), [_Told(each, hear, is_one=len(ledgers) == 1) for each in ledgers]
     async with AsyncExitStack() as stack:
-        # Without recovery, which takes all that is due: `host` takes no more than its limit.
-        system = await stack.enter_async_context(together(*patterns, settings=settings, recover=False))
-        keep_schedules(system, chain)
-        if unknown := sorted({*(kinds or ())} - {*system.kinds}):
-            raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
-        said = both(chain_words(chain), agent_words(ledger))
-        await stack.enter_async_context(offering_words(system.host_name, said, ledger, endpoint))
-        # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
-        await system.register_host()
-        await _tell_ready(ledger, system.host_name, ready)
-        await _work_until(stop or asyncio.Event(), system.host(), told.tell(system.host_name))
-    await told.released()
+        systems: list[System] = []
+        for ledger in ledgers:
+            chain = new_chain(ledger, model=model, config=config)
+            patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
+            systems.append(await _opened(stack, chain, patterns, settings, endpoint))
+        for ledger, system in zip(ledgers, systems, strict=True):
+            # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
+            await system.register_host()
+            await _tell_ready(ledger, system.host_name, ready)
+        hosting = [each.host(stop=stop, draining=draining) for each in systems]
+        await _run_to_end(hosting, [each.tell(system.host_name) for each, system in zip(told, systems, strict=True)])
+    for each in told:
+        await each.released()
 
 
-def _settings(config: Path | None, teams: Sequence[Path], models: str) -> Settings:
+async def _opened(
+    stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pattern], settings: Settings, endpoint: TlsEndpoint | None
+) -> System:
+    """Open the system of one ledger.
+
+    Raises:
+        SetupError: its actors can run no threads of one of the kinds.
+    """
+    from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.service._running import agent_words  # noqa: PLC0415
+    from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
+
+    # Without recovery, which takes all that is due: `host` takes no more than its limit.
+    system = await stack.enter_async_context(together(*patterns, settings=settings, recover=False))
+    keep_schedules(system, chain)
+    if unknown := sorted({*(settings.kinds or ())} - {*system.kinds}):
+        raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
+    said = both(chain_words(chain), agent_words(chain.ledger))
+    await stack.enter_async_context(offering_words(system.host_name, said, chain.ledger, endpoint))
+    return system
+
+
+def _settings(
+    config: Path | None,
+    teams: Sequence[Path],
+    models: str,
+    *,
+    thread_limit: int | None,
+    kinds: Sequence[str] | None,
+    drain: float | None,
+) -> Settings:
     """Return the settings of a host, whose build follows from its files and models."""
     from antiphon.service._settings import code_files  # noqa: PLC0415 (needs the extra `agents`)
 
     used = [each.path for team in teams for each in code_files(team)]
     # Modules that are first used here are imported in the event loop, and nobody else waits for it: it is not watched.
-    return Settings(block_limit=None, build=build_of((config, *used), models))
+    made = Settings(block_limit=None, build=build_of((config, *used), models), kinds=tuple(kinds) if kinds else None)
+    limit = ThreadLimit(made.thread_limit if thread_limit is None else thread_limit)
+    return replace(made, thread_limit=limit, drain=made.drain if drain is None else drain)
 
 
-async def _work_until(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
-    """Run some works until an event is set, or one of them fails, which is raised."""
-    tasks = [asyncio.ensure_future(each) for each in works]
-    every: list[asyncio.Future[Any]] = [*tasks, asyncio.ensure_future(stop.wait())]
+async def _run_to_end(works: Sequence[Coroutine[Any, Any, None]], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run some works to their end, with endless ones beside them. If one fails, all end, and its error is raised."""
+    ending, endless = [asyncio.ensure_future(each) for each in works], [asyncio.ensure_future(each) for each in beside]
     try:
-        await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
+        while pending := [each for each in ending if not each.done()]:
+            done, _ = await asyncio.wait([*pending, *endless], return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
     finally:
-        for each in every:
+        for each in (*ending, *endless):
             each.cancel()
-        await asyncio.gather(*every, return_exceptions=True)
+        await asyncio.gather(*ending, *endless, return_exceptions=True)
 
 
 async def host_app(
@@ -332,9 +369,10 @@ def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pat
 class _Told:
     """Tells what happens to the threads of a host, as the ledger has it."""
 
-    def __init__(self, ledger: Ledger, hear: Callable[[HostedThread], None] | None) -> None:
+    def __init__(self, ledger: Ledger, hear: Callable[[HostedThread], None] | None, *, is_one: bool) -> None:
         self._ledger = ledger
         self._hear = hear
+        self._tenant: str | None = None if is_one else getattr(ledger, "tenant", None)
         self._known: dict[str, bool] = {}
         """The threads that the host has, each with whether its end was told."""
 
@@ -373,7 +411,7 @@ class _Told:
         if self._hear is not None:
             reasons = unfit_json(thread) if kind == "released" else []
             reason = "; ".join(str(each["reason"]) for each in reasons) or None
-            self._hear(HostedThread(thread.thread_id, kind, thread.status, reason))
+            self._hear(HostedThread(thread.thread_id, kind, thread.status, reason, self._tenant))
 
 
 # ---------------------------------------------------------------- actors, and the messages that none of them will handle

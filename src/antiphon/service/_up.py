@@ -178,7 +178,7 @@ async def run_cluster(
             _write_private(folder / "url", database.url)
             told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
             environment = {**os.environ, "ANTIPHON_LEDGER": database.url, END_WITH_PARENT: "1"}
-            commands = {f"host {number}": ("host", *options) for number in range(1, hosts + 1)}
+            commands = {f"host {number}": ("host", "--drain", "0", *options) for number in range(1, hosts + 1)}
             commands["server"] = ("serve", "--port", str(port))
             over = stop or asyncio.Event()
             keepers = [_Keeper(name, words, environment, told, over) for name, words in commands.items()]
