@@ -418,7 +418,7 @@ def test_rows_that_were_swapped_are_found_although_their_chain_is_right_s14(tmp_
         return [damage.what for damage in (await ledger.verify()).damages]
 
     assert with_ledger(path, whole, master_key="off") == []
-    reason = "it does not open with the key of its thread: it was altered, or moved from another place"
+    reason = "it cannot be decrypted with the key of its thread: it was altered, or moved from another position"
     assert with_ledger(path, whole, master_key=master) == [reason]
     with pytest.raises(LedgerCorruptError, match=reason):
         with_ledger(path, everything, master_key=master)
@@ -438,7 +438,7 @@ def test_a_readable_row_in_an_encrypted_thread_is_found_s14(tmp_path: Path) -> N
         return (await ledger.verify()).damages[0].what
 
     for given in (master, "off"):
-        assert with_ledger(path, whole, master_key=given) == "it is not encrypted, and its thread is"
+        assert with_ledger(path, whole, master_key=given) == "it is not encrypted, although its thread is"
 
 
 def test_an_altered_key_is_found(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_an_altered_key_is_found(tmp_path: Path) -> None:
         return [damage.what for damage in (await ledger.verify()).damages]
 
     assert with_ledger(path, damages, master_key="off") == ["the key of a thread is not what it was"]
-    with pytest.raises(LedgerCorruptError, match="its wrapped key is not what was written"):
+    with pytest.raises(LedgerCorruptError, match="its wrapped key was altered"):
         with_ledger(path, everything, master_key=master)
 
 

@@ -1,20 +1,20 @@
-"""Encryption of threads: master keys, the key of a thread, and the stored form of what it seals.
+"""Encryption of threads: master keys, the key of a thread, and the stored form of encrypted data.
 
-**Keys.** Each encrypted thread has a *data key* of its own, 256 random bits. The store keeps it *wrapped*: encrypted by the
-master key, which is never stored. `forget` throws the wrapped key away, and with it the messages. The ledger has one more key,
-for the names that an index needs (see `Keyring.blind`); unwrapping it tells whether a master key is the right one.
+**Keys.** Each encrypted thread has its own *data key*, 256 random bits. The store keeps it *wrapped*: encrypted with the
+master key, which is never stored. `forget` deletes the wrapped key, so that nobody can decrypt the messages. The ledger has
+one more key, for names in an index (see `Keyring.blind`); unwrapping it shows whether a master key is correct.
 
 **Stored form.** A message has its *house bytes*, and its *stored bytes*, which the hash chain covers. In a thread without
 encryption both are the same. In an encrypted thread the stored bytes are
 
     mark (1 byte), nonce (12 bytes), digest of the message's id (16 bytes), AES-256-GCM of the house bytes
 
-House bytes begin with `{`, and sealed bytes with the mark, so each row says by itself what it is. The thread, the place and
-the digest of the message's id are bound in as associated data: sealed bytes open only where they were written. The digest has
-a key too, so it tells nothing to a reader of the file.
+House bytes begin with `{`, and sealed (encrypted) bytes with the mark, so the first byte shows which they are. The thread, the
+position and the digest of the message's id are associated data: sealed bytes that are moved elsewhere do not decrypt. The
+digest is keyed, so it reveals nothing to a reader of the file.
 
-**Nonces** are 96 random bits from the operating system. A counter or the place of the message would repeat a nonce where an
-append was rolled back and another message took its place. With one key for each thread, the chance that a nonce
+**Nonces** are 96 random bits from the operating system. A counter, or the position of the message, would reuse a nonce after a
+rolled-back append, when another message takes its position. With one key for each thread, the chance that a nonce
 repeats is below 2**-32 after four billion messages of one thread.
 
 `cryptography` is an extra: it is imported with the first master key.
@@ -82,7 +82,7 @@ class WrappedKey(NamedTuple):
     master: str
     """The id of the master key that wraps it."""
     wrapped: bytes | None
-    """The wrapped key; None if it was forgotten."""
+    """The wrapped key; None if `forget` deleted it."""
 
 
 # ---------------------------------------------------------------- master keys
@@ -104,13 +104,13 @@ class MasterKey:
             raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}; `antiphon key FILE` makes one")
         cipher = _cipher(key)
         self.id = blake2b(key, digest_size=6, person=b"antiphon key id").hexdigest()
-        """Names the key in errors and in the ledger. It tells nothing about the key."""
+        """Names the key in errors and in the ledger. It reveals nothing about the key."""
         self._wrap: WrapFunction = lambda inner, name: _seal(cipher, inner, _about_key(name))
         self._unwrap: WrapFunction = lambda wrapped, name: _open(cipher, wrapped, _about_key(name))
 
     @classmethod
     def from_text(cls, text: str) -> MasterKey:
-        """Return the key that a text has: 32 bytes as base64, as `antiphon key` writes them.
+        """Return the key in a text: 32 bytes as base64, as `antiphon key` writes them.
 
         Raises:
             ModuleNotFoundError: `cryptography` is not installed.
@@ -174,7 +174,7 @@ class MasterKey:
         """Return the key of a thread.
 
         Raises:
-            ForgottenError: it was thrown away.
+            ForgottenError: `forget` deleted it.
             LedgerCorruptError: it was altered.
             WrongMasterKeyError: another master key wraps it.
         """
@@ -186,7 +186,7 @@ class MasterKey:
         try:
             return self._unwrap(wrapped.wrapped, thread_id)
         except ValueError as exc:
-            raise LedgerCorruptError("its wrapped key is not what was written; go back to a backup", name) from exc
+            raise LedgerCorruptError("its wrapped key was altered; restore a backup", name) from exc
 
     @override
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ def _secret_text(path: Path) -> str:
         mode, text = path.stat().st_mode, path.read_text("ascii")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise ValueError(f"the key file {str(path)!r} cannot be read: {reason}; look at the path") from exc
+        raise ValueError(f"the key file {str(path)!r} cannot be read: {reason}; check the path") from exc
     if stat.S_IMODE(mode) & 0o077:
         raise ValueError(f"others may read the key file {str(path)!r}; run `chmod 600` on it")
     return text
@@ -261,7 +261,7 @@ _SIGNED = b"antiphon heads\n"
 
 
 class SigningKey:
-    """An Ed25519 key that signs heads. Its public part, kept elsewhere, tells whether it was this key that signed."""
+    """An Ed25519 key that signs heads. Its public part, stored elsewhere, verifies the signature."""
 
     __slots__ = ("_key", "public")
 
@@ -353,7 +353,7 @@ class ThreadKey:
             LedgerCorruptError: it is not sealed, was altered, or was moved from another place.
         """
         if not is_sealed(stored):
-            raise LedgerCorruptError("it is not encrypted, and its thread is", self.thread_id, seq)
+            raise LedgerCorruptError("it is not encrypted, although its thread is", self.thread_id, seq)
         digest = stored[1 + _NONCE : _BODY]
         try:
             about = b"%s%d\n%s" % (self._message, seq, digest)
@@ -362,7 +362,7 @@ class ThreadKey:
             body = b""
         found = _ID.match(body)
         if not body or (found is not None and self._digest(found[1]) != digest):
-            reason = "it does not open with the key of its thread: it was altered, or moved from another place"
+            reason = "it cannot be decrypted with the key of its thread: it was altered, or moved from another position"
             raise LedgerCorruptError(reason, self.thread_id, seq)
         return body
 
@@ -401,7 +401,7 @@ class ThreadKey:
         try:
             return _open(self._cipher, stored[1:], self._about(what, place))
         except ValueError:
-            raise LedgerCorruptError(f"a {what} of it does not open with its key", self.thread_id, seq) from None
+            raise LedgerCorruptError(f"its {what} cannot be decrypted with its key", self.thread_id, seq) from None
 
 
 # ---------------------------------------------------------------- the keyring of a ledger
@@ -414,19 +414,19 @@ class EncryptionStatus:
     master: str
     """The id of the master key that wraps its keys."""
     threads: int
-    """Encrypted threads, with those that were forgotten."""
+    """Encrypted threads, including forgotten ones."""
     forgotten: int
-    """Threads whose key was thrown away."""
+    """Threads whose key was deleted."""
 
 
 class Keyring:
-    """What an open ledger knows about keys: its master key, and the keys of threads that it has unwrapped."""
+    """The keys of an open ledger: its master key, and a cache of unwrapped thread keys."""
 
     def __init__(self, master: MasterKey | None = None) -> None:
         self.master = master
-        """What wraps new keys."""
+        """The master key that wraps new keys."""
         self._masters = {} if master is None else {master.id: master}
-        """What unwraps: while keys are wrapped anew, both master keys."""
+        """The master keys that unwrap keys, by id: during a rotation, both."""
         self._known: dict[tuple[str, WrappedKey], ThreadKey] = {}
         self._blind: tuple[WrappedKey, bytes] | None = None
 
@@ -474,7 +474,7 @@ class Keyring:
         """Return the key of a thread.
 
         Raises:
-            ForgottenError: it was thrown away.
+            ForgottenError: `forget` deleted it.
             LedgerCorruptError: it was altered.
             NoMasterKeyError: no master key is given.
             WrongMasterKeyError: another master key wraps it.
@@ -496,7 +496,7 @@ class Keyring:
         A thread that has messages without encryption stays without. `ledger_key` is that of the ledger, if it has one.
 
         Raises:
-            ForgottenError: the key of the thread was thrown away.
+            ForgottenError: `forget` deleted the key of the thread.
             LedgerCorruptError: a key was altered.
             NoMasterKeyError: the thread is encrypted, or new in an encrypted ledger, and no master key is given.
             WrongMasterKeyError: another master key wraps the keys of the ledger.

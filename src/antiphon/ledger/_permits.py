@@ -1,23 +1,24 @@
-"""Limits of model requests for all hosts of a ledger, and the permits that hosts lease under them.
+"""Limits on model requests that all hosts of a ledger share, and the permits that hosts lease under them.
 
-A limit is of one model, or of all models together (`*`): requests at once, requests begun in a minute, US dollars in a day. A
-host leases permits in bulk (`Ledger.permits`) and gives them out to its own requests. All rules are pure functions over the
-state of a limit (`LimitState`), which all stores share. A store keeps the state as one text, and changes it under a lock.
+A limit applies to one model, or to all models together (`*`): concurrent requests, requests started in a minute, US dollars
+in a day. A host leases permits in bulk (`Ledger.permits`) and gives them to its own requests. All rules are pure functions
+over the state of a limit (`LimitState`), which all stores share. A store keeps the state as one text, and changes it under a
+lock.
 
-**At once.** A host says how many requests it has at work and how many wait, and gets the number that it may have at work. A
-permit is worth as long as the host's lease: those of a dead host are free. A host that slept past its lease says what it still
-has at work. That counts, even if it is more than the limit now, and nobody gets a further permit until it is less. A host may
-be given fewer permits than it has requests at work: then it begins none until enough of them have ended.
+**Concurrent requests.** A host reports how many requests are running and how many wait, and gets the number that may run. A
+permit is valid as long as the host's lease: those of a dead host are free. A host that slept past its lease reports the
+requests that are still running. They count even if they exceed the limit, and no host gets another permit until the total is
+below it. A host may be granted fewer permits than it has running requests: then it starts none until enough have ended.
 
-**In a minute.** A host gets permits to begin requests, and must use each of them within `START_WITHIN` seconds. A permit
-counts until a minute after that. So in no minute, at whatever moment it begins, more requests begin than the limit says.
+**Requests per minute.** A host gets permits to start requests, and must use each within `START_WITHIN` seconds. A permit
+counts for a minute after that. So no more requests start within any 60 seconds than the limit allows.
 
-**Cost.** A host reserves what its requests may cost, before they begin, and reports what they have cost. Reserved and spent
-together never exceed the limit by a new reservation. What a dead host had reserved counts as spent: its requests may have
-been paid for. Days are those of UTC, and a clock that is set back does not begin a day again.
+**Cost.** A host reserves the maximum cost of its requests before they start, and reports the actual cost afterwards. A new
+reservation is granted only if reserved and spent together stay within the limit. Reservations of a dead host count as spent:
+the provider may have charged for its requests. Days are in UTC, and setting a clock back does not start a day again.
 
-**Shares.** While several hosts want more than there is, each gets at most an equal share of it, and a share that a host does
-not need is for the others. A host that waits without any permit goes before those that have some, the longest waiting first.
+**Shares.** While several hosts want more than there is, each gets at most an equal share, and others may use the share that a
+host does not need. Hosts that wait without any permit come first, the longest waiting before the others.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.messages import is_name
 
 ALL_MODELS: Final = "*"
-"""In the place of a model: all models together."""
+"""Instead of a model: all models together."""
 START_WITHIN: Final = 2.0
-"""Seconds in which a permit to begin a request must be used."""
+"""Seconds within which a permit to start a request must be used."""
 _COUNTED: Final = 60.0 + START_WITHIN
 """Seconds for which such a permit counts."""
 _NANO: Final = Decimal("1e-9")
 """US dollars are stored as whole numbers of this: a token of a small model costs less than a millionth."""
 _MOST: Final = 10**9
-"""The largest limit: what is larger is no limit."""
+"""The largest limit that can be set."""
 
 
 @dataclass(frozen=True, slots=True)

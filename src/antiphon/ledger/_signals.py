@@ -1,10 +1,9 @@
-"""Signals: hints between the processes of one ledger, such as "there is something new" or a word that is being said.
+"""Signals: hints between the processes of one ledger, such as a wake-up ("there is new work") or a live text delta.
 
-A signal may be dropped, doubled, late or out of order, and all of them may be lost: that costs time, never a message. A
-process that waits for a signal also looks by itself, at least once a second. So a carrier stores nothing, confirms nothing,
-and never makes a sender wait.
+A signal may be lost, repeated, late or out of order: that costs time, never a message. A process that waits for a signal also
+polls at least once a second. So a carrier stores nothing, acknowledges nothing, and never makes a sender wait.
 
-`NatsSignals` sends them by NATS, with core subjects. Without it, a ledger in PostgreSQL sends wake-ups by LISTEN/NOTIFY.
+`NatsSignals` sends signals over NATS, with core subjects. Without it, a ledger in PostgreSQL sends wake-ups by LISTEN/NOTIFY.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Signals(Protocol):
 
 
 class NoSignals:
-    """Drops every signal: all processes look by themselves."""
+    """Drops every signal: all processes poll."""
 
     def send(self, subject: str, data: bytes) -> None:
         """Drop it."""
@@ -56,7 +55,7 @@ class NoSignals:
 
 
 class ScopedSignals:
-    """Signals of one ledger and tenant, beside those of others on the same carrier."""
+    """The signals of one ledger and tenant, on a carrier that others share."""
 
     def __init__(self, carrier: Signals, scope: str) -> None:
         self._carrier, self._scope = carrier, scope
@@ -69,7 +68,7 @@ class ScopedSignals:
 
 
 Signalling: TypeAlias = "Signals | str | Literal['off'] | None"
-"""How a ledger is told about signals: a carrier, the URL of one, `off`, or None for the carrier of the store."""
+"""The argument `signals` of a ledger: a carrier, the URL of one, `off`, or None for the default of the store."""
 
 SIGNALS_VARIABLE: Final = "ANTIPHON_SIGNALS"
 
@@ -103,13 +102,13 @@ _PORT: Final = 4222
 _CONNECT_SECONDS: Final = 2.0
 _PAUSE: Final = 0.5
 _PING_SECONDS: Final = 5
-"""A server that does not answer two of them is left."""
+"""The client disconnects from a server that misses two pings."""
 _MOST: Final = 4096
 """Signals that wait to be sent; the oldest are dropped."""
 
 
 class NatsAddress(NamedTuple):
-    """What the URL of a NATS server says."""
+    """The parsed URL of NATS servers."""
 
     servers: tuple[str, ...]
     user: str | None
@@ -119,12 +118,12 @@ class NatsAddress(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> NatsAddress:
-        """Return what a URL says: `nats://user:password@host:4222`, several hosts after commas; `tls://` demands TLS.
+        """Parse a URL: `nats://user:password@host:4222`, with commas between several hosts; `tls://` requires TLS.
 
         Raises:
             SetupError: it is no such URL.
         """
-        form = "nats://user:password@host:4222, or tls://… with ?ca=FILE; several hosts stand after commas"
+        form = "nats://user:password@host:4222, or tls://… with ?ca=FILE; separate several hosts with commas"
         try:
             parts = urlsplit(url)
             user, _, places = parts.netloc.rpartition("@")
@@ -313,17 +312,17 @@ class NatsSignals:
         """
         text = f"{type(exc).__name__} {exc}".lower()
         if "authorization" in text or "authentication" in text:
-            raise SetupError("NATS refuses the user or the password; look at the URL of the signals") from exc
+            raise SetupError("NATS refuses the user or the password; check the URL of the signals") from exc
         if isinstance(exc, ssl.SSLCertVerificationError) or "certificate" in text:
             raise SetupError(
-                f"NATS has a certificate that cannot be verified: name its authority with ?ca=FILE ({exc})"
+                f"the certificate of NATS cannot be verified; name its certificate authority with ?ca=FILE ({exc})"
             ) from exc
         self._note(exc)
 
     def _note(self, exc: Exception) -> None:
         if self._told != (told := f"{type(exc).__name__}: {exc}"):  # once: it is the same at every attempt
             self._told = told
-            _LOG.warning("signals by NATS are lost, and everything takes up to a second longer: %s", told)
+            _LOG.warning("no connection to NATS; signals are lost, and work starts up to a second later: %s", told)
 
     async def _close(self) -> None:
         client, self._client = self._client, None

@@ -63,7 +63,7 @@ def add_row(pairing: Pairing, seq: int, stored: bytes, opener: RowOpener | None)
 
 def _unopened(seq: int, stored: bytes) -> bytes | None:
     if not is_sealed(stored):
-        raise LedgerCorruptError("it is not encrypted, and its thread is", seq=seq)
+        raise LedgerCorruptError("it is not encrypted, although its thread is", seq=seq)
     return None
 
 

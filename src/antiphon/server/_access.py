@@ -1,20 +1,19 @@
-"""Access: who may ask this server what, and how often.
+"""Access control: which requests the server accepts, and how often.
 
-A request is looked at in this order, and the first look that fails answers it:
+The server checks a request in this order, and the first failed check answers it:
 
-1. **Host.** There is exactly one, and it is a name of this server. So a page of another site whose name was pointed at this
-   machine (DNS rebinding) gets nothing.
-2. **Origin.** If the request has one, it is this server's. A browser sends it with each request that could change something
-   and with each that a foreign page reads; programs send none. `Sec-Fetch-Site` catches the rest, such as an image's. Only
-   a link to the page itself may be anywhere.
-3. **Form.** Only GET, POST and DELETE; the body of a POST is JSON by its type, is not compressed, and fits. A foreign form
-   cannot send that type.
-4. **Token.** In the header `Authorization: Bearer`, or behind a session's cookie; never in a URL. A session's POST must have
-   an Origin: its cookie comes along by itself, a header does not.
-5. **Rate.** So many requests a second for each token, and for all callers without a valid one together.
+1. **Host.** There is exactly one Host header, and it is a name of this server. This stops DNS rebinding: a site whose name
+   was pointed at this machine.
+2. **Origin.** If the request has an Origin, it is this server's. A browser sends it with each request that could change
+   something and with each that another site's page reads; programs send none. `Sec-Fetch-Site` covers the rest, such as
+   images. Other sites may only link to the page itself.
+3. **Form.** Only GET, POST and DELETE; the body of a POST has the type JSON, is not compressed, and is within the size limit.
+   An HTML form of another site cannot send that type.
+4. **Token.** In the header `Authorization: Bearer`, or behind a session cookie; never in a URL. A POST with a session cookie
+   must have an Origin, because a browser attaches the cookie automatically.
+5. **Rate.** A limit of requests per second for each token, and one for all requests without a valid token together.
 
-A session is a random text that stands for a token, in the memory of this process. It is worth what the token is worth at that
-moment: revoking the token ends it.
+A session is a random text in the memory of this process that maps to a token. Revoking the token ends the session.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The event stream: records as they are committed, as server-sent events, and beside them the words that are being said.
+"""The event stream: records as they are committed, as server-sent events, and live text deltas (`words`).
 
-The id of an event is the cursor of its record, so a reader that was cut off gets the rest without a gap and without a repeat:
-a browser sends the id by itself, in `Last-Event-ID`. Words have no id, because they are not recorded.
+The id of an event is the cursor of its record, so a client that was disconnected continues without gaps or repeats: a browser
+sends the id automatically, in `Last-Event-ID`. Deltas have no id, because they are not recorded.
 
-A record is read from the ledger when the one before it was taken. So a slow reader costs a few kilobytes, whatever it has
-missed. A reader that takes nothing for `write_seconds` is cut: its connection is aborted, because closing it politely would
-wait for the reader.
+The server reads a record from the ledger when the client has taken the one before it. So a slow client costs a few kilobytes,
+however far it is behind. A client that reads nothing for `write_seconds` is disconnected: its connection is aborted, because
+a graceful close would wait for the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The page: its files as they are in the package, with a hash of all of them in their addresses.
+"""Serves the files of the page, at URLs that contain a hash of all of them.
 
-`/` is the page itself. A browser asks for it each time, and gets 304 if nothing has changed. Everything that it imports is
-below `/page/HASH/`: a browser keeps that for ever, because other files have another hash. The files have no data in them, so
-no token is needed for them; the Host of the request was checked before (`_access.py`).
+`/` is the page itself. A browser revalidates it each time, and gets 304 if nothing has changed. Everything that it imports is
+below `/page/HASH/`, which a browser caches permanently: changed files have another hash. The files contain no data, so they
+need no token; the Host of the request was checked before (`_access.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Threads that this server runs itself: begun by a request, and continued in the background until they stop.
+"""Threads that this server runs itself: a request starts them, and they continue in the background.
 
-A request is answered as soon as its thread is in the ledger. From then on, the thread is safe: if the server ends, its open
-calls stay open, and `antiphon resume`, a host or another server continues them.
+The server answers a request as soon as its thread is in the ledger. From then on, the thread is durable: if the server stops,
+`antiphon resume`, a host or another server continues its open calls.
 """
 
 from __future__ import annotations

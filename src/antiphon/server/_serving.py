@@ -1,8 +1,8 @@
-"""The server: finds the endpoint of a request, checks its caller and its parts, and writes the answer; and the process of it.
+"""The server: routes a request to its endpoint, checks the caller and the parameters, and writes the response.
 
-Theory of a request: `RequestGuard` has looked at what needs no token (`_access.py`). Then comes the token, before anything
-says whether a path exists. A token without the scope of an endpoint gets the same answer as for a path that does not exist.
-Only then are the parameters and the body read.
+Order of the checks: `RequestGuard` does those that need no token (`_access.py`). Then the token is checked, before any
+response reveals whether a path exists. A token without the scope of an endpoint gets the same response as for a path that does
+not exist. Only then are the parameters and the body read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values of the API: what a request may say, and what an answer has. OpenAPI is written from these classes."""
+"""The values of the API: the classes of requests and responses. The OpenAPI document is generated from them."""
 
 from __future__ import annotations
 

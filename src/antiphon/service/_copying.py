@@ -1,11 +1,11 @@
 """Copy threads from one ledger to another, with their times, hashes, forks and media. The source keeps its rows, fenced.
 
-**Order.** A thread is marked as moved in the source first, then written to the target in one transaction. So at no time can
-both ledgers start an effect of it. If the process dies in between, the thread continues in neither; the same command completes
-the copy. A thread that the target has already, with the same rows, is only marked.
+**Order.** The source marks a thread as moved; then the target stores it, in one transaction. So both ledgers can never start
+an effect of the same thread. If the process dies in between, the thread continues in neither; the same command completes the
+copy. If the target already has the thread, with the same rows, the thread is only marked.
 
-**Proof.** A chain of hashes has no key, so the rows of a ledger prove nothing about its owner. Rows of the journal say which
-effects have run. They are copied only if a head that was kept elsewhere proves them, or if the caller trusts the source.
+**Proof.** A hash chain has no key, so anyone could have written its rows. Journal rows decide which effects run again, so they
+are copied only if a head that was stored elsewhere proves them, or if the caller trusts the source.
 """
 
 from __future__ import annotations

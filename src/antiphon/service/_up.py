@@ -1,8 +1,8 @@
-"""A cluster on this machine, to try: PostgreSQL from a wheel, some hosts and a server, in one folder.
+"""A cluster on this machine, for trying it out: PostgreSQL from a wheel, some hosts and a server, in one folder.
 
-The database listens on loopback only, with a password that is in the folder and nowhere else. It and its data stay in the
-folder, so the next start goes on with the same threads. The hosts and the server are processes of their own: each may be
-killed, and is started again. They end before the database does.
+The database listens on loopback only, with a password that is stored only in the folder. Its data stays in the folder, so the
+next start continues the same threads. The hosts and the server are separate processes: if one dies, it is restarted. They stop
+before the database does.
 
 PostgreSQL refuses to run as root. Under root it runs as `nobody`, from a copy of the binaries that this user can read.
 """

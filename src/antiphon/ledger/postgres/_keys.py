@@ -1,8 +1,8 @@
-"""The keys of encrypted threads in a database: kept, looked up, thrown away, and wrapped anew.
+"""The keys of encrypted threads in a database: store, look up, delete and rotate them.
 
 `thread_keys` has a row for each encrypted thread, with its wrapped key, or without it if it was forgotten. The row of thread 0
-is the tenant's own key. A key is looked up in the transaction that uses it, so what another process has forgotten is not read
-any more; only unwrapped keys are remembered (see `ledger._encryption`).
+is the tenant's own key. A key is looked up in the transaction that uses it, so a `forget` in another process takes effect
+at once; only unwrapped keys are cached (see `ledger._encryption`).
 """
 
 from __future__ import annotations
