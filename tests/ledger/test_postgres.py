@@ -108,9 +108,7 @@ async def test_an_append_whose_caller_is_cancelled_is_stored(postgres: Server, t
 
 
 @pytest.mark.slow
-async def test_an_append_of_an_owner_is_one_statement(
-    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No transaction is begun and no connection is taken from the pool, also for a call, its result and a snapshot."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         epoch = await ledger.claim("t")

@@ -300,7 +300,8 @@ def _settings(
     used = [each.path for team in teams for each in code_files(team)]
     # Modules that are first used here are imported in the event loop, and nobody else waits for it: it is not watched.
     made = Settings(block_limit=None, build=build_of((config, *used), models), kinds=tuple(kinds) if kinds else None)
-    limit = ThreadLimit(made.thread_limit if thread_limit is None else thread_limit)
+    most = made.thread_limit if thread_limit is None else thread_limit
+    limit = most if isinstance(most, ThreadLimit) else ThreadLimit(most)
     return replace(made, thread_limit=limit, drain=made.drain if drain is None else drain)
 
 
