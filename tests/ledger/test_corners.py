@@ -29,7 +29,7 @@ from antiphon.errors import (
 from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import make_request
-from antiphon.ledger._verbs import CommitSignal
+from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger.sqlite import _appends, _changes, _hosts, _ledger, _rows, _verify, _writer
 from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
 from antiphon.ledger.sqlite._rows import key_of

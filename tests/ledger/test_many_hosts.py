@@ -13,7 +13,7 @@ from tests.postgres import Server
 
 from antiphon.errors import HostNameTakenError
 from antiphon.ledger import Host, Limit, PermitWants
-from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
+from antiphon.ledger._signals import ANYBODY, EVERYBODY, Hints
 
 asyncpg = pytest.importorskip("asyncpg")
 

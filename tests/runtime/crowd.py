@@ -1,7 +1,7 @@
 """A crowd: real hosts on one ledger, in virtual time, each with a handle of its own that counts what it calls.
 
 The ledger is in memory, and a handle adds the time that a database takes. Hints between the hosts are those of a ledger in
-PostgreSQL (`ledger._hints`), with a carrier that loses none. A driver posts threads. A thread does some steps, which take as
+PostgreSQL (`ledger._signals`), with a carrier that loses none. A driver posts threads. A thread does some steps, which take as
 long as a model does, and its host asks for a permit for each, if a limit is given. When a thread has ended, the next comes.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, cast
 from tests.nats import LocalSignals
 
 from antiphon.ledger import Host, Ledger, Limit
-from antiphon.ledger._hints import ANYBODY, Hints
+from antiphon.ledger._signals import ANYBODY, Hints
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, use_port
 from antiphon.protocol import Reply, Request

@@ -1,4 +1,4 @@
-"""The parts that all stores share: replay, transitions and diff, the preparation of a branch, and a commit signal."""
+"""The parts that all stores share: replay, transitions and diff, and the preparation of a branch."""
 
 from __future__ import annotations
 
@@ -191,39 +191,3 @@ def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
 
 def _says_the_same(left: Message, right: Message) -> bool:
     return left.id == right.id and left == right.model_copy(update={"thread_id": left.thread_id})
-
-
-class CommitSignal:
-    """Wakes the readers that wait for the next commit.
-
-    A reader takes the count, then reads, then waits with that count. So it misses no commit between its read and its wait.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """A dict keeps the order of arrival; a set of futures has another order in each run."""
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a reader waits."""
-        return bool(self._waiting)
-
-    def notify(self) -> None:
-        """Wake all readers."""
-        self.count += 1
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiting.clear()
-
-    async def wait(self, count: int) -> None:
-        """Wait until there have been more commits than `count`."""
-        if self.count > count:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = None
-        try:
-            await waiter
-        finally:
-            self._waiting.pop(waiter, None)

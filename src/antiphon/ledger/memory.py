@@ -78,6 +78,7 @@ from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants, check_limited
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, TermTable, VectorSpace, check_terms, check_vector
 from antiphon.ledger._values import (
     CallOrder,
@@ -96,7 +97,7 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._verbs import CommitSignal, Verbs
+from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import (
     Base,
     Examination,

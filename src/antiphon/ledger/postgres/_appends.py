@@ -41,8 +41,8 @@ from antiphon.errors import LedgerError, LedgerUnavailableError
 from antiphon.ledger._admission import Admission, admit
 from antiphon.ledger._chain import Record, snapshot_hash
 from antiphon.ledger._encryption import Keyring
-from antiphon.ledger._hints import ANYBODY, EVERYBODY
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._signals import ANYBODY, EVERYBODY
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger.postgres._careful import CarefulAppends, KnownThread, lock_of, message_columns
 from antiphon.ledger.postgres._connection import Pool, Session

@@ -4,8 +4,8 @@ A handle belongs to one tenant: it sees and changes only the threads of that ten
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
 **Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). A process sends hints by
-`NOTIFY`, or by the carrier that was given; `_hints` says how many, and whom they concern. A hint may be lost, so a reader also
-looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
+`NOTIFY`, or by the carrier that was given; `_signals` says how many, and whom they concern. A hint may be lost, so a reader
+also looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
-from antiphon.ledger._hints import ANYBODY, EVERYBODY, Hints
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import head_of, is_newest_first, order_of, page_start
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
@@ -29,7 +28,17 @@ from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._signals import NoSignals, ScopedSignals, Signalling, Signals, carrying, signal_subject
+from antiphon.ledger._signals import (
+    ANYBODY,
+    EVERYBODY,
+    Hints,
+    NoSignals,
+    ScopedSignals,
+    Signalling,
+    Signals,
+    carrying,
+    signal_subject,
+)
 from antiphon.ledger._stored import Subject, TakeRequest, Thread
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (

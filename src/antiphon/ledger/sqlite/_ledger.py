@@ -31,6 +31,7 @@ from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger._stored import Subject, TakeRequest, Thread, ThreadSegment
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
@@ -51,7 +52,7 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._verbs import CommitSignal, Verbs
+from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import missing_threads, proven
 from antiphon.ledger.sqlite import _changes, _hosts, _keys, _queries, _terms, _verify
 from antiphon.ledger.sqlite._connection import LedgerFile, Readers, connect, translated
