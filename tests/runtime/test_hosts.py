@@ -243,6 +243,43 @@ async def test_a_claim_that_overlaps_with_a_take_of_the_same_host_fences_nobody(
         hosting.cancel()
 
 
+class OneClaim(Counted):
+    """A ledger whose claims take a second, and may fail then."""
+
+    is_unavailable = False
+
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
+        await asyncio.sleep(1)
+        if self.is_unavailable:
+            raise LedgerUnavailableError("the disk is gone")
+        return await super().claim(thread_id, **more)
+
+
+async def test_a_caller_that_is_cancelled_cancels_no_claim_that_others_wait_for() -> None:
+    ledger = OneClaim()
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        asks = [asyncio.ensure_future(system.ask(f"probe/{n}", Ping(text="x"), thread_id="t")) for n in range(3)]
+        await asyncio.sleep(0.5)
+        asks[0].cancel()
+        assert await asyncio.gather(*asks[1:]) == [Pong(text="x!"), Pong(text="x!")]
+        assert asks[0].cancelled()
+        assert ledger.calls["claim"] == 1
+
+
+async def test_a_claim_that_fails_fails_all_that_wait_for_it() -> None:
+    ledger = OneClaim()
+    ledger.is_unavailable = True
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        asks = [system.ask(f"probe/{n}", Ping(text="x"), thread_id="t") for n in range(2)]
+        errors = await asyncio.gather(*asks, return_exceptions=True)
+        assert [type(error) for error in errors] == [LedgerUnavailableError] * 2
+        assert ledger.calls["claim"] == 1
+        ledger.is_unavailable = False
+        assert await system.ask("probe/1", Ping(text="y"), thread_id="t") == Pong(text="y!")
+
+
 class Broken(Probe):
     """An actor whose handler raises until a message has been delivered `times` times."""
 
