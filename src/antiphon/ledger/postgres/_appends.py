@@ -207,7 +207,7 @@ class Appender:
             admission = admit(known.state, known.open_calls, request, known, known.cipher)
         except LedgerError:
             return None  # what is remembered may be out of date: only the careful way refuses
-        if not admission.is_new or request.is_empty or any([split(row.record.stored)[1] for row in admission.rows]):
+        if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
             return None
         known.take_over(admission)
         return PreparedAppend(waiting, request, admission)
