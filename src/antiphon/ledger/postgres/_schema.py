@@ -253,8 +253,8 @@ TRUNCATE antiphon.threads, antiphon.messages, antiphon.open_calls;
 """
 """Tells the planner, before there are rows, that many rows have the same tenant.
 
-Without statistics it expects 200 tenants, so that of a small table any index on the tenant seems to find one row. It then reads
-all threads of a tenant to find one, and a prepared statement keeps that plan while the table grows. `TRUNCATE` keeps the
+Without statistics it expects 200 tenants, so in a small table any index on the tenant seems to find one row. It then reads all
+threads of a tenant to find one, and a prepared statement keeps that plan while the table grows. `TRUNCATE` keeps the
 statistics, and forgets the size.
 """
 
