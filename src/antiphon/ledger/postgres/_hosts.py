@@ -22,13 +22,14 @@ from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._stored import TakeRequest, Thread
-from antiphon.ledger.postgres._careful import insert_thread, lock_threads, update_thread
+from antiphon.ledger.postgres._careful import insert_thread, lock_threads, update_thread, update_threads
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import find_key
 from antiphon.ledger.postgres._rows import THREAD, thread_of
 
 _HOSTS = """
-SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at,
+    extract(epoch FROM clock_timestamp())::double precision AS now
 FROM antiphon.hosts WHERE tenant = $1 ORDER BY name, since, key
 """
 _NEW_HOST = """
@@ -104,8 +105,16 @@ async def leases(session: Session) -> list[HostRow]:
     return [_lease(row) for row in await session.fetch(_HOSTS)]
 
 
+async def _now_and_leases(session: Session, clock: LeaseClock | None) -> tuple[Moment, list[HostRow]]:
+    """Return the present reading of the clock and all hosts, by one statement."""
+    rows = await session.fetch(_HOSTS)
+    if clock is not None or not rows:
+        return await Moment.read(session, clock), [_lease(row) for row in rows]
+    return Moment("database", float(rows[0]["now"]), _LOCAL), [_lease(row) for row in rows]
+
+
 def _lease(row: Row) -> HostRow:
-    key, name, instance, build, kinds, lease, *rest = row.values()
+    key, name, instance, build, kinds, lease, *rest, _ = row.values()
     return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
@@ -159,7 +168,7 @@ async def beat(session: Session, host: Host, now: datetime, clock: LeaseClock | 
     redaction.check_digest(found := await rules(session))
     if not found:
         await session.execute(_RULES, redaction.digest)
-    moment, hosts = await Moment.read(session, clock), await leases(session)
+    moment, hosts = await _now_and_leases(session, clock)
     for each in hosts:
         if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(moment):
             raise HostNameTakenError(host.name, each.until(now, moment))
@@ -175,7 +184,7 @@ async def beat(session: Session, host: Host, now: datetime, clock: LeaseClock | 
 async def leave(session: Session, host: Host, now: int, clock: LeaseClock | None) -> None:
     """Unregister a host; an unknown host changes nothing."""
     await lock_threads(session, [_HOSTS_LOCK])
-    moment, hosts = await Moment.read(session, clock), await leases(session)
+    moment, hosts = await _now_and_leases(session, clock)
     if (lease := _find(hosts, host)) is not None:
         await session.execute(_HOST, lease.key, *lease._replace(left_at=now).columns)
         await _forget(session, await leases(session), moment)
@@ -217,7 +226,7 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
         SecretNameError: the thread is new, and its name looks like a secret.
     """
     by, now = wanted.by, wanted.now
-    moment, known = await Moment.read(session, clock), await leases(session)
+    moment, known = await _now_and_leases(session, clock)
     owner = None if by is None else _living(known, by, now, moment).key
     thread = await _locked(session, wanted.thread_id)
     if thread is None:
@@ -262,7 +271,7 @@ async def move(session: Session, thread_id: str, to: str, now: datetime, clock: 
         ThreadMovedError: it was moved to another place before.
         UnknownThreadError: there is no such thread.
     """
-    moment, known = await Moment.read(session, clock), await leases(session)
+    moment, known = await _now_and_leases(session, clock)
     thread = await _locked(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
@@ -303,7 +312,7 @@ async def take(
         UnknownHostError: the host has never beaten, or has left.
         HostExpiredError: its lease is over.
     """
-    moment, known = await Moment.read(session, clock), await leases(session)
+    moment, known = await _now_and_leases(session, clock)
     owner, micros = _living(known, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
     dead = {each.key: each.ended_at for each in known if not each.is_alive(moment)}
     threads: list[Thread] = []
@@ -311,15 +320,15 @@ async def take(
     for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit]:
         state = claimed(thread.state, owner)
         threads.append(thread._replace(state=state))
-        await update_thread(session, threads[-1])
         why, before = why_due(thread.state, micros), _owner_name(known, thread.state)
         taken.append(TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since)))
+    await update_threads(session, threads)
     return threads, tuple(taken)
 
 
 async def has_due(session: Session, wanted: TakeRequest, clock: LeaseClock | None) -> bool:
     """Whether `take` must be called: a thread is due, or the host has no lease, which `take` reports as an error."""
-    moment, known = await Moment.read(session, clock), await leases(session)
+    moment, known = await _now_and_leases(session, clock)
     lease = _find(known, wanted.by)
     if lease is None or not lease.has_lease(moment):
         return True
@@ -405,7 +414,7 @@ async def permits(
         HostExpiredError: its lease is over.
     """
     rows = await session.fetch(_LOCKED_LIMITS, list(wants))
-    moment, known = await Moment.read(session, clock), await leases(session)  # after the lock: others may have waited long
+    moment, known = await _now_and_leases(session, clock)  # after the lock: others may have waited long
     own = _living(known, by, now, moment).key
     living = [each.key for each in known if each.key == own or each.is_alive(moment)]
     grants = dict.fromkeys(wants, PermitGrant())

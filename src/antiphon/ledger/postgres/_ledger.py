@@ -4,7 +4,7 @@ A handle belongs to one tenant: it sees and changes only the threads of that ten
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
 **Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). After a commit, a process
-sends one at most every 20 milliseconds: by `NOTIFY`, or by the carrier that was given (see `_signals`). A hint may be lost, so
+sends one of each kind at most every 20 milliseconds: by `NOTIFY`, or by the carrier that was given (see `_signals`). A hint may be lost, so
 a reader also looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
 """
 
@@ -73,7 +73,7 @@ _COMMITTED, _WORK = b"c", b"w"
 _NOTIFY_EVERY = 0.02
 _LOOK_AGAIN = 1.0
 _HELD_BACK = 0.02
-"""Seconds: after a commit, at most one hint in this time; without a hint, readers look again; and while a transaction that
+"""Seconds: of each kind, at most one hint in this time; without a hint, readers look again; and while a transaction that
 still runs holds messages back."""
 _DEFAULT_TENANT = "default"
 _TOLERATED = timedelta(seconds=0.5)
@@ -106,12 +106,13 @@ class PostgresLedger(Verbs):
         if not isinstance(self._carrier, NotifySignals | NoSignals):
             self.signals = ScopedSignals(self._carrier, self._subject)
         self._sender = secrets.token_hex(8).encode()
-        self._to_announce: dict[bytes, None] = {}
+        self._to_announce: set[bytes] = set()
         self._work = CommitSignal()
         self._commits = CommitSignal()
         self._appender = Appender(pool, self._note_commit)
         self._listening: asyncio.Task[None] | None = None
-        self._announcing: asyncio.Task[None] | None = None
+        self._announcing: dict[bytes, asyncio.Task[None]] = {}
+        """By the first byte of a hint."""
 
     @property
     def url(self) -> str:
@@ -169,7 +170,7 @@ class PostgresLedger(Verbs):
                 await ledger._close()
 
     async def _close(self) -> None:
-        tasks = [task for task in (self._listening, self._announcing) if task is not None]
+        tasks = [task for task in (self._listening, *self._announcing.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # they give their connections back
@@ -490,16 +491,19 @@ class PostgresLedger(Verbs):
         self._announce(_WORK)
 
     def _announce(self, what: bytes) -> None:
-        self._to_announce[what] = None
-        if self._announcing is None or self._announcing.done():
-            self._announcing = asyncio.create_task(self._announce_all())
+        self._to_announce.add(what)
+        announcing = self._announcing.get(what)
+        if announcing is None or announcing.done():
+            self._announcing[what] = asyncio.create_task(self._announce_all(what))
 
-    async def _announce_all(self) -> None:
-        """Tell other processes what is new: the first at once, what comes shortly after it together."""
-        while self._to_announce:
-            for what in self._to_announce:
-                self._carrier.send(self._subject, what + self._sender)
-            self._to_announce = {}
+    async def _announce_all(self, what: bytes) -> None:
+        """Tell other processes what is new: the first at once, what comes shortly after it together.
+
+        Each kind for itself: a post is a commit first and work then, and work that waited for the next turn would be late.
+        """
+        while what in self._to_announce:
+            self._to_announce.discard(what)
+            self._carrier.send(self._subject, what + self._sender)
             await asyncio.sleep(_NOTIFY_EVERY)
 
     def _listen(self) -> None:
