@@ -40,9 +40,7 @@ class Slow(Actor):
 async def _post(ledger: Ledger, first: int, last: int) -> None:
     for number in range(first, last):
         asked = Ping(text="x")
-        payload = OptionCallPayload(
-            invocation_id=f"m{number}", option_name=asked.message_type, arguments=asked.to_data()
-        )
+        payload = OptionCallPayload(invocation_id=f"m{number}", option_name=asked.message_type, arguments=asked.to_data())
         await ledger.post(f"t{number}", Message(policy="client", payload=payload, to=(f"slow/{number}",), lane="control"))
 
 

@@ -330,9 +330,7 @@ class Durable:
             self._drop_unwritten(delivery, exc)
             raise
 
-    async def redeliver(
-        self, cell: Cell, delivery: DeliveryState, reason: str, known: Sequence[Record] | None = None
-    ) -> bool:
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str, known: Sequence[Record] | None = None) -> bool:
         """Deliver a stored message that is not in flight; return whether it is still open.
 
         `known` are the open calls of its thread, if nothing was awaited since they were read; otherwise they are read again.

@@ -371,9 +371,7 @@ class Recovery:
                 return tuple(found)
             page = await self._ledger.open_calls_of(PARK, page=page.next)
 
-    async def _take_up(
-        self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None
-    ) -> Recovered:
+    async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None) -> Recovered:
         how = _How() if how is None else how
         option = option_of(row.message) if row.message.lane == "effect" else None
         said = row

@@ -3,9 +3,10 @@
 A handle belongs to one tenant: it sees and changes only the threads of that tenant. `_appends` writes, the other modules read
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
-**Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). After a commit, a process
-sends one of each kind at most every 20 milliseconds: by `NOTIFY`, or by the carrier that was given (see `_signals`). A hint may be lost, so
-a reader also looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
+**Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). After a commit, a
+process sends one of each kind at most every 20 milliseconds: by `NOTIFY`, or by the carrier that was given (see `_signals`).
+A hint may be lost, so a reader also looks once a second. Behind a pooler in transaction mode nobody can listen, so all
+readers look once a second.
 """
 
 from __future__ import annotations
