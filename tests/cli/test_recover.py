@@ -267,7 +267,7 @@ def test_a_host_runs_as_many_threads_as_it_is_told(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_host_of_two_tenants_runs_the_threads_of_both(postgres: Server, tmp_path: Path) -> None:
-    """A schedule starts each. On a busy machine its time may have passed before the host hears of it: then another one does."""
+    """A schedule starts each. On a busy machine its time may have passed before the host hears of it: then another does."""
 
     async def ask(number: int) -> None:
         for tenant in left:

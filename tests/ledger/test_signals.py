@@ -17,6 +17,7 @@ import pytest
 from tests.nats import Cluster, FaultySignals, LocalSignals, certificates, running_nats
 from tests.postgres import Server
 
+import antiphon.ledger._signals as signals_module
 import antiphon.ledger.postgres._ledger as ledger_module
 import antiphon.runtime._hosting as hosting_module
 from antiphon.errors import SetupError
@@ -59,6 +60,13 @@ class CountingActor(Actor):
         return Counted(number=await context.effect("add", {"number": asked.number}, add, effects="once"))
 
 
+def _asked(number: int) -> Message:
+    payload = OptionCallPayload(
+        invocation_id=f"m{number}", option_name=Count.message_type, arguments=Count(number=number).to_data()
+    )
+    return Message(policy="client", payload=payload, to=("counter/1",), lane="control", id=f"m{number}")
+
+
 class Hosted:
     """A host on a ledger in PostgreSQL, and a client elsewhere that posts to its threads and follows the ledger."""
 
@@ -67,10 +75,7 @@ class Hosted:
 
     async def ask(self, number: int, thread_id: str) -> tuple[float, float]:
         """Post a question; return the seconds until the handler had it, and from there until the answer was here."""
-        payload = OptionCallPayload(
-            invocation_id=f"m{number}", option_name=Count.message_type, arguments=Count(number=number).to_data()
-        )
-        message = Message(policy="client", payload=payload, to=("counter/1",), lane="control", id=f"m{number}")
+        message = _asked(number)
         handled = len(self._times)
         tail = self._client.tail(await self._client.horizon())
         began = time.monotonic()
@@ -148,6 +153,30 @@ async def test_a_host_and_a_reader_are_woken_at_once(
     assert site.effects == Counter(range(20))
     handler, answer = (sorted(each[place] for each in hops)[10] * 1000 for place in (0, 1))
     record_property("F25", f"{carrier}: post to handler p50 {handler:.0f} ms, handler to reader p50 {answer:.0f} ms")
+
+
+class _Sent(NoSignals):
+    """Notes the first byte of each signal."""
+
+    def __init__(self) -> None:
+        self.kinds: list[bytes] = []
+
+    def send(self, subject: str, data: bytes) -> None:
+        self.kinds.append(data[:1])
+
+
+async def test_the_wake_up_of_a_post_does_not_wait_behind_that_of_its_commit(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals of one kind are sent at most every 20 ms; here every hour."""
+    monkeypatch.setattr(signals_module, "_HINT_EVERY", 3600.0)
+    sent = _Sent()
+    async with open_ledger(postgres.url, tenant="both-kinds", signals=sent) as ledger, asyncio.timeout(20):
+        for number in range(3):
+            await ledger.post(f"t{number}", _asked(number))
+        while len(sent.kinds) < 2:  # noqa: ASYNC110 (a carrier tells nobody)
+            await asyncio.sleep(0.01)
+    assert sorted(sent.kinds) == [b"c", b"w"]
 
 
 # ---------------------------------------------------------------- F25, G17: they are lost, doubled, late

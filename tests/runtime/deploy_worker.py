@@ -4,7 +4,7 @@
 
 The prompt of its requests to a model has the name of the build, so no other build can continue a thread that it has begun. It
 prints `ready`, and `draining` if it finishes its threads after the signal. It adds a line to the file `witness` of the folder
-for each `once` effect (`printed`), and for each thread of the kind `held` that waits (`held`): until there is a file `go-NAME`.
+for each `once` effect (`printed`), and for each thread of the kind `held` that waits (`held`) for a file `go-NAME`.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Author(Actor):
             await asyncio.sleep(THINKS)
             if request.is_held and key.endswith("/check"):
                 self._desk.say("held", thread)
-                while not self._desk.go.exists():
+                while not self._desk.go.exists():  # noqa: ASYNC110 (another process makes it)
                     await asyncio.sleep(THINKS)
             return "yes"
 

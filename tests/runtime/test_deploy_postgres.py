@@ -101,7 +101,7 @@ class Deploy:
 async def _until(what: Callable[[], Any]) -> None:
     """Wait until a function returns something true."""
     async with asyncio.timeout(PATIENCE):
-        while not (found := what()) or (asyncio.iscoroutine(found) and not await found):
+        while not (found := what()) or (asyncio.iscoroutine(found) and not await found):  # noqa: ASYNC110 (of processes)
             await asyncio.sleep(0.02)
 
 

@@ -342,11 +342,9 @@ async def _within(
         "busy_timeout": BUSY_SECONDS,
         "signals": signals,
     }
-    ledgers: list[Ledger] = []
     async with AsyncExitStack() as stack:
         try:
-            for tenant in tenants:
-                ledgers.append(await stack.enter_async_context(open_ledger(url, tenant=tenant, **options)))
+            ledgers = [await stack.enter_async_context(open_ledger(url, tenant=each, **options)) for each in tenants]
         except ModuleNotFoundError as exc:
             fail(_missing_packages(exc), code=2)
         except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all

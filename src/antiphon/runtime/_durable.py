@@ -317,15 +317,17 @@ class Durable:
             self._drop_unwritten(delivery, exc)
             raise
 
-    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str, known: Sequence[Record] | None = None) -> bool:
         """Deliver a stored message that is not in flight; return whether it is still open.
+
+        `known` are the open calls of its thread, if nothing was awaited since they were read; otherwise they are read again.
 
         Raises:
             ParkedError: a person must settle it.
             LedgerError: it could not be written down.
         """
         try:
-            is_open = await self._redeliver(cell, delivery, reason)
+            is_open = await self._redeliver(cell, delivery, reason, known)
             if not is_open:
                 _, result = await self._recorded(delivery)
                 delivery.settle(result)  # for duplicates that came meanwhile
@@ -342,13 +344,15 @@ class Durable:
             raise
         return is_open
 
-    async def _redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+    async def _redeliver(
+        self, cell: Cell, delivery: DeliveryState, reason: str, known: Sequence[Record] | None = None
+    ) -> bool:
         # In flight before the read: a second recovery of the thread would deliver the message as well. The cell is held,
         # because a passivated cell would take the message into a mailbox that nobody drains.
         self._in_flight.take_over(delivery)
         cell.held += 1
         try:
-            rows = await self._journal.ledger.open_calls(_thread(delivery))
+            rows = await self._journal.ledger.open_calls(_thread(delivery)) if known is None else known
             if not any(_is_call_of(delivery, row.message) for row in rows):
                 self._in_flight.drop(delivery)  # it ended after the caller of this read the open calls
                 return False

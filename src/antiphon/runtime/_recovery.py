@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
@@ -225,6 +225,17 @@ class Parked:
     """Its address; the last error; the effect whose outcome is unknown."""
 
 
+class _How(NamedTuple):
+    """How a row is taken up."""
+
+    is_of_another: bool = False
+    """By another process than the one that wrote it."""
+    is_new: bool = False
+    """For the first time."""
+    is_fresh: bool = False
+    """Nothing was awaited since the rows were read."""
+
+
 class EndedThreads(Protocol):
     """Ends the work of terminated threads."""
 
@@ -276,20 +287,29 @@ class Recovery:
         after = unrecovered.get(thread_id, 0) if is_running else 0
         if not is_running:
             unrecovered.pop(thread_id, None)
-        rows = await self._rows(thread_id)
+        rows = await self._rows(thread_id, taken)
         found = Recovered(threads=1)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
         for row in rows:
             is_timer = option_of(row.message) == TIMER
             if row.seq > after and not (is_running and is_timer) and (row.seq > stopped or is_timer):
-                found += await self._take_up(thread_id, row, rows, is_of_another=not is_running, is_new=row.seq <= new)
+                # Of the first one, nothing can have changed since the rows were read: nobody has awaited anything.
+                is_fresh = row is rows[0]
+                how = _How(is_of_another=not is_running, is_new=row.seq <= new, is_fresh=is_fresh)
+                found += await self._take_up(thread_id, row, rows, how)
         if not after:
             await self._end_leftovers(thread_id, rows)
         return found
 
-    async def _rows(self, thread_id: str) -> tuple[Record, ...]:
-        """Return the open calls of a thread; of a terminated one, those that are left when its work is ended."""
+    async def _rows(self, thread_id: str, taken: Epoch | None = None) -> tuple[Record, ...]:
+        """Return the open calls of a thread; of a terminated one, those that are left when its work is ended.
+
+        Nobody can have terminated a thread in which nothing was begun, so that is not looked up. A request to terminate it is
+        one of the open calls.
+        """
+        if taken == 1 and _is_untouched(rows := await self._ledger.open_calls(thread_id), taken):
+            return rows
         if self.ended is not None:
             await self.ended.end_if_terminated(thread_id)
         return await self._ledger.open_calls(thread_id)
@@ -351,9 +371,8 @@ class Recovery:
                 return tuple(found)
             page = await self._ledger.open_calls_of(PARK, page=page.next)
 
-    async def _take_up(
-        self, thread_id: str, row: Record, rows: Sequence[Record], *, is_of_another: bool = False, is_new: bool = False
-    ) -> Recovered:
+    async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None) -> Recovered:
+        how = _How() if how is None else how
         option = option_of(row.message) if row.message.lane == "effect" else None
         said = row
         if option == TIMER:
@@ -366,11 +385,11 @@ class Recovery:
         elif option is not None or not said.message.to:
             return Recovered()  # an effect, which its handler ends; or a call without an address
         delivery = recovered_delivery(said, thread_id)
-        delivery.is_new = is_new
-        if is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
+        delivery.is_new = how.is_new
+        if how.is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
             await self._end_supervision(delivery)
             return Recovered()
-        return await self._deliver(delivery, rows)
+        return await self._deliver(delivery, rows, is_fresh=how.is_fresh)
 
     async def _end_supervision(self, delivery: DeliveryState) -> None:
         """End a failure report or a command that an earlier process left open: its actor has ended with it.
@@ -382,7 +401,7 @@ class Recovery:
             gone = errors.ActorStoppedError("the process has ended that had the actor", delivery.to)
             await self._durable.end_with_error(delivery, gone)
 
-    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record]) -> Recovered:
+    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], *, is_fresh: bool) -> Recovered:
         """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
         if is_asked_of_itself(delivery.message):
             return Recovered()  # the handler that asks answers it when it runs again
@@ -395,8 +414,9 @@ class Recovery:
         delivery.cell, delivery.is_unsure = cell, not delivery.is_new
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
+            known = rows if is_fresh and delivery.is_new else None
             try:
-                is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
+                is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began", known)
             except errors.ParkedError:
                 return Recovered()  # it was parked after the rows were read
             if is_open:

@@ -460,9 +460,9 @@ class System:
 
         Hosts on one ledger share them: each takes a few at a time, and at most `Settings.thread_limit`.
 
-        After `stop` it takes no more threads. Close the system then, and its threads are free for other hosts. If a living host
-        has another build, as during a deploy, that host may be unable to continue them. So this goes on until those that are
-        at work have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
+        After `stop` it takes no more threads. Close the system then, and its threads are free for other hosts. During a
+        deploy, a living host has another build, which may be unable to continue them. Then this goes on until those that
+        are at work have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
 
         Raises:
             LedgerError: this host cannot be registered; later, a ledger that cannot be reached is tried again.

@@ -43,7 +43,7 @@ class ThreadLimit:
     While threads of several systems are due, the systems share it evenly. They belong to one event loop.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = 1000) -> None:
         self.most = most
         self._taking: dict[LimitedHost, int] = {}
         """By system, for how many threads it has room that it is about to take."""

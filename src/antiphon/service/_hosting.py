@@ -221,14 +221,16 @@ async def run_host(
     Several ledgers are those of several tenants: each has a host of its own here, and they share `thread_limit` evenly while
     threads of several are due.
 
-    After `stop` the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next host
-    continues them. If a living host has another build, the threads at work end here first, for at most `drain` seconds; None
-    is the default of `Settings`. See `System.host`. `config` and `model` are those of the six phases; `team_model` overrides
-    the models of the team files. `thread_limit` is how many threads may be at work here at once; None is the default of
-    `Settings`. `kinds` are the kinds of threads to take, of those that the actors of the six phases and the teams can run;
-    None: all of them. `words` is an address, `HOST:PORT`, at which other machines may hear the words of its threads; see
-    `TlsEndpoint`. `ready` is called once for each ledger, in their order, with this host as the ledger knows it; `hear` with what
-    happens to its threads; `draining` with the number of threads that end here first.
+    After `stop` the actors end, and the threads are free for other hosts at once: unfinished calls stay open, and the next
+    host continues them. If a living host has another build, the threads at work end here first, for at most `drain` seconds;
+    None is the default of `Settings`. See `System.host`.
+
+    `config` and `model` are those of the six phases; `team_model` overrides the models of the team files. `thread_limit` is
+    how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of threads to
+    take, of those that the actors of the six phases and the teams can run; None: all of them. `words` is an address,
+    `HOST:PORT`, at which other machines may hear the words of its threads; see `TlsEndpoint`. `ready` is called once for each
+    ledger, in their order, with this host as the ledger knows it; `hear` with what happens to its threads; `draining` with
+    the number of threads that end here first.
 
     Raises:
         ChainConfigError, TeamFileError: a file cannot be read, or is wrong; or two teams have the same pattern.
@@ -300,8 +302,7 @@ def _settings(
     used = [each.path for team in teams for each in code_files(team)]
     # Modules that are first used here are imported in the event loop, and nobody else waits for it: it is not watched.
     made = Settings(block_limit=None, build=build_of((config, *used), models), kinds=tuple(kinds) if kinds else None)
-    most = made.thread_limit if thread_limit is None else thread_limit
-    limit = most if isinstance(most, ThreadLimit) else ThreadLimit(most)
+    limit = ThreadLimit() if thread_limit is None else ThreadLimit(thread_limit)
     return replace(made, thread_limit=limit, drain=made.drain if drain is None else drain)
 
 

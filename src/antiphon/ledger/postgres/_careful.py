@@ -293,9 +293,17 @@ async def insert_thread(session: Session, thread: Thread) -> int:
 
 async def update_thread(session: Session, thread: Thread) -> None:
     """Write the row of a thread."""
+    await session.execute(_THREAD, *_thread_values(thread))
+
+
+async def update_threads(session: Session, threads: Iterable[Thread]) -> None:
+    """Write the rows of some threads, which are sent together and cost one round trip."""
+    await session.connection.executemany(_THREAD, [(session.tenant, *_thread_values(each)) for each in threads])
+
+
+def _thread_values(thread: Thread) -> tuple[Any, ...]:
     state: State = thread.state
-    await session.execute(
-        _THREAD,
+    return (
         thread.key,
         state.seq,
         state.hash,

@@ -276,6 +276,7 @@ class NotifySignals:
             self._sending = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
+        await asyncio.sleep(0)  # the hint of a commit and that of its work are one statement
         while self._waiting:
             texts, self._waiting = list(self._waiting), {}
             with suppress(LedgerError):  # readers look again

@@ -26,7 +26,7 @@ from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._stored import TakeRequest, Thread
-from antiphon.ledger.postgres._careful import insert_thread, lock_threads, update_thread
+from antiphon.ledger.postgres._careful import insert_thread, lock_threads, update_thread, update_threads
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import find_key
 from antiphon.ledger.postgres._rows import THREAD, thread_of
@@ -420,10 +420,11 @@ async def take(
     for since, thread in due:
         state = claimed(thread.state, owner)
         own = thread._replace(state=state)
-        await update_thread(session, own)
         why, before = why_due(thread.state, micros), names.get(thread.state.owner or 0)
         told = TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
         taken.append((own, told))
+    if due:
+        await update_threads(session, [thread for thread, _ in taken[-len(due) :]])
     tried += taken
     return taken
 
