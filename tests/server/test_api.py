@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.server.running import SPEAKING, Served, say, served
 from antiphon import MessageBuilder, OptionResultBuilder, service
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.toolkit import Approval
-from antiphon.ledger import MasterKey, Snapshot, open_ledger
+from antiphon.ledger import Host, Limit, MasterKey, Snapshot, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
 from antiphon.server._api import ENDPOINTS, Lines
@@ -398,3 +399,27 @@ async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_
     fresh = service.OverviewBook(older)
     await fresh._restore()
     assert (await fresh.overview()).total.messages == 0
+
+
+async def test_the_cluster_is_what_the_service_says(tmp_path: Path) -> None:
+    """A thread in hand, one that is due for long, and a limit, with money as a number."""
+    async with served(tmp_path) as server:
+        host = Host("living", "1", ("agent",), 600.0, "living/1")
+        await server.ledger.beat(host)
+        await server.ledger.claim("in-hand", by=host)
+        epoch = await server.ledger.claim("homeless", by=host, kind="other")
+        await server.ledger.release("homeless", epoch=epoch, wake_at=current_port().now() - timedelta(minutes=5))
+        await server.ledger.set_limit(Limit("gpt-5", at_once=8, cost_per_day=Decimal("2.50")))
+        found = await _get(server, "/api/cluster")
+        assert [each["name"] for each in found["hosts"]] == ["living"]
+        assert (found["in_hand"], found["due"], found["stuck"], found["take_overs"], found["tail_lag"]) == (1, 1, 1, 0, 0.0)
+        assert found["oldest_age"] >= 300
+        (stuck,) = found["stuck_threads"]
+        assert (stuck["thread_id"], stuck["kind"]) == ("homeless", "other")
+        (limit,) = found["limits"]
+        assert (limit["at_once"], limit["cost_per_day"], limit["spent"], limit["per_minute"]) == (8, 2.5, 0, None)
+        known = (await service.cluster_status(server.ledger)).to_json()
+        assert found.keys() == known.keys()
+        made = await service.make_token(server.ledger, "sender", ["send"])
+        async with server.as_token(made.text) as client:
+            assert (await client.get("/api/cluster")).status_code == 404

@@ -387,6 +387,10 @@ async def _hosts(ask: Ask) -> v.HostsValue:
     return v.HostsValue(hosts=tuple(v.HostValue(**service.host_json(each)) for each in found))
 
 
+async def _cluster(ask: Ask) -> v.ClusterValue:
+    return v.ClusterValue.model_validate((await service.cluster_status(ask.ledger)).to_json())
+
+
 async def _actors(ask: Ask) -> v.ActorsValue:
     found = [v.ActorValue.model_validate(each) for runner in ask.hub.runs.runners() for each in runner.actors()]
     return v.ActorsValue(actors=tuple(found))
@@ -512,6 +516,7 @@ ENDPOINTS: Final = (
     ),
     ApiEndpoint("GET", "/api/choices", "read", "Names of models and formats", _choices, v.ChoicesValue),
     ApiEndpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
+    ApiEndpoint("GET", "/api/cluster", "read", "The hosts together, and what waits for them", _cluster, v.ClusterValue),
     ApiEndpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
     ApiEndpoint("GET", "/api/dead-letters", "read", "Messages that nobody handled", _dead_letters, v.DeadLettersValue),
     ApiEndpoint("GET", "/api/overview", "read", "Sums over threads, time and models", _overview, v.OverviewValue),

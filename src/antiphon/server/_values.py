@@ -521,6 +521,71 @@ class HostsValue(Value):
     hosts: tuple[HostValue, ...]
 
 
+class StuckThreadValue(Value):
+    """A thread that has been due for long, and that no living host has."""
+
+    thread_id: str
+    kind: str | None
+    due_at: datetime
+    reason: str
+    """Why no host takes it, and what to do."""
+
+
+class PermitHolderValue(Value):
+    """What a host has under a limit."""
+
+    host: str
+    held: int
+    waiting: int
+    reserved: Money
+
+
+class LimitValue(Value):
+    """A limit of model requests for all hosts, and its use; null is no limit."""
+
+    model: str
+    """`*`: all models together."""
+    at_once: int | None
+    per_minute: int | None
+    cost_per_day: Money | None
+    """US dollars in a day of UTC."""
+    held: int
+    """The permits that hosts have."""
+    waiting: int
+    """The requests that wait for a permit."""
+    started: int
+    """The requests that were permitted to begin in the last minute."""
+    spent: Money
+    reserved: Money
+    """What requests at work may cost."""
+    holders: tuple[PermitHolderValue, ...]
+
+
+class ClusterValue(Value):
+    """The hosts of the ledger together, the work that is in hand, and the work that waits."""
+
+    hosts: tuple[HostValue, ...]
+    in_hand: int
+    """Threads that living hosts own."""
+    due: int
+    """Threads that wait for a host."""
+    oldest_due: datetime | None
+    oldest_age: float | None
+    """The seconds that the first of them has waited."""
+    stuck: int
+    """How many of them have waited for too long."""
+    stuck_threads: tuple[StuckThreadValue, ...]
+    """The first of these, the longest due first."""
+    take_overs: int
+    """Threads that a host has continued after another had died."""
+    last_take_over: datetime | None
+    limits: tuple[LimitValue, ...]
+    tail_lag: float
+    """Seconds by which the event stream is behind the last commit."""
+    at: datetime
+    """When this was read."""
+
+
 class ActorValue(Value):
     """An actor of a thread that this server runs."""
 

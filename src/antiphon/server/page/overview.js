@@ -1,9 +1,10 @@
-/** The ledger as a whole: threads by state, throughput, errors, latency and cost over time and by model, hosts, actors, dead letters. */
+/** The ledger as a whole: threads by state, throughput, errors, latency and cost over time and by model, the cluster, actors, dead letters. */
 
 import { get } from "./api.js";
+import { Cluster } from "./cluster.js";
 import { follow } from "./live.js";
 import { html, useEffect, useSignal } from "./lib.js";
-import { Empty, now, Problem, StatusMark } from "./parts.js";
+import { Empty, Figure, now, Problem, StatusMark } from "./parts.js";
 import { href } from "./route.js";
 import { ago, count, dollars, Said, seconds, short, visible } from "./text.js";
 
@@ -25,28 +26,35 @@ export function OverviewView() {
     const load = async () => {
       timer = 0;
       try {
-        const [overview, hosts, actors, letters, health] = await Promise.all(["overview", "hosts", "actors", "dead-letters", "health"].map((name) => get([name])));
+        const [overview, cluster, actors, letters, health] = await Promise.all(["overview", "cluster", "actors", "dead-letters", "health"].map((name) => get([name])));
         if (!ended) {
-          data.value = { overview, ...hosts, ...actors, ...letters, health };
+          data.value = { overview, cluster, ...actors, ...letters, health };
           error.value = null;
         }
       } catch (problem) {
         if (!ended) error.value = problem instanceof Error ? problem.message : String(problem);
       }
     };
+    // A host that dies writes nothing, so the cluster is read again without a record.
+    const look = async () => {
+      const cluster = await get(["cluster"]).catch(() => null); // the next load says what is wrong
+      if (!ended && cluster && data.value) data.value = { ...data.value, cluster };
+    };
     const soon = () => (timer ||= setTimeout(load, 1000));
     void load();
     const stop = follow({ onRecord: soon, onOpen: soon });
     const slow = setInterval(load, 15_000);
+    const quick = setInterval(look, 3_000);
     return () => {
       ended = true;
       stop();
       clearTimeout(timer);
       clearInterval(slow);
+      clearInterval(quick);
     };
   }, []);
   if (!data.value) return html`<div class="page" aria-busy="true"><h1>Overview</h1><${Problem} error=${error.value} /></div>`;
-  const { overview, hosts, actors, letters, health } = data.value;
+  const { overview, cluster, actors, letters, health } = data.value;
   const states = Object.entries(overview.threads).sort((a, b) => Number(b[1]) - Number(a[1]));
   const total = /** @type {Sums} */ (overview.total);
   return html`<div class="page wide overview" data-testid="overview">
@@ -64,6 +72,7 @@ export function OverviewView() {
         <${State} status=${status}><${StatusMark} status=${status || null} open=${status === "open" ? 1 : 0} /> <b>${count(Number(number))}</b><//></li>`)}</ul>`
       : html`<${Empty} title="No threads yet"><p>Run one: <code>antiphon run "Why is the sky blue?"</code></p><//>`}
     </section>
+    <${Cluster} cluster=${cluster} />
     <section aria-label="Over time"><h2>Last 48 hours</h2><div class="charts">
       <${Chart} name="Messages an hour" hours=${overview.by_hour} of=${(/** @type {Sums} */ sums) => sums.messages} show=${short} />
       <${Chart} name="Errors an hour" hours=${overview.by_hour} of=${(/** @type {Sums} */ sums) => sums.errors} show=${short} tone="bad" />
@@ -71,15 +80,11 @@ export function OverviewView() {
       <${Chart} name="Cost an hour" hours=${overview.by_hour} of=${(/** @type {Sums} */ sums) => sums.cost} show=${dollars} />
     </div></section>
     <section aria-label="Models"><h2>Models</h2><${Models} models=${overview.by_model} /></section>
-    <section aria-label="Hosts"><h2>Hosts</h2><${Hosts} hosts=${hosts} /></section>
     <section aria-label="Actors"><h2>Actors of this server</h2><${Actors} actors=${actors} /></section>
     <section aria-label="Dead letters"><h2>Dead letters</h2><${DeadLetters} letters=${letters} /></section>
     <p class="note">antiphon ${health.version}; ${count(health.streams)} streams, ${count(health.runs)} threads run here.</p>
   </div>`;
 }
-
-/** @param {{ name: string, value: string, tone?: string }} props */
-const Figure = ({ name, value, tone = "" }) => html`<div class="figure" data-tone=${tone}><span>${name}</span><b>${value}</b></div>`;
 
 const HOURS = 48;
 const WIDE = 480;
@@ -112,15 +117,6 @@ function Models({ models }) {
   return html`<div class="table-box"><table class="numbers" data-testid="models"><thead><tr><th scope="col">Model</th><th scope="col">Requests</th><th scope="col">Errors</th><th scope="col">Median</th><th scope="col">95 %</th><th scope="col">Tokens in</th><th scope="col">Tokens out</th><th scope="col">Cost</th></tr></thead>
     <tbody>${rows.map(([name, sums]) => html`<tr key=${name}><th scope="row"><a href=${href([], { model: name })}><${Said}>${name}<//></a></th><td>${count(sums.requests)}</td><td data-tone=${sums.errors ? "bad" : ""}>${count(sums.errors)}</td>
       <td>${seconds(sums.p50)}</td><td>${seconds(sums.p95)}</td><td>${short(sums.input_tokens)}</td><td>${short(sums.output_tokens)}</td><td>${dollars(sums.cost)}</td></tr>`)}</tbody></table></div>`;
-}
-
-/** @param {{ hosts: { name: string, build: string, kinds: string[], is_alive: boolean, since: string, until: string, threads: number }[] }} props */
-function Hosts({ hosts }) {
-  if (!hosts.length) return html`<p class="note">No host has run yet. <code>antiphon host</code> runs threads beside other hosts.</p>`;
-  return html`<div class="table-box"><table data-testid="hosts"><thead><tr><th scope="col">Host</th><th scope="col">Health</th><th scope="col">Build</th><th scope="col">Threads</th><th scope="col">Since</th><th scope="col">Lease</th></tr></thead>
-    <tbody>${hosts.map((each) => html`<tr key=${`${each.name}${each.since}`}><th scope="row"><a href=${href([], { owner: each.name })}><${Said}>${each.name}<//></a></th>
-      <td><span class="status" data-tone=${each.is_alive ? "done" : "rest"}><i></i>${each.is_alive ? "alive" : "ended"}</span></td><td><${Said}>${each.build}<//></td><td>${count(each.threads)}</td>
-      <td>${ago(each.since, now.value)}</td><td>${each.is_alive ? `until ${new Date(each.until).toLocaleTimeString()}` : ago(each.until, now.value)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** @param {{ actors: { address: string, supervisor: string | null, state: string, restarts: number, waiting: number }[] }} props */

@@ -49,6 +49,13 @@ export function Empty({ title, children, name = "empty" }) {
 }
 
 /**
+ * A number with its name, and what it says.
+ * @param {{ name: string, value: string, note?: string, tone?: string }} props
+ */
+export const Figure = ({ name, value, note = "", tone = "" }) =>
+  html`<div class="figure" data-tone=${tone}><span>${name}</span><b>${value}</b>${note && html`<small>${note}</small>`}</div>`;
+
+/**
  * A command that can be copied.
  * @param {{ children: string }} props
  */
