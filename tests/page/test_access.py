@@ -20,7 +20,7 @@ PLACES = {
     "/#/thread/analyse-csv?seq=3&view=timeline": "[data-testid=span]",
     "/#/compare/analyse-csv/waits-for-approval": "[data-testid=side-left]",
     "/#/waiting": "[data-testid=approval]",
-    "/#/overview": "[data-testid=hosts]",
+    "/#/overview": "[data-testid=cluster]",
 }
 """Addresses of the main views, each with what is there when it is loaded."""
 SHIFTS = """() => {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.postgres import PostgresLedger
 from antiphon.messages import Message, PartsPayload, TextPart, current_port
-from antiphon.service import cluster_status
+from antiphon.service import answer_approval, cluster_status, list_approvals
 
 pytest.importorskip("apsw")
 
@@ -79,6 +80,37 @@ async def test_a_thread_that_no_living_build_can_continue_is_said_to_be_stuck() 
     await ledger.release("t", epoch=epoch, wake_at=past, unfit="1", reason="the prompt has changed")
     (stuck,) = (await cluster_status(ledger)).stuck_threads
     assert stuck.reason.startswith("no living build can continue it (the prompt has changed)")
+
+
+@pytest.mark.slow
+async def test_a_thread_that_waits_for_a_person_is_not_stuck(tmp_path: Path, demonstration: Path) -> None:
+    """A process asked for an approval and ended, another parked a call: a host is no help. Without the question it is."""
+    shutil.copy(demonstration, tmp_path / "ledger.db")
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        found = await cluster_status(ledger)
+        assert (found.due, found.stuck, found.oldest_due) == (0, 0, None)
+        (asked,) = await list_approvals(ledger)
+        await answer_approval(ledger, asked.id, principal="ada", approved=True)
+        assert (await cluster_status(ledger)).due == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("thread", "antiphon host"),
+        ("schedule", "antiphon host"),
+        ("controller", "antiphon host --team FILE"),
+        ("run/shop", "antiphon host --app MODULE:NAME"),
+    ],
+)
+async def test_a_stuck_thread_names_the_command_for_a_host_of_its_kind(kind: str, command: str) -> None:
+    ledger, host = MemoryLedger(), _host("gone")
+    await ledger.beat(host)
+    epoch = await ledger.claim("t", by=host, kind=kind)
+    await ledger.release("t", epoch=epoch, wake_at=current_port().now() - timedelta(minutes=1))
+    await ledger.leave(host)
+    (stuck,) = (await cluster_status(ledger)).stuck_threads
+    assert stuck.reason.endswith(f", with `{command}`")
 
 
 @pytest.mark.slow

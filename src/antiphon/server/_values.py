@@ -568,7 +568,7 @@ class ClusterValue(Value):
     in_hand: int
     """Threads that living hosts own."""
     due: int
-    """Threads that wait for a host."""
+    """Threads that wait for a host, and for no person."""
     oldest_due: datetime | None
     oldest_age: float | None
     """The seconds that the first of them has waited."""

@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
-from antiphon.messages import current_port
-from antiphon.runtime.extending import read_take_overs
+from antiphon.messages import Message, current_port
+from antiphon.runtime.extending import PARK, read_take_overs
 from antiphon.service._hosting import host_json, limit_json
-from antiphon.service._threads import all_threads
+from antiphon.service._schedules import SCHEDULE_KIND
+from antiphon.service._sequence import APPROVE
+from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
 
 STUCK_AFTER: Final = 30.0
 """Seconds after which a thread that is due and that no living host has counts as stuck."""
@@ -43,7 +45,7 @@ class ClusterStatus:
     in_hand: int
     """Threads that living hosts own."""
     due: int
-    """Threads that wait for a host: no living host owns them."""
+    """Threads that wait for a host: no living host owns them, and they wait for no person."""
     oldest_due: datetime | None
     """Since when the first of them waits."""
     stuck: int
@@ -90,7 +92,9 @@ async def cluster_status(ledger: Ledger) -> ClusterStatus:
         LedgerError: the ledger cannot be read.
     """
     now, hosts = current_port().now(), await ledger.hosts()
-    due = sorted([each async for each in _due(ledger, hosts, now)], key=lambda each: (each[0], each[1].thread_id))
+    found = [each async for each in _due(ledger, hosts, now)]
+    waiting = await _waiting_for_people(ledger) if found else frozenset[str]()
+    due = sorted((each for each in found if each[1].thread_id not in waiting), key=lambda each: (each[0], each[1].thread_id))
     stuck = [each for each in due if (now - each[0]).total_seconds() > STUCK_AFTER]
     taken = await read_take_overs(ledger)
     return ClusterStatus(
@@ -132,8 +136,33 @@ def _why_stuck(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str:
     living = [each.host for each in hosts if each.is_alive]
     fitting = [host for host in living if thread.kind is None or thread.kind in host.kinds]
     if not fitting:
-        return f"no living host has the kind {thread.kind!r}: start one that has it, with `antiphon host`"
+        return f"no living host has the kind {thread.kind!r}: start one that has it, with `{_host_command(thread.kind)}`"
     unfit = {each.build: each.reason for each in thread.unfit}
     if all(host.build in unfit for host in fitting):
         return f"no living build can continue it ({unfit[fitting[0].build]}): start a host of the build that began it"
     return "its hosts have no room, or are slow: start another host, or raise --threads"
+
+
+def _host_command(kind: str | None) -> str:
+    """Return the command for a host that runs threads of a kind."""
+    if kind is not None and kind.startswith(RUN_KIND):
+        return "antiphon host --app MODULE:NAME"
+    return "antiphon host" if kind in (None, CHAIN_KIND, SCHEDULE_KIND) else "antiphon host --team FILE"
+
+
+async def _waiting_for_people(ledger: Ledger) -> frozenset[str]:
+    """Return the threads with a call that a person must approve or settle: no host continues it before."""
+    asked = [each.thread_id async for each in _open_calls(ledger, APPROVE) if each.lane == "control"]
+    parked = [each.thread_id async for each in _open_calls(ledger, PARK) if each.lane == "effect"]
+    return frozenset(each for each in (*asked, *parked) if each is not None)
+
+
+async def _open_calls(ledger: Ledger, option: str) -> AsyncIterator[Message]:
+    """Yield the open calls of an option, page by page."""
+    page = await ledger.open_calls_of(option)
+    while True:
+        for each in page.calls:
+            yield each.message
+        if page.next is None:
+            return
+        page = await ledger.open_calls_of(option, page=page.next)

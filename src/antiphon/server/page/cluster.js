@@ -3,7 +3,7 @@
 import { html } from "./lib.js";
 import { Command, Empty, Figure, now } from "./parts.js";
 import { href } from "./route.js";
-import { ago, count, dollars, plural, Said, seconds, short, visible } from "./text.js";
+import { ago, clock, count, dollars, plural, Said, seconds, short, visible } from "./text.js";
 
 /** @typedef {{ name: string, build: string, kinds: string[], is_alive: boolean, since: string, until: string, threads: number }} Host */
 /** @typedef {{ model: string, at_once: number | null, per_minute: number | null, cost_per_day: number | string | null, held: number,
@@ -25,9 +25,8 @@ export function Cluster({ cluster }) {
       <${Figure} name="Taken over" value=${short(cluster.take_overs)} note=${cluster.last_take_over ? `the last ${ago(cluster.last_take_over, now.value)}` : "from hosts that died"} />
       <${Figure} name="Event stream" value=${cluster.tail_lag ? seconds(cluster.tail_lag) : "0 s"} note="behind the last commit" />
     </div>
-    ${cluster.stuck ? html`<${StuckThreads} cluster=${cluster} />` : null}
-    <${Hosts} hosts=${cluster.hosts} />
-    ${cluster.hosts.length && !living ? html`<p class="note">No host is alive: what is due waits until one is started. <code>antiphon host</code> starts one.</p>` : null}
+    ${cluster.stuck ? html`<h3>Stuck threads</h3><${StuckThreads} cluster=${cluster} />` : null}
+    <h3>Hosts</h3><${Hosts} hosts=${cluster.hosts} />
     <h3>Limits of model requests</h3><${Limits} limits=${cluster.limits} />
   </section>`;
 }
@@ -44,14 +43,20 @@ function StuckThreads({ cluster }) {
 
 /** @param {{ hosts: Host[] }} props */
 function Hosts({ hosts }) {
-  if (!hosts.length)
-    return html`<${Empty} title="No host runs" name="no-hosts"><p>A host is a process that takes the threads of this ledger that are due, and continues those of hosts that died. Start one:</p>
-      <${Command}>antiphon host<//><p>Or try three of them on this machine, with a database of their own:</p><${Command}>antiphon up --hosts 3<//><//>`;
-  return html`<div class="table-box"><table data-testid="hosts"><thead><tr><th scope="col">Host</th><th scope="col">Health</th><th scope="col">Build</th><th scope="col">Threads</th><th scope="col">Since</th><th scope="col">Lease</th></tr></thead>
-    <tbody>${hosts.map((each) => html`<tr key=${`${each.name}${each.since}`} data-alive=${each.is_alive}><th scope="row"><a href=${href([], { owner: each.name })}><${Said}>${each.name}<//></a></th>
-      <td><span class="status" data-tone=${each.is_alive ? "done" : "rest"}><i></i>${each.is_alive ? "alive" : "ended"}</span></td><td><${Said}>${each.build}<//></td><td>${count(each.threads)}</td>
-      <td>${ago(each.since, now.value)}</td><td>${each.is_alive ? `until ${new Date(each.until).toLocaleTimeString()}` : `ended ${ago(each.until, now.value)}`}</td></tr>`)}</tbody></table></div>`;
+  const living = hosts.filter((each) => each.is_alive);
+  const ended = hosts.filter((each) => !each.is_alive);
+  return html`${living.length ? html`<${HostTable} hosts=${living} name="hosts" />` : html`<${NoHosts} />`}
+    ${ended.length ? html`<details><summary>${plural(ended.length, "ended host")}, the last to own a thread</summary><${HostTable} hosts=${ended} name="ended-hosts" /></details>` : null}`;
 }
+
+const NoHosts = () => html`<${Empty} title="No host runs" name="no-hosts"><p>A host is a process that takes the threads of this ledger that are due, and continues those of hosts that died. Start one:</p>
+  <${Command}>antiphon host<//><p>Or try three of them on this machine, with a database of their own:</p><${Command}>antiphon up --hosts 3<//><//>`;
+
+/** @param {{ hosts: Host[], name: string }} props */
+const HostTable = ({ hosts, name }) => html`<div class="table-box"><table class="hosts" data-testid=${name}><thead><tr><th scope="col">Host</th><th scope="col">Health</th><th scope="col">Build</th><th scope="col">Threads</th><th scope="col">Since</th><th scope="col">Lease</th></tr></thead>
+  <tbody>${hosts.map((each) => html`<tr key=${`${each.name}${each.since}`} data-alive=${each.is_alive}><th scope="row"><a href=${href([], { owner: each.name })}><${Said}>${each.name}<//></a></th>
+    <td><span class="status" data-tone=${each.is_alive ? "done" : "rest"}><i></i>${each.is_alive ? "alive" : "ended"}</span></td><td><${Said}>${each.build}<//></td><td>${count(each.threads)}</td>
+    <td>${ago(each.since, now.value)}</td><td>${each.is_alive ? `until ${clock(each.until)}` : `ended ${ago(each.until, now.value)}`}</td></tr>`)}</tbody></table></div>`;
 
 /**
  * How much of a limit is used; nothing where there is none.

@@ -6,7 +6,7 @@ import { follow } from "./live.js";
 import { html, useEffect, useSignal } from "./lib.js";
 import { Empty, Figure, now, Problem, StatusMark } from "./parts.js";
 import { href } from "./route.js";
-import { ago, count, dollars, Said, seconds, short, visible } from "./text.js";
+import { ago, count, dollars, plural, Said, seconds, short, visible } from "./text.js";
 
 /** @typedef {{ messages: number, errors: number, requests: number, input_tokens: number, output_tokens: number, cost: number,
  *   answered: number, seconds: number, p50: number | null, p95: number | null }} Sums */
@@ -82,7 +82,7 @@ export function OverviewView() {
     <section aria-label="Models"><h2>Models</h2><${Models} models=${overview.by_model} /></section>
     <section aria-label="Actors"><h2>Actors of this server</h2><${Actors} actors=${actors} /></section>
     <section aria-label="Dead letters"><h2>Dead letters</h2><${DeadLetters} letters=${letters} /></section>
-    <p class="note">antiphon ${health.version}; ${count(health.streams)} streams, ${count(health.runs)} threads run here.</p>
+    <p class="note">antiphon ${health.version}; ${plural(health.streams, "event stream")}, ${plural(health.runs, "thread")} at work here.</p>
   </div>`;
 }
 
