@@ -1,5 +1,6 @@
 """Commands as a person types them, in a real terminal of 80 columns: what is seen, and the exit code."""
 
+import io
 import json
 import re
 import shlex
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.cli.fake_openai import WRONG, fake_openai
 from tests.cli.ledgers import append, text, with_chat
-from tests.cli.running import COMMAND, PLAIN, start, type_command
+from tests.cli.running import COMMAND, PLAIN, Seen, start, type_command
+
+from antiphon.cli._screen import THEME, print_table
 
 pytest.importorskip("apsw")
 pytest.importorskip("openai")
@@ -293,3 +297,54 @@ def test_a_call_that_was_killed_is_settled_by_the_command_that_is_printed(folder
     assert done.code == 0
     assert "paid: a receipt" in done.text
     assert (folder / "charges").read_text() == "7\n"
+
+
+# ---------------------------------------------------------------- hosts, schedules and limits
+
+
+@pytest.mark.slow
+def test_a_schedule_says_what_is_missing_and_who_asks() -> None:
+    assert type_command("schedule", "add", "report", "Why?") == Seen(
+        "say when, by one of the two: --cron LINE, again and again, or --at TIME, once\n", 2
+    )
+    passed = type_command("schedule", "add", "report", "Why?", "--at", "2020-01-01")
+    assert (passed.code, passed.said) == (2, "2020-01-01 00:00 UTC has passed; choose a time that comes")
+    added = type_command("schedule", "add", "report", "Why?", "--at", "2999-01-01", "--ledger", "own.db")
+    assert "UTC, if a host runs then no host runs now; `" in added.said
+    assert added.said.endswith("antiphon host --ledger own.db` starts one")
+    for name in ("nothing", "report", "report"):
+        removed = type_command("schedule", "remove", name, "--ledger", "own.db")
+    assert removed.code == 2
+    assert removed.said.startswith("there is no schedule 'report'; `")
+    assert removed.said.endswith("antiphon schedule list --ledger own.db` lists them")
+
+
+@pytest.mark.slow
+def test_a_limit_is_refused_in_the_words_of_the_command(folder: Path) -> None:
+    """Without its quotes, a shell replaces `*` by the names of files: no file becomes a model."""
+    (folder / "limits.toml").write_text("")
+    for words, reason in (
+        (("gpt-5", "--cost-per-day", "-2"), "--cost-per-day is an amount of US dollars, such as 20 or 0.50, not '-2'"),
+        (("gpt-5", "--cost-per-day", "NaN"), "--cost-per-day is an amount of US dollars, such as 20 or 0.50, not 'NaN'"),
+        (("team.toml", "--at-once", "2"), "'team.toml' is a file in this folder: for all models together, write '*'"),
+        (("gpt-5", "--file", "limits.toml"), "--file sets the limits of all models: leave out MODEL"),
+    ):
+        seen = type_command("limits", *words)
+        assert (seen.code, seen.said.startswith(reason)) == (2, True), seen
+    assert type_command("limits", "gpt-5", "--at-once", "2").code == 0
+    seen = type_command("limits", "gpt-6", "--remove")
+    assert (seen.code, seen.said) == (2, "'gpt-6' has no limits; `antiphon limits` lists those that there are")
+    assert type_command("limits", "gpt-5", "--remove").said == (
+        "no model is limited; `antiphon limits MODEL --at-once N` sets a limit for all hosts"
+    )
+
+
+def test_a_table_breaks_no_word_that_has_room() -> None:
+    """A long list beside a name: the list is divided between its words, and the name is not divided."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, theme=THEME)
+    kinds = "client thread agent action experience intention observation understanding yield schedule supervisor delegate"
+    row = ("vm-17515-1", "antiphon-0.1.0-9b3774251158", kinds, "2026-11-17 22:19:00", "0")
+    print_table(console, ("host", "build", "kinds", "alive until (UTC)", "threads"), [row])
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(word in text for word in ("antiphon-0.1.0-9b3774251158", *kinds.split()))
+    assert all(len(line) <= 80 for line in re.sub(r"\x1b\[[\d;]*m", "", text).splitlines())

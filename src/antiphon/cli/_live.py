@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import VARIABLE, complaints, ledger_in_use, with_ledger
+from antiphon.cli._ledger import VARIABLE, complaints, shown_ledger, with_ledger
 from antiphon.cli._output import (
     COMPLETED,
     FAILED,
@@ -280,7 +280,7 @@ def _say_kept(report: RunReport, ledger: str | None) -> None:
     """Print where a thread is kept, what it took, and how far its words can be trusted."""
     tokens = report.input_tokens + report.output_tokens
     used = f", {tokens:,} tokens" * bool(tokens) + f", {report.cost} US dollars" * bool(float(report.cost))
-    place = ledger_in_use(ledger).removeprefix("sqlite:///")
+    place = shown_ledger(ledger).removeprefix("sqlite:///")
     note("")
     note(f"thread {report.thread_id}: {report.status}; {report.seconds:.1f} s{used}; kept in {place}")
     if warning := _warning(report):

@@ -158,16 +158,21 @@ def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 
 def _fits(width: int, rows: Sequence[Sequence[str]]) -> bool:
     """Whether a terminal is so wide that columns break no word, very long ones aside."""
-    words = [[min(cell_len(word), _WORD) for cell in column for word in cell.split()] for column in zip(*rows, strict=True)]
-    return sum(max(lengths, default=0) + 2 for lengths in words) <= width + 2
+    return sum(longest + 2 for longest in _longest_words(rows)) <= width + 2
+
+
+def _longest_words(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the length of the longest word of each column; a very long one may be broken."""
+    columns = zip(*rows, strict=True)
+    return [max((min(cell_len(word), _WORD) for cell in column for word in cell.split()), default=0) for column in columns]
 
 
 def _print_columns(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     table = Table(
         box=SIMPLE_HEAD, header_style="heading", border_style="aside", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    for heading, longest in zip(headings, _longest_words([headings, *cells]), strict=True):
+        table.add_column(heading, overflow="fold", min_width=longest)  # else Rich makes a wide column narrower than its words
     names = [cell_len(row[0]) for row in cells]
     table.columns[0].no_wrap = max(names, default=0) <= console.width // 2  # so that it can be copied in one piece
     for row in cells:

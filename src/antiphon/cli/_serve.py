@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import threading
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
 from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
-from antiphon.cli._live import ModelOption
+from antiphon.cli._live import ModelOption, typed
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import note, open_console, print_table
@@ -102,16 +103,36 @@ def up(
     options = () if model is None else ("--model", model)
 
     async def work() -> None:
-        with until_signal("stopping hosts, server and database") as stop:
-            await service.run_cluster(folder.resolve(), hosts=hosts, options=options, port=port, hear=_tell_line, stop=stop)
+        hurry = asyncio.Event()
+        with until_signal("stopping hosts, server and database", hurry=hurry.set) as stop:
+            lines = _UpLines(folder)
+            await service.run_cluster(
+                folder.resolve(), hosts=hosts, options=options, port=port, hear=lines.tell, stop=stop, hurry=hurry
+            )
 
     with complaints():
         asyncio.run(work())
     print_line("stopped")
 
 
-def _tell_line(name: str, line: str) -> None:
-    print_line(f"{name}: {line}")
+class _UpLines:
+    """Prints what hosts and server say; and once the server runs, how to use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._url = folder / "url"
+        self._server = ""
+
+    def tell(self, name: str, line: str) -> None:
+        print_line(f"{name}: {line}")
+        if name != "server":
+            return
+        if line.startswith("serving "):
+            self._server = line.rpartition(" at ")[2]
+            given = f"ANTIPHON_LEDGER=$(cat {shlex.quote(str(self._url))})"
+            note("use its ledger from another terminal:", command=f"{given} {typed(None, 'run', 'What is 17 * 23?')}")
+        elif line.startswith("token: ") and sys.stderr.isatty():
+            page = PageServer(self._server, Path(line.removeprefix("token: ")).read_text().strip())
+            threading.Thread(target=link_page, args=(page,), daemon=True).start()
 
 
 # ---------------------------------------------------------------- tokens

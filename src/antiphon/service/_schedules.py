@@ -131,7 +131,8 @@ async def add_schedule(
         raise SetupError("a schedule has either a cron line or a time")
     made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
     if made.next_after(current_port().now()) is None:
-        raise SetupError("the time of the schedule has passed, or never comes")
+        what = f"{cron!r} never comes" if made.at is None else f"{made.at:%Y-%m-%d %H:%M} UTC has passed"
+        raise SetupError(f"{what}; choose a time that comes")
     value = {"question": question, "cron": cron, "zone": zone, "at": None if made.at is None else made.at.isoformat()}
     return replace(made, revision=await _post(ledger, name, SetSchedule.message_type, value))
 

@@ -34,6 +34,9 @@ _PATIENCE: Final = 60.0
 """Seconds that a program of PostgreSQL may take."""
 _GRACE: Final = 30.0
 """Seconds that hosts and the server have to end."""
+_UNUSABLE: Final = 2
+"""The exit code of a command that cannot run so: with a model that does not exist, or at a port that is in use."""
+_MOST_REFUSALS: Final = 2
 _PAUSE: Final = 1.0
 """Seconds before a process that has ended is started again."""
 
@@ -163,13 +166,15 @@ async def run_cluster(
     port: int = 8000,
     hear: Callable[[str, str], None] | None = None,
     stop: asyncio.Event | None = None,
+    hurry: asyncio.Event | None = None,
 ) -> None:
     """Run a database, hosts and a server in a folder, until `stop` is set; then all of them end.
 
-    `options` are those of each `antiphon host`. `hear` is called with the name of a process and a line of its output.
+    `options` are those of each `antiphon host`. `hear` is called with the name of a process and a line of its output. When
+    `hurry` is set, hosts and server are killed, and the database is stopped.
 
     Raises:
-        SetupError: the database cannot be started, or another process uses the folder.
+        SetupError: the database cannot be started, another process uses the folder, or a host or the server cannot start.
     """
     told = hear or _unheard
     with _locked(folder):
@@ -182,12 +187,24 @@ async def run_cluster(
             commands["server"] = ("serve", "--port", str(port))
             over = stop or asyncio.Event()
             keepers = [_Keeper(name, words, environment, told, over) for name, words in commands.items()]
+            killing = asyncio.ensure_future(_kill_at(hurry or asyncio.Event(), keepers))
             try:
                 async with asyncio.TaskGroup() as group:
                     for keeper in keepers:
                         group.create_task(keeper.keep())
+            except ExceptionGroup as group_error:
+                refused, others = group_error.split(SetupError)
+                if refused is None or others is not None:
+                    raise
+                raise refused.exceptions[0] from None
             finally:
+                killing.cancel()
                 await asyncio.gather(*(keeper.kill() for keeper in keepers))
+
+
+async def _kill_at(hurry: asyncio.Event, keepers: Sequence[_Keeper]) -> None:
+    await hurry.wait()
+    await asyncio.gather(*(keeper.kill() for keeper in keepers))
 
 
 def _unheard(name: str, line: str) -> None:
@@ -208,6 +225,8 @@ class _Keeper:
         self._name, self._words, self._environment = name, words, environment
         self._told, self._over = told, over
         self._process: asyncio.subprocess.Process | None = None
+        self._refusals: int | None = 0
+        """How often it has ended with `_UNUSABLE`; None: it has worked before."""
 
     async def keep(self) -> None:
         over = asyncio.ensure_future(self._over.wait())
@@ -216,6 +235,7 @@ class _Keeper:
                 running = asyncio.ensure_future(self._run())
                 await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
+                    self._check_start(running.result())
                     self._told(self._name, f"ended with code {running.result()}; it starts again")
                     await asyncio.wait((over,), timeout=_PAUSE)
                     continue
@@ -223,6 +243,15 @@ class _Keeper:
                 await running
         finally:
             over.cancel()
+
+    def _check_start(self, code: int) -> None:
+        """Refuse to start a process for ever that has never worked, and says that it cannot: the reason stays."""
+        if self._refusals is None or code != _UNUSABLE:
+            self._refusals = None
+            return
+        self._refusals += 1
+        if self._refusals == _MOST_REFUSALS:
+            raise SetupError(f"{self._name} cannot start; its last line above says why")
 
     async def _run(self) -> int:
         # A session of its own: Ctrl-C reaches this process alone, which ends the others in their order.
