@@ -62,6 +62,13 @@ def test_commands_read_with_the_key_and_not_without(url: str, tmp_path: Path, mo
     assert "run `chmod 600` on it" in run("threads", "--ledger", url).stderr
 
 
+def test_a_ledger_that_is_not_encrypted_has_no_keys_to_rotate(tmp_path: Path) -> None:
+    append(f"sqlite:///{tmp_path}/ledger.db", "plain", text("hello"))
+    assert run("key", tmp_path / "new.key").exit_code == 0
+    done = run("rotate", tmp_path / "new.key", "--ledger", tmp_path / "ledger.db")
+    assert (done.exit_code, done.stderr) == (2, "the ledger is not encrypted: there are no keys to wrap\n")
+
+
 def test_rotated_keys_need_the_new_master_key(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("key", tmp_path / "new.key")
     assert run("rotate", tmp_path / "none.key", "--ledger", url).exit_code == 2

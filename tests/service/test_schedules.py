@@ -156,4 +156,4 @@ def test_a_person_adds_lists_and_removes_schedules(tmp_path: Path) -> None:
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert run("schedule", "remove", "tea", *place).exit_code == 0
     assert "there is no schedule" in run("schedule", "list", *place).stderr
-    assert run("schedule", "remove", "tea", *place).exit_code == 1
+    assert run("schedule", "remove", "tea", *place).exit_code == 2

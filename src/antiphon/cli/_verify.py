@@ -262,6 +262,8 @@ async def _rotate(ledger: Ledger, *, path: Path) -> int:
         new = MasterKey.from_file(path)
     except ValueError as exc:
         fail(str(exc), code=2)
+    if await ledger.encryption() is None:
+        fail("the ledger is not encrypted: there are no keys to wrap", code=2)
     return await ledger.rotate(new)
 
 
