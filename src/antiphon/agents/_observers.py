@@ -192,9 +192,7 @@ def publish_live(agent: str | None, event: Any) -> None:
 ItemT = TypeVar("ItemT")
 
 
-def durable_stream(
-    thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any
-) -> AsyncGenerator[ItemT, None]:
+def durable_stream(thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any) -> AsyncGenerator[ItemT, None]:
     """Run a stream in a run: for web frameworks, which read a stream after the function that made it has returned.
 
     `stream` is called in the run, and its items are passed on as they come. The options are those of `ledger_run`. The run
