@@ -46,7 +46,7 @@ NEEDED = [
     "dirty-equals",
     "httpx",
     "logfire",
-    "opentelemetry-instrumentation-logging>=0.60b0",  # DBOS imports a module that older ones lack; the newest fits an older SDK
+    "opentelemetry-instrumentation-logging>=0.60b0",  # DBOS imports a module that older ones lack
     "opentelemetry-sdk",
     "pytest-mock",
     "pytest-recording",

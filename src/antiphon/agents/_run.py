@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
+import inspect
 import warnings
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -90,8 +90,8 @@ _NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools
 
 def _callers_level() -> int:
     """Return the `stacklevel` at which the function that calls this one warns of the program's own line."""
-    level, frame = 1, sys._getframe(1)  # noqa: SLF001 (documented, and quicker than `inspect.stack`)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
         level, frame = level + 1, frame.f_back
     return level
 

@@ -333,7 +333,9 @@ def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Pat
 
         def agent(command: str) -> Agent[None, Any]:
             server = StdioTransport(command, [str(Path(__file__).parent / "books.py"), str(witness)])
-            books: MCPToolset[None] = MCPToolset(server, id="books", include_instructions=True, cache_tools=False)
+            books: MCPToolset[None] = MCPToolset(
+                server, id="books", include_instructions=True, cache_tools=False, init_timeout=60
+            )
             turns = ([call("borrow", "c1", title="Emma")], ["here you are"])
             return clerk(ledger, desk, script(desk, *turns), toolsets=[books], effects={"borrow": "idempotent"})
 

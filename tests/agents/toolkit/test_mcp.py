@@ -245,7 +245,12 @@ async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_wha
 
     async def program(ledger: Ledger, server: str) -> list[tuple[str, Any]]:
         durable: LedgerDurability[Any] = LedgerDurability(ledger, effects={"add": "none", "subtract": "none"})
-        agent = Agent(FunctionModel(model), name="clerk", toolsets=[MCPToolset(server, id="server")], capabilities=[durable])
+        agent = Agent(
+            FunctionModel(model),
+            name="clerk",
+            toolsets=[MCPToolset(server, id="server", init_timeout=60)],
+            capabilities=[durable],
+        )
         async with ledger_run("t"):
             return returns((await agent.run("go")).all_messages())
 
