@@ -403,7 +403,7 @@ async def test_names_that_are_none_are_refused(postgres: Server) -> None:
 
 
 async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant: str) -> None:
-    """S13: PostgreSQL fails a statement with a NUL in a text; that is no reason to try again, and no other answer than none."""
+    """S13: PostgreSQL fails a statement with a NUL in a text; it is absent, as in other stores."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         await ledger.append("t", [said("hello")])
         assert await ledger.thread("t\0") is None

@@ -131,7 +131,8 @@ def test_a_build_that_takes_its_lease_for_ownership_is_caught(tmp_path: Path, re
         at_work = {each.thread for each in said if each.what == "fx"} - {each.thread for each in said if each.what == "fxend"}
         soak.add_host()
         until = time.monotonic() + 60
-        while not at_work <= {each.thread for each in soak.witnessed() if (each.what, each.who) == ("claim", "h1")}:
+        # Until the new owner has written: only after its rows is a row of the old epoch out of order.
+        while not at_work <= {each.thread for each in soak.witnessed() if (each.what, each.who) == ("ok", "h1")}:
             assert time.monotonic() < until
             time.sleep(0.05)
         os.kill(soak.hosts["h0"].pid, signal.SIGCONT)

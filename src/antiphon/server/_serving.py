@@ -299,7 +299,7 @@ class AbortableConnection(H11Protocol):
     take the places of all others for as long as they like.
     """
 
-    head_seconds = ServerLimits.head_seconds
+    head_seconds = 10.0
     _head: asyncio.TimerHandle | None = None
 
     @override
@@ -311,7 +311,8 @@ class AbortableConnection(H11Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:  # its head is there
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:  # the head is there
             self._end_wait()
         elif self._head is None:
             self._head = self.loop.call_later(self.head_seconds, self.transport.abort)

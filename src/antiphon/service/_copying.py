@@ -135,7 +135,7 @@ async def _chosen(source: Ledger, names: Sequence[str]) -> list[ThreadSummary]:
         found, page = list[ThreadSummary](), None
         while True:
             part = await source.threads(ThreadFilter(system=False), "created_at", page, _PAGE)
-            # By name too: a source may give a thread such as `system/tokens` another pattern, and hand out tokens of the target.
+            # By name too: a source may give `system/tokens` another pattern, and so hand out tokens of the target.
             found += [each for each in part.threads if not each.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
             page = part.next
             if page is None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import ceil, log
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from antiphon.ledger import Fold, Ledger, Record, cursor_order
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
@@ -225,7 +225,7 @@ class OverviewBook:
         if isinstance(payload, OptionCallPayload):
             given: Any = payload.arguments.get("arguments")
             if isinstance(given, Mapping) and "model" in given and "prompt" in given:  # an effect of a program may have any
-                self._asks(str(given["model"]), record, payload.invocation_id)
+                self._asks(str(cast("Mapping[str, Any]", given)["model"]), record, payload.invocation_id)
         return asked.get(payload.invocation_id, (None, 0.0))[0]
 
     def _asks(self, model: str, record: Record, invocation_id: str) -> None:

@@ -147,7 +147,7 @@ async def forget(session: Session, family: Sequence[Thread], *, with_branches: b
 async def rotate(session: Session, new: MasterKey) -> int:
     """Wrap all keys by another master key, and return how many threads have one."""
     count = 0
-    # A statement of its own: it waits for those who store a new key (see `hold_master`), and the next one sees what they stored.
+    # A statement of its own: it waits for those who store a new key (`hold_master`), and the next one sees their keys.
     await session.execute(f"{_KEY} FOR UPDATE", _LEDGER)
     for thread, name, master, wrapped in [tuple(row.values()) for row in await session.fetch(_ALL)]:
         key = session.keyring.rewrapped(LEDGER_KEY if thread == _LEDGER else name, WrappedKey(master, wrapped), new)

@@ -1,9 +1,10 @@
 """Queries: threads and open calls by page, heads, snapshots, and full-text search.
 
 **Search.** Words are folded in Python (see `_listing`), so they do not depend on the locale of the database; PostgreSQL gets
-them as a `tsvector`, which holds the first 16,000 words of a message, up to a megabyte. Appends do not update the index. A search first adds the
-messages that it lacks. It remembers how far it is only up to the horizon, because a message of a transaction that still runs
-may yet appear before those that are already there; the few messages above the horizon are looked at again by the next search.
+them as a `tsvector`, which holds the first 16,000 words of a message, up to a megabyte. Appends do not update the index. A
+search first adds the messages that it lacks. It remembers how far it is only up to the horizon, because a message of a
+transaction that still runs may yet appear before those that are already there; the few messages above the horizon are looked
+at again by the next search.
 """
 
 from __future__ import annotations
