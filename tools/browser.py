@@ -50,7 +50,7 @@ _FONTS: Final = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
   <dir prefix="relative">fonts</dir>
-  <cachedir prefix="relative">font-cache</cachedir>
+  <cachedir>FOLDER/font-cache</cachedir>
   <alias><family>sans-serif</family><prefer><family>Open Sans</family><family>DejaVu Sans</family></prefer></alias>
   <alias><family>system-ui</family><prefer><family>Open Sans</family><family>DejaVu Sans</family></prefer></alias>
   <alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
@@ -90,7 +90,7 @@ def unpacked() -> Browser:
                 _unpack(source, folder)
                 for each in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf", "DejaVuSansMono-Bold.ttf"):
                     shutil.copy(letters / each, folder / "fonts")
-                (folder / "fonts.conf").write_text(_FONTS)
+                (folder / "fonts.conf").write_text(_FONTS.replace("FOLDER", str(place.resolve())))
     libraries = [str(place / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     environment = {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(place / "fonts.conf")}
     return Browser(str(place / "chromium"), environment)

@@ -34,13 +34,13 @@ from antiphon.runtime._settings import Budget as Budget
 from antiphon.runtime._settings import RuntimePort as RuntimePort
 from antiphon.runtime._settings import Settings as Settings
 from antiphon.runtime._settings import Supervision as Supervision
+from antiphon.runtime._settings import ThreadLimit as ThreadLimit
 from antiphon.runtime._settings import system_thread as system_thread
 from antiphon.runtime._supervision import Supervisor as Supervisor
 from antiphon.runtime._system import ROOT as ROOT
 from antiphon.runtime._system import ActorView as ActorView
 from antiphon.runtime._system import Ref as Ref
 from antiphon.runtime._system import System as System
-from antiphon.runtime._thread_limit import ThreadLimit as ThreadLimit
 from antiphon.runtime._topics import Subscription as Subscription
 from antiphon.runtime._topics import Topic as Topic
 from antiphon.runtime._topics import subscribe as subscribe

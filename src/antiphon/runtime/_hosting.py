@@ -37,8 +37,7 @@ from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayl
 from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._recovery import Recovered
 from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
-from antiphon.runtime._settings import STOPPED, Settings
-from antiphon.runtime._thread_limit import ThreadLimit
+from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
 
 if TYPE_CHECKING:
     from antiphon.ledger import Epoch, Ledger, TakenThread
