@@ -165,6 +165,17 @@ async def test_a_kept_connection_may_break(postgres: Server, tenant: str, monkey
 
 
 @pytest.mark.slow
+async def test_a_call_that_is_cancelled_leaves_no_transaction_behind(postgres: Server, tenant: str) -> None:
+    """asyncpg prepares a statement without an end of the transaction, so a call may be cancelled within one."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        with suppress(asyncio.CancelledError):
+            async with ledger._pool.session() as session:
+                await session.connection.prepare("SELECT seq FROM antiphon.messages WHERE false")
+                raise asyncio.CancelledError
+        assert await ledger.heads() == ()
+
+
+@pytest.mark.slow
 async def test_names_with_any_letters_are_written_in_a_group(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -75,6 +75,21 @@ logging.getLogger("asyncpg.pool").addFilter(_is_news)
 
 async def _keep(connection: Connection) -> None:
     """Return a connection to the pool as it is: it has no state of its own, and to reset it takes a round trip."""
+
+
+@contextmanager
+def _ended_if_unfinished(connection: Connection) -> Generator[None]:
+    """End a connection whose statement may be prepared and not run.
+
+    asyncpg prepares a statement without a `Sync`, so until it runs, the server is in a transaction that asyncpg knows nothing
+    of. The next transaction on the connection would be refused.
+    """
+    try:
+        yield
+    except (asyncio.CancelledError, asyncpg.InterfaceError):
+        with suppress(asyncpg.InterfaceError):  # it is closed already
+            connection.terminate()
+        raise
 
 
 class Session:
@@ -141,7 +156,8 @@ class Pool:
         try:
             connection = await self._connection()
             try:
-                rows = await connection.fetch(sql, *values)
+                with _ended_if_unfinished(connection):
+                    rows = await connection.fetch(sql, *values)
             except BaseException:
                 await self._pool.release(connection)
                 raise
@@ -195,13 +211,14 @@ class Pool:
         try:
             async with self._pool.acquire(timeout=self._patience) as connection:
                 session = Session(connection, self.tenant, self.keyring)
-                if isolation is None:
-                    yield session
-                    return
-                async with connection.transaction(isolation=isolation, readonly=readonly):
-                    if self.is_pooled:
-                        await session.execute(_SETTINGS, _milliseconds(self._patience))
-                    yield session
+                with _ended_if_unfinished(connection):
+                    if isolation is None:
+                        yield session
+                        return
+                    async with connection.transaction(isolation=isolation, readonly=readonly):
+                        if self.is_pooled:
+                            await session.execute(_SETTINGS, _milliseconds(self._patience))
+                        yield session
         except _FOREIGN as exc:
             raise translated(exc) from exc
 
