@@ -27,6 +27,7 @@ from tests.postgres import Server, running_postgres
 
 from antiphon import errors
 from antiphon.ledger import Host, Ledger, ThreadFilter, open_ledger
+from antiphon.ledger._signals import Hints
 from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
@@ -580,7 +581,7 @@ async def test_readers_that_hear_nothing_look_once_a_second(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without LISTEN, a message of another process is seen within about a second."""
-    monkeypatch.setattr(PostgresLedger, "_listen", lambda self: None)
+    monkeypatch.setattr(Hints, "listen", lambda self: None)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as reader:
         seen: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
@@ -643,7 +644,7 @@ async def test_a_host_that_is_forgotten_while_it_waits_for_a_thread_does_not_get
                 while not await connection.fetchval(waits, own):  # noqa: ASYNC110 (the server decides)
                     await asyncio.sleep(0.01)
             await elsewhere.leave(host)  # as when its lease has ended: its row is removed, because it owns no thread
-        with pytest.raises(errors.HostExpiredError):
+        with pytest.raises(errors.UnknownHostError):
             await claiming
         await elsewhere.beat(other)
         assert [each.thread_id for each in await elsewhere.take(other)] == ["t"]

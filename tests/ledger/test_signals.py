@@ -330,7 +330,7 @@ async def test_tls_is_verified(tmp_path: Path) -> None:
     with running_nats(options=options, scheme="tls") as nats:
         async with open_signals(f"{nats.url}?ca={authority}") as signals:
             assert signals.is_connected
-        with pytest.raises(SetupError, match="cannot be verified: name its authority with"):
+        with pytest.raises(SetupError, match="cannot be verified; name its certificate authority with"):
             async with open_signals(nats.url):
                 pass
         with pytest.raises(SetupError, match=r"no-such\.pem: it has no certificate of an authority"):

@@ -379,7 +379,7 @@ def test_two_teams_of_one_pattern_need_two_hosts(folder: Path) -> None:
 
 def test_nobody_runs_threads(folder: Path) -> None:
     command("knowledge", "add", str(ROOT / "README.md"))
-    assert command("hosts").stderr == "no host runs threads of this ledger; `antiphon host` starts one\n"
+    assert command("hosts").stderr == "no host runs threads of this ledger; `python -m antiphon host` starts one\n"
 
 
 # ---------------------------------------------------------------- many

@@ -153,11 +153,11 @@ async def _roll(deploy: Deploy, url: str, record: Record) -> None:
                 deploy.start(name, "new", "author", "held")
             await _until(lambda: deploy.busy() == {*"acde"})
             handed_over = deploy.held_by("b")
-            assert await asyncio.to_thread(deploy.tell_to_end, "b") == ["stopping; the threads go to other hosts"]
+            assert await asyncio.to_thread(deploy.tell_to_end, "b") == ["stopping; other hosts take over the threads"]
             await _until(lambda: handed_over <= deploy.held_by(*"ac"))
             for name in "ac":
                 said = await asyncio.to_thread(deploy.tell_to_end, name)
-                assert said == ["stopping; the threads go to other hosts", "draining"], name
+                assert said == ["stopping; other hosts take over the threads", "draining"], name
             last = len(deploy.posted) + 10
             await _until(lambda: len(deploy.posted) >= last)
         await _until(lambda: _have_ended(ledger, deploy.posted))

@@ -225,5 +225,5 @@ def test_room_goes_to_the_system_with_the_fewest_and_never_beyond_the_limit(
         system.wants_room = taken >= room
         system.at_work += taken
         system.due -= taken
-        limit.settle(system)
+        limit.settle(system, taken)
         assert sum(each.at_work for each in systems) <= max(most, before)

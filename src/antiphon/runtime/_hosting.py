@@ -437,13 +437,14 @@ class Hosting:
         room = self._limit.reserve(self, _AT_ONCE)
         self._may_be_more = False  # if the ledger fails, nothing that is free is kept for this host
         self._is_beginning = True
+        taken: Sequence[TakenThread] = ()
         try:
             taken = await self._take_some(room) if room else ()
             self._may_be_more = len(taken) >= room
             await asyncio.gather(*map(self._begin_taken, taken))
         finally:
             self._is_beginning = False
-            self._limit.settle(self)
+            self._limit.settle(self, len(taken))
         await self._record_take_overs(taken)
 
     async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:

@@ -182,12 +182,14 @@ class ThreadLimit:
         self._taking[host] = room
         return room
 
-    def settle(self, host: LimitedHost) -> None:
-        """Give back what a system was given and did not use: what it has taken is at work by now."""
-        # Only after there was room: systems that tell each other of none would wake each other for ever.
-        if self._taking.get(host):
-            self._taking[host] = 0
-            self.tell_free()
+    def settle(self, host: LimitedHost, taken: int) -> None:
+        """Note how many threads a system has taken. Others get the rest of its room, and that of threads that have ended."""
+        # Not any room: systems that tell each other of it would take all that is due within milliseconds, and leave nothing
+        # to the hosts of other processes.
+        if host in self._taking:
+            room, self._taking[host] = self._taking[host], 0
+            if taken < room or host.at_work < taken:
+                self.tell_free()
 
     def tell_free(self) -> None:
         """Have systems that want room look again, if there is any: a thread has ended, or room was given back."""

@@ -202,12 +202,14 @@ async def pooling(url: str, *, connections: int = 3, is_strict: bool = True) -> 
             free.put_nowait(server)
 
         running: list[asyncio.Task[None]] = []
-        while (each := await frame(client[0]))[:1] != b"X":
-            if not lent:
-                lent.append(await free.get())
-                running = [asyncio.create_task(give_back(lent[0]))]
-            lent[0][1].write(each)
-        await asyncio.gather(*running)
+        try:
+            while (each := await frame(client[0]))[:1] != b"X":
+                if not lent:
+                    lent.append(await free.get())
+                    running = [asyncio.create_task(give_back(lent[0]))]
+                lent[0][1].write(each)
+        finally:  # a client that was cut off has its transaction ended as well
+            await asyncio.gather(*running, return_exceptions=True)
 
     try:
         async with listening(handle) as port:
