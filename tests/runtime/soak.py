@@ -212,11 +212,13 @@ class Soak(Site):
 
     async def rest(self) -> None:
         """Wait until nothing is open but what is parked; count what is still open after `STUCK` seconds."""
+        self._replace_ended()
         try:
             await self.wait(_is_at_rest, STUCK)
         except TimeoutError:
             self.stuck += 1
-        self._replace_ended()
+            for name in sorted(self.hosts):  # what they write while the ledger is judged would count as never said
+                self._killed(name)
 
     # ------------------------------------------------------------ the result
 

@@ -187,14 +187,24 @@ def _park(thread: str, call: str) -> Event:
 def _written_by(events: list[Event]) -> list[Event]:
     """Leave out attempts that others than the writer of a row made: they were refused, or cut off.
 
-    A host that lost a thread and got it back may try a row again: it began with the first attempt, and has the last epoch.
+    A host that lost a thread and got it back may try a row again: it began with the first attempt, and has the epoch and the
+    content of the last one, such as the host that it then took the thread from.
     """
     written = {(event.thread, event.id): event for event in reversed(events) if event.what == "ok"}
+    content = {
+        (event.thread, event.id): event.content
+        for event in events
+        if event.what == "inv"
+        and (row := written.get((event.thread, event.id))) is not None
+        and event.who == row.who
+        and event.at <= row.at
+    }
     kept, last = list[Event](), dict[tuple[str, str], Event]()
     for event in events:
         row = written.get((event.thread, event.id))
         if event.what == "inv" and row is not None:
-            kept += [replace(event, epoch=row.epoch)] if event.who == row.who else []
+            said = content.get((event.thread, event.id), event.content)
+            kept += [replace(event, epoch=row.epoch, content=said)] if event.who == row.who else []
         elif event.what == "inv":
             first = last.get((event.thread, event.id), event)
             last[event.thread, event.id] = replace(event, at=first.at)  # cut off: nobody knows which attempt was written
