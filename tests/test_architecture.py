@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.trees import tree_of
 
 import antiphon
 
@@ -136,13 +137,13 @@ assert {"LedgerDurability", "Toolkit", "ledger_run", "model"} <= set(dir(antipho
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_a_file_begins_with_what_is_in_it(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+    assert ast.get_docstring(tree_of(path))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src" / "antiphon" / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_a_command_calls_the_service_and_no_actor_agent_or_pattern(path: Path) -> None:
     """Not even for type checking, or inside a function."""
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [name for node in imports for name in _names_of(node)]
 
     below = ("antiphon.runtime.", "antiphon.telemetry.", "antiphon.agents.", "antiphon.patterns.", "antiphon.service._")
@@ -162,7 +163,7 @@ def test_no_code_of_ours_claims_a_thread_without_a_host() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in SOURCES
         if path.name != "_ledger.py" or path.parent.name != "testing"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "claim"
         if not any(keyword.arg in ("by", None) for keyword in node.keywords)  # `**more` passes on what it was given
     ]
@@ -242,7 +243,7 @@ def test_children_of_tests_start_with_default_signal_handlers() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
         if str(path.relative_to(ROOT)) not in IGNORES_A_SIGNAL
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if (isinstance(node, ast.Attribute) and ast.unparse(node) in AROUND_THE_SIGNALS)
         or (isinstance(node, ast.keyword) and node.arg in {"preexec_fn", "restore_signals"})
         or (isinstance(node, ast.ImportFrom) and node.module in {"multiprocessing", "signal"})

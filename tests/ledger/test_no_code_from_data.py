@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.trees import tree_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -95,9 +96,9 @@ def test_the_source_has_no_way_from_data_to_code(path: Path) -> None:
 
 def test_an_app_is_imported_only_by_what_a_person_typed() -> None:
     """`load_apps` is called by commands only, with the value of an option. Nothing below them has a way to it."""
-    callers = [path for path in SOURCES if "load_apps" in called_or_read(ast.parse(path.read_text()))]
+    callers = [path for path in SOURCES if "load_apps" in called_or_read(tree_of(path))]
     assert {path.parent.name for path in callers} <= {"cli"}
-    tree = ast.parse(APPS_FILE.read_text())
+    tree = tree_of(APPS_FILE)
     (user,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and "import_module" in called(node)]
     assert [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and user.name in called(node)] == [
         "load_apps"
@@ -114,7 +115,7 @@ def called_or_read(tree: ast.AST) -> set[str]:
 )
 def test_a_stub_names_only_modules_of_ours(path: Path) -> None:
     """Names that are imported when first used come from the stub beside the package, which is source."""
-    modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+    modules = {node.module for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)}
 
     assert modules
     assert all(module is not None and module.startswith("antiphon.") for module in modules)
