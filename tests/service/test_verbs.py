@@ -14,7 +14,7 @@ import antiphon.service
 from antiphon import errors
 from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import PHASES, AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, Settings, Supervision, System, handles
 from antiphon.service import (
@@ -48,6 +48,7 @@ from antiphon.service import (
     thread_status,
     with_branches,
 )
+from antiphon.service._runs import with_open_runs
 
 pytest.importorskip("apsw")
 
@@ -320,3 +321,19 @@ async def test_a_thread_that_no_living_host_can_run_is_listed_with_the_reason() 
     await ledger.beat(Host("teams", "1", ("controller",)))
     assert [each.waits_for async for each in list_with_runs(ledger)] == [None]
     assert (await thread_status(ledger, "t")).waits_for is None
+
+
+async def test_a_thread_that_ended_with_its_host_while_one_looked_is_not_stopped() -> None:
+    """The thread is read first, and the hosts afterwards: in between, both may have ended."""
+    ledger, host = MemoryLedger(), Host("h", "1")
+    await ledger.beat(host)
+    epoch = await ledger.claim("t", by=host, kind="thread")
+    call = OptionCallPayload(invocation_id="c", option_name="ASK", arguments={})
+    await ledger.append("t", [Message(policy="client", payload=call, lane="control")], epoch=epoch)
+    before = await ledger.thread("t")
+    assert before is not None
+    await ledger.leave(host)
+    assert (await with_open_runs(ledger, before)).status == "stopped"
+    result = OptionResultPayload(invocation_id="c", option_name="ASK", result=1)
+    await ledger.append("t", [Message(policy="h", payload=result, lane="control")], epoch=epoch, status="completed")
+    assert (await with_open_runs(ledger, before)).status == "completed"

@@ -127,7 +127,11 @@ async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collecti
         if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
             return ListedThread(thread, thread.status)
         alive = await _living(ledger) if living is None else living
-        return ListedThread(thread, _WORKING if thread.owner in alive else "stopped")
+        if thread.owner in alive:
+            return ListedThread(thread, _WORKING)
+        # A host may end with its last thread: the thread may have been read before its end, and the hosts after it.
+        now = await ledger.thread(thread.thread_id) or thread
+        return ListedThread(now, "stopped" if now.messages == thread.messages else now.status)
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
     if not runs:
         return ListedThread(thread, thread.status or "completed")

@@ -176,6 +176,9 @@ export class ThreadStore {
     this.head = signal(0);
     /** Changes when anything that is shown may have changed. */
     this.revision = signal(0);
+    /** The number of the last request for the thread and its status, and of the one whose answer is shown. */
+    this.asked = 0;
+    this.answered = 0;
     this.status = signal(/** @type {import("./api.js").Status | null} */ (null));
     this.thread = signal(/** @type {import("./api.js").Thread | null} */ (null));
     this.problem = signal(/** @type {string | null} */ (null));
@@ -264,7 +267,10 @@ export class ThreadStore {
 
   /** Read the thread and its status anew. */
   async refresh() {
+    const number = ++this.asked;
     const [thread, status] = await Promise.all([this.get([]), this.get(["status"])]);
+    if (number < this.answered) return; // a later one was answered before it, and knows more
+    this.answered = number;
     batch(() => {
       this.thread.value = thread;
       this.status.value = status;
