@@ -75,9 +75,9 @@ def in_terminal(
     """Run the command in a terminal, and return everything that stood there in the end; `ended` gets the exit code."""
     ours, theirs = pty.openpty()
     plain = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment}
+    os.write(ours, typed.encode())  # before it starts: the terminal shows it first, however slow this process is
     process = forked.Forked([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
     os.close(theirs)
-    os.write(ours, typed.encode())
     written = b""
     while chunk := _read(ours):
         written += chunk
