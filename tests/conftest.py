@@ -111,6 +111,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep how the run has ended, for `tools/again.py`."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.cache.set("antiphon/exit", int(exitstatus))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the matrix of the dialects, where it was measured."""
     passed = terminalreporter.stats.get("passed", ())
