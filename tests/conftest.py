@@ -113,8 +113,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keep how the run has ended, for `tools/again.py`."""
-    if not hasattr(session.config, "workerinput"):
-        session.config.cache.set("antiphon/exit", int(exitstatus))
+    cache = getattr(session.config, "cache", None)  # a run may be without
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("antiphon/exit", int(exitstatus))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
