@@ -163,7 +163,7 @@ async def delete(session: Session, thread_id: str, with_branches: bool) -> tuple
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
     await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    family = await _family(session, thread.key)  # again: a branch may have been made before the lock
+    family = await _family(session, thread.key)  # read again: a branch may have been created before the lock
     names = [name for _, name in family]
     if not names:
         raise UnknownThreadError("there is no such thread", thread_id)
@@ -191,7 +191,7 @@ async def _remove(session: Session, keys: Sequence[int]) -> None:
 
 
 async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple[str, ...]:
-    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+    """Delete the key of a thread, and with `with_branches` also the keys of its branches.
 
     Raises:
         ForgottenError: it was forgotten before.
@@ -203,7 +203,7 @@ async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
     await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    # Again, under the lock: a branch may have been made before, and a claim may have changed a row.
+    # Read again, under the lock: a branch may have been created before it, and a claim may have changed a row.
     keys = [key for key, _ in await _family(session, thread.key)]
     sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) ORDER BY t.key FOR UPDATE OF t"
     family = [thread_of(row) for row in await session.fetch(sql, keys)]

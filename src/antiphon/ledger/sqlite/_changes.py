@@ -162,7 +162,7 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
 
 
 def forget(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:
-    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+    """Delete the key of a thread, and with `with_branches` also the keys of its branches.
 
     Raises:
         ForgottenError: it was forgotten before.
