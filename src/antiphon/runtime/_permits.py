@@ -182,6 +182,8 @@ class Permits:
             if self._looked_at is None:
                 raise
             return  # the known limits stay in force; the next request reads them again
+        finally:
+            self._looking = None  # a task keeps the context of the request that started it, and thereby its run
         self._limits = {each.limit.model: each.limit for each in found}
         self._looked_at = began
 
