@@ -282,6 +282,7 @@ class RemoteAnswers:
         """
         thread_id = delivery.thread_id or ""
         if delivery.is_call:
+            # Posted before the caller waits: `add` looks up the answer once, so one that arrives in between is not missed.
             await self._ledger.post(thread_id, delivery.message)
             self.add(delivery)
             return
@@ -305,6 +306,7 @@ class RemoteAnswers:
         if self._tail is None:
             self._tail = self._lifetime.start(self._follow())
         else:
+            # The tail may have passed the answer before the caller was in `_waiting`.
             self._lifetime.start(self._look(key))
 
     def fail(self, thread_id: str, error: DeliveryError) -> None:

@@ -93,17 +93,23 @@ class Eviction:
         """
         epoch = self._journal.epoch(thread_id)
         lost = errors.FencedError(thread_id, epoch, epoch + 1)
+        # First the journal, then the handlers: the last row of a cancelled handler must be refused, and not be written under
+        # the epoch that this host has received since.
         self._journal.give_up(thread_id, lost)
         await self._end(thread_id, self._dropped(thread_id, lost))
 
     def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
+            # The mark before the cancellation: a handler that catches the cancellation still finds it at its next effect or
+            # message.
             delivery.evicted = error
             if delivery.cell is not None:
                 delivery.cell.withdraw(delivery)
             if delivery.is_of_host:
                 delivery.fail(error)
+            # A caller outside of the thread gets the answer of the new owner. A handler of this thread that asks is evicted
+            # itself.
             elif delivery.parent is None or delivery.parent.thread_id != thread_id:
                 self._answers.add(delivery)
         self._timers.forget(thread_id)
@@ -113,6 +119,7 @@ class Eviction:
         return evicted
 
     async def _end(self, thread_id: str, evicted: Sequence[DeliveryState]) -> None:
+        # Until then, the journal refuses to claim the thread again: a claim would let an old handler write under a new epoch.
         await self._handlers_end(evicted)
         self._journal.evicted(thread_id)
 
@@ -135,6 +142,7 @@ class Eviction:
         epoch = self._journal.epoch(thread_id)
         if not epoch:
             return  # lost, or given up for another message
+        # No await from here to the end: a handler that wrote in between would write to a thread that is about to be released.
         fenced = errors.FencedError(thread_id, epoch, epoch)
         self._journal.give_up(thread_id, fenced)
         evicted = self._dropped(thread_id, fenced)
@@ -143,7 +151,7 @@ class Eviction:
         self._lifetime.start(self._leave_to_others(_Mismatch(thread_id, delivery.invocation_id, error), epoch, evicted))
 
     async def _leave_to_others(self, mismatch: _Mismatch, epoch: int, evicted: Sequence[DeliveryState]) -> None:
-        await self._handlers_end(evicted)
+        await self._handlers_end(evicted)  # before the release: after it, another host may start the same effects
         can_wait = False
         try:
             can_wait = await has_other_build(self._journal.ledger, mismatch.thread_id, self._lease.build)
@@ -345,6 +353,8 @@ class Hosting:
         A message is reported as seen in the next round, after it was delivered: if the host dies before that, the thread stays
         due.
         """
+        # If the call fails, these reports are lost. That is harmless: `woken` returns the threads again, and what was
+        # delivered is in flight or answered.
         seen, self._seen = self._seen, {}
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
@@ -471,6 +481,7 @@ class Hosting:
         await self._journal.until_claimed(thread_id)
         if 0 < self._journal.epoch(thread_id) < taken.epoch:
             await self._eviction.evict_old(thread_id)
+        # After the eviction: with the new epoch, the journal would accept rows of handlers that started under the old one.
         self._journal.give(thread_id, taken.epoch)
         return await self._continue(thread_id, taken.epoch)
 
@@ -497,7 +508,7 @@ class Hosting:
             return Recovered()  # the host was suspended past its lease meanwhile
         if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            self._timers.forget(thread_id)
+            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
             await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
 
@@ -558,7 +569,7 @@ class Hosting:
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
             wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)
-            self._timers.forget(thread_id)
+            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
             await self._journal.release(thread_id, wake_at=wake_at)
 
 

@@ -112,6 +112,8 @@ class Lease:
     async def _beat(self, host: Host) -> None:
         began = asyncio.get_running_loop().time()  # read before the beat: the lease must not seem to last longer than it does
         await self._ledger.beat(host)
+        # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host may
+        # have taken threads or permits, and whatever was leased in the old term no longer counts.
         self.term += self.has_lapsed()
         self._host, self._beaten_at = host, began
 
@@ -172,6 +174,7 @@ class ProcessHost:
 
     async def join(self, kind: str | None = None) -> None:
         """Add a user of the host, which runs threads of a kind. Call `leave` for it, even if this raises."""
+        # Counted before the wait: `_has_ended` checks the number under the lock, and must not end a host that has a new user.
         self._users += 1
         if kind is not None:
             self._kinds[kind] += 1
@@ -237,6 +240,9 @@ class ProcessHost:
         return False
 
     async def _end(self) -> None:
+        # Permits first, while the host is registered: the ledger refuses the exchange of an unknown host. The lease and the
+        # beats are replaced before anything else is awaited, so a late call of `host` starts a new host, and does not revive
+        # this one.
         await self.permits.close()
         lease, self._lease = self._lease, self._new_lease()
         beats, self._beats = self._beats, None

@@ -206,6 +206,7 @@ class Permits:
                 return waiter.given.result()  # the permit arrived at the last moment
             raise self._late(waiter) from None
         except asyncio.CancelledError:
+            # Granted and cancelled in the same step: without this, the permit would count as in use for ever.
             if waiter.given.done() and not waiter.given.cancelled() and waiter.given.exception() is None:
                 for name in permit.models:
                     self._pools[name].end(permit.reserved, _NO_MONEY)
@@ -270,12 +271,18 @@ class Permits:
         names = [name for name in self._limits if not self._pool(name).is_unused or self._waiters(name)]
         if not names:
             return
+        # Before the report is computed: the answer replaces all permits of this host, so neither the report nor the answer
+        # would count a request that starts during the call.
         self._is_exchanging = True
+        # The time before the call: a permit to start a request is valid for `START_WITHIN` seconds from its grant at the
+        # latest.
         began, wants = asyncio.get_running_loop().time(), {name: self._wants(name) for name in names}
         for name in names:
             self._pools[name].is_told = False
         try:
             host = await self._lessee.host()
+            # The term in which the permits are granted. If the lease expires during the call, the next beat starts another
+            # term, and `_give_out` grants none of them.
             term = self._lessee.term
             try:
                 grants = await self._ledger.permits(host, wants)
@@ -318,6 +325,7 @@ class Permits:
         """Return all permits; the host is about to leave the ledger, or its lease is about to end."""
         work, self._work = self._work, None
         if work is not None:
+            # Stopped before the last exchange: a later one would lease permits for a host that is about to leave.
             work.cancel()
             await asyncio.wait((work,))
             await self._exchange()

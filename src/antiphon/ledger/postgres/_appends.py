@@ -68,7 +68,7 @@ class WaitingAppend(NamedTuple):
 
 
 class PreparedAppend(NamedTuple):
-    """An admitted append: the state before it, the admission, and the thread."""
+    """An admitted append: its caller, the request in the form for its thread, and the admission."""
 
     waiting: WaitingAppend
     request: AppendRequest
@@ -114,6 +114,8 @@ class Appender:
         if known is not None and known.state.seq == thread.state.seq and known.state.hash == thread.state.hash:
             known.thread = thread
             known.state = thread.state
+        # A row that is older than the appends written since is harmless: the next statement does not match, and the careful
+        # path reads the thread again.
         elif thread.open_calls or thread.base is not None:
             self.forget(thread.state.thread_id)
         else:
@@ -147,13 +149,15 @@ class Appender:
         self._is_starting = False
         while group := self._next_group():
             names = {waiting.request.thread_id for waiting in group}
+            # Before a second writer starts: it must not take appends to these threads, which would then be written out of
+            # order.
             self._busy |= names
             if self._waiting:
                 self._start_writer()
             try:
                 await self._write(group)
             except BaseException as exc:
-                self._known.clear()
+                self._known.clear()  # the cached states include admissions that may not be written
                 for waiting in group:
                     _fail(waiting, exc)
                 if not isinstance(exc, Exception):
@@ -177,12 +181,14 @@ class Appender:
                 continue
             group.append(waiting)
             weight += waiting.request.weight
+        # In front again, in their order: appends to one thread stay in order.
         self._waiting.extendleft(reversed(passed))
         return group
 
     async def _write(self, group: Sequence[WaitingAppend]) -> None:
         quick, careful = self._prepare(group)
         if quick:
+            # The missed appends first: appends of the careful path to the same threads were queued after them.
             careful = await self._write_quickly(quick) + careful
         if careful:
             await self._write_carefully(careful)
@@ -216,6 +222,8 @@ class Appender:
             return None  # the cached state may be out of date: only the careful path refuses
         if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
             return None
+        # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
+        # does not write the rows, the thread is forgotten.
         known.take_over(admission)
         return PreparedAppend(waiting, request, admission)
 

@@ -254,6 +254,7 @@ class Pool:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def close(self) -> None:
+        # First: a call that starts during the waits below would take a connection that nobody returns.
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

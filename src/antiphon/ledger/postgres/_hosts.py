@@ -426,6 +426,8 @@ async def take(
         taken.append((own, told))
     if due:
         await update_threads(session, [thread for thread, _ in taken[-len(due) :]])
+    # In the transaction, so before the commit: if only the answer to the commit is lost, the next attempt finds the claims
+    # here.
     tried += taken
     return taken
 

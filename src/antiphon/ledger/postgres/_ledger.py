@@ -228,6 +228,7 @@ class PostgresLedger(Verbs):
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
         request = make_post(thread_id, message, redaction=self.redaction, by=by)
         record = (await self._appender.append(self._at_database_time(request)))[0]
+        # After the commit: a host that a hint wakes earlier finds no work, and polls again only after a while.
         self._hints.note_work(self._appender.owner_of(thread_id))
         return record
 
