@@ -555,7 +555,7 @@ def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: S
         ("DROP TABLE antiphon.words", ""),
     ):
         postgres.sql(altering, name)
-        assert "undo that, or go back to a dump" in _typed("threads", "--ledger", url)
+        assert "undo that, or restore a dump" in _typed("threads", "--ledger", url)
         if undoing:
             postgres.sql(undoing, name)
             assert run("threads", "--ledger", url).exit_code == 0
@@ -570,7 +570,7 @@ def test_a_wrong_password_is_one_line_and_exit_2(tenant: str) -> None:
         server.start()
         right = server.database("postgres", "postgres:right")
         line = _typed("threads", "--ledger", server.database("postgres", "postgres:wr0ng"))
-        assert "the password is wrong; look at the URL" in line
+        assert "the password is wrong; check the URL" in line
         assert "wr0ng" not in line
         asyncio.run(_write_one(right))
         assert run("threads", "--ledger", right).exit_code == 0

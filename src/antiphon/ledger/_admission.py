@@ -156,7 +156,7 @@ def move_of(state: State) -> Move | None:
         found = orjson.loads(state.unfit).get(MOVED)
         return None if found is None else Move(**orjson.loads(found[0]))
     except (ValueError, TypeError, AttributeError, LookupError) as exc:
-        raise LedgerCorruptError("the place that it was moved to is not what was written", state.thread_id) from exc
+        raise LedgerCorruptError("the place that it was moved to was altered", state.thread_id) from exc
 
 
 def check_here(state: State) -> None:

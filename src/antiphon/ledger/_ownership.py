@@ -142,7 +142,7 @@ def _read(state: State) -> _Unfit:
         found: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
         return {build: (str(reason), int(at)) for build, (reason, at) in found.items()}
     except (ValueError, TypeError, AttributeError) as exc:
-        raise LedgerCorruptError("the builds that are unfit for it are not what was written", state.thread_id) from exc
+        raise LedgerCorruptError("the list of unfit builds was altered", state.thread_id) from exc
 
 
 def _written(unfit: _Unfit) -> str | None:

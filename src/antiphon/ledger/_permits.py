@@ -229,7 +229,7 @@ class LimitState:
                 {int(key): _Holding(*each) for key, each in state["hosts"].items()},
             )
         except (ValueError, KeyError, TypeError, ArithmeticError) as exc:
-            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup") from exc
+            raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup") from exc
 
     def set(self, limit: Limit) -> LimitState:
         """Return it with other limits and the same use."""

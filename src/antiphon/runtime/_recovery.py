@@ -149,9 +149,8 @@ class Timers:
             to=(to,),
             lane="control",
             parent_id=row.parent_id,
-            created_at=datetime.fromisoformat(arguments["due"]).astimezone(
-                UTC
-            ),  # the same bytes in every attempt: the ledger then recognizes the message
+            # The due time, not the current time: every attempt has the same bytes, by which the ledger recognizes the message.
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)

@@ -407,9 +407,9 @@ def shown_url(url: str, tenant: str | None = None) -> str:
 
 
 _SAID: dict[type[Exception], str] = {
-    asyncpg.InvalidPasswordError: "the password is wrong; look at the URL, or at PGPASSWORD and ~/.pgpass",
-    asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; look at the URL, and at pg_hba.conf",
-    asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or look at the URL",
+    asyncpg.InvalidPasswordError: "the password is wrong; check the URL, or PGPASSWORD and ~/.pgpass",
+    asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; check the URL, and pg_hba.conf",
+    asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or check the URL",
     asyncpg.ReadOnlySQLTransactionError: "it is a read-only replica; connect to the primary",
     asyncpg.InsufficientPrivilegeError: "the user lacks a privilege on the schema antiphon; grant it, or use its owner",
     asyncpg.LockNotAvailableError: (
@@ -434,10 +434,10 @@ def translated(exc: BaseException, place: str | None = None) -> LedgerError:
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedObjectError():
             return LedgerFormatError(f"{where}: {exc}; the tables are not those of a ledger, or someone altered them")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return LedgerCorruptError(f"{where}: {exc}; go back to a dump")
+            return LedgerCorruptError(f"{where}: {exc}; restore a dump")
         case TimeoutError():
             return LedgerUnavailableError(f"{where} did not answer in time; look at the server, then try again")
         case OSError() if not isinstance(exc, asyncpg.PostgresError):
-            return LedgerUnavailableError(f"{where} cannot be reached: {exc}; look at the URL, and start the server")
+            return LedgerUnavailableError(f"{where} cannot be reached: {exc}; check the URL, and start the server")
         case _:
             return LedgerUnavailableError(f"{where}: {exc}")

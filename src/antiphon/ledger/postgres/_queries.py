@@ -196,7 +196,7 @@ SELECT seq, hash, state FROM antiphon.snapshots WHERE tenant = $1 AND thread = $
             seq, digest, state = row.values()
             link = await link_at(session, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
-                raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
+                raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
             key = await thread_key(session, holder.key) if is_sealed(state) else None
             return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
         upto = min(upto, holder.base_seq)

@@ -195,7 +195,7 @@ async def records_of(session: Session, rows: Iterable[Row], *, with_forgotten: b
         if before is None or link(before, recorded_at, whole) != digest:
             if found:
                 break
-            reason = "it is not what was written, or what stood before it is missing; go back to a dump, and run verify on it"
+            reason = "it was altered, or the message before it is missing; restore a dump, and run verify on it"
             raise LedgerCorruptError(reason, await name_of(session, key), seq)
         try:
             house = whole if not is_sealed(whole) else await _opened(session, keys, key, seq, whole)

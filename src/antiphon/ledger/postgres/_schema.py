@@ -302,7 +302,7 @@ async def prepare(connection: Connection, *, create: bool) -> str:
         LedgerUnavailableError: there is no ledger, and `create` is False.
     """
     if not await connection.fetchval(_EXISTS) and not create:
-        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or look at the URL")
+        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or check the URL")
     if not await connection.fetchval(_EXISTS) or await _version(connection) < len(MIGRATIONS):
         async with connection.transaction():
             # Read again under the lock: another process may have done the same in between.
@@ -326,7 +326,7 @@ async def _version(connection: Connection) -> int:
 async def _state(connection: Connection) -> _State:
     rows = await connection.fetch(_STATE)
     if len(rows) != 1:
-        raise LedgerCorruptError("the table antiphon.ledger does not have its one row; go back to a dump")
+        raise LedgerCorruptError("the table antiphon.ledger does not have its one row; restore a dump")
     return rows[0]["version"], rows[0]["oldest"], rows[0]["columns"]
 
 
@@ -357,7 +357,7 @@ async def _check(connection: Connection) -> None:
         differing = sorted(set(found.split("\n")) ^ set(expected.split("\n")))
         raise LedgerCorruptError(
             f"the tables of the ledger (format {version}) were altered: {', '.join(differing[:3])}; "
-            "undo that, or go back to a dump"
+            "undo that, or restore a dump"
         )
 
 

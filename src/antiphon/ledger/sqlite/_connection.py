@@ -71,9 +71,9 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
     """
     _refuse_old_library(apsw.sqlite_lib_version())
     if not create and place.vfs is None and not Path(place.path).exists():
-        raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
+        raise LedgerUnavailableError(f"there is no file {place.path!r}; check the path, or open it with create=True")
     if Path(place.path).is_dir():
-        raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
+        raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; check the path")
     is_protected = place.vfs is None and _is_protected(Path(place.path))
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
@@ -163,9 +163,9 @@ def translated(exc: Exception, path: str) -> LedgerError:
                 f"{path!r} cannot be written to: {exc}; look at who may write the file and its folder"
             )
         case apsw.CantOpenError():
-            return LedgerUnavailableError(f"{path!r} cannot be opened: {exc}; look at the path and who may read it")
+            return LedgerUnavailableError(f"{path!r} cannot be opened: {exc}; check the path and its permissions")
         case apsw.CorruptError():
-            return LedgerCorruptError(f"{path!r} is damaged: {exc}; go back to a backup, and run verify on it")
+            return LedgerCorruptError(f"{path!r} is damaged: {exc}; restore a backup, and run verify on it")
         case _ if isinstance(exc, FATAL):
             return LedgerUnavailableError(f"{path!r} cannot be used at present: {exc}")
         case _:

@@ -94,7 +94,7 @@ def _lease(row: tuple[Any, ...]) -> HostRow:
     *columns, checksum = row
     key, name, instance, build, kinds, lease, *rest = columns
     if host_checksum(columns) != checksum:
-        raise LedgerCorruptError(f"host {name!r} is not what was written; go back to a backup, and run verify on it")
+        raise LedgerCorruptError(f"host {name!r} was altered; restore a backup, and run verify on it")
     return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
@@ -363,7 +363,7 @@ def _limits(connection: Connection) -> dict[str, LimitState]:
     found: dict[str, LimitState] = {}
     for model, state, checksum in connection.rows(_LIMITS) if connection.value(_HAS_LIMITS) else ():
         if host_checksum((model, state)) != checksum:
-            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup, or set it again")
+            raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup, or set it again")
         found[model] = LimitState.load(model, state)
     return found
 

@@ -688,7 +688,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be made: {exc}; look at the path") from exc
+        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
 
 
 def _emptied(place: LedgerFile) -> None:

@@ -280,7 +280,7 @@ def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tu
             seq, digest, state = row
             link = link_at(connection, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
-                raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
+                raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
             key = thread_key(connection, holder.key) if is_sealed(state) else None
             return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
         upto = min(upto, holder.base_seq)

@@ -199,7 +199,7 @@ def records_of(
     keys: dict[int, ThreadKey | None] = {}
     for position, key, seq, recorded_at, digest, media, body, previous in rows:
         if not (isinstance(position, int) and isinstance(key, int) and isinstance(seq, int)):
-            raise LedgerCorruptError(f"row {position!r} has no place in a thread; go back to a backup, and run verify on it")
+            raise LedgerCorruptError(f"row {position!r} has no place in a thread; restore a backup, and run verify on it")
         whole = body if not media else join(_as_bytes(body), media_at(connection, position))
         before = previous or link_at(connection, key, seq - 1)
         if not (
@@ -209,9 +209,7 @@ def records_of(
             and isinstance(digest, bytes)
             and link(before, recorded_at, whole) == digest
         ):
-            reason = (
-                "it is not what was written, or what stood before it is missing; go back to a backup, and run verify on it"
-            )
+            reason = "it was altered, or the message before it is missing; restore a backup, and run verify on it"
             raise LedgerCorruptError(reason, name_of(connection, key), seq)
         if not is_sealed(whole):
             yield position, Record(seq, whole, digest.hex(), from_micros(recorded_at))

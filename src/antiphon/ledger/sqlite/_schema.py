@@ -285,7 +285,7 @@ def _add_hosts(connection: Connection) -> None:
             "deliver them with the version that wrote them, or delete their threads there"
         )
     if connection.value("SELECT value FROM counters WHERE name = 'entries'"):
-        raise LedgerCorruptError(f"the outbox of {connection.filename!r} was altered; go back to a backup")
+        raise LedgerCorruptError(f"the outbox of {connection.filename!r} was altered; restore a backup")
     connection.run(_FOURTH)
     for key, *columns in connection.rows(_ABANDONED):
         state = State(*columns)
@@ -370,7 +370,7 @@ def _version(connection: Connection, path: str) -> int:
         if tables or version:
             raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger")
     elif version < 1:
-        raise LedgerCorruptError(f"{path!r} says it has ledger format {version}, which there never was; go back to a backup")
+        raise LedgerCorruptError(f"{path!r} has ledger format {version}, which does not exist; restore a backup")
     if version > len(MIGRATIONS):
         raise LedgerFormatError(
             f"{path!r} has ledger format {version}, and this antiphon knows up to {len(MIGRATIONS)}: upgrade it"
@@ -400,7 +400,7 @@ def check_schema(connection: Connection, path: str, version: int | None = None) 
     if found:
         raise LedgerCorruptError(
             f"the schema of {path!r} was altered: {'; '.join(found[:5])}; drop what is not the ledger's, "
-            "or go back to a backup, and run verify on it"
+            "or restore a backup, and run verify on it"
         )
 
 
