@@ -459,13 +459,13 @@ def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["ledger.db"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
 
     async def work(ledger: SqliteLedger) -> ThreadSummary | None:
         return await ledger.thread("t")
 
-    with pytest.raises(LedgerUnavailableError, match="cannot be made"):
+    with pytest.raises(LedgerUnavailableError, match="cannot be created"):
         with_ledger(tmp_path / "file" / "folder" / "ledger.db", work)
 
 
