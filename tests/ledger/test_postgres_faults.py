@@ -26,11 +26,12 @@ from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
 from antiphon import errors
-from antiphon.ledger import Host, Ledger, ThreadFilter, open_ledger
+from antiphon.ledger import Host, Ledger, TermEntry, TermIndex, ThreadFilter, open_ledger
 from antiphon.ledger._signals import Hints
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
+from antiphon.ledger.postgres._connection import Session
 from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
 
 THREADS = ("a", "b", "c")
@@ -544,6 +545,114 @@ async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: 
     monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
     monkeypatch.setattr(_careful.CarefulAppends, "write", one_by_one)
     assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
+
+
+# ---------------------------------------------------------------- indexes and deletions
+
+_BLOCKED = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
+"""
+TERMS = TermIndex("t", "1", lambda message: TermEntry("s", 1, "", message.text))
+
+
+@asynccontextmanager
+async def _after(patch: pytest.MonkeyPatch, sql: str, do: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """Do something once, when a statement was executed for the first time."""
+    fetch, left = Session.fetch, [do]
+
+    async def watched(self: Session, statement: str, *values: object) -> Any:
+        rows = await fetch(self, statement, *values)
+        if statement == sql and left:
+            await left.pop()()
+        return rows
+
+    with patch.context() as context:
+        context.setattr(Session, "fetch", watched)
+        yield
+    assert not left, "the statement was not executed"
+
+
+@pytest.mark.parametrize("sql", [_queries._UNINDEXED, _terms._NEXT], ids=["words", "terms"])
+async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found_later(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    """Its transaction began before theirs. An index that took it for known would never have it."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, AsyncExitStack() as late:
+
+        async def found(word: str) -> int:
+            if sql == _terms._NEXT:
+                return len((await ledger.find_terms(TERMS, [word])).found)
+            return len(await ledger.search(word))
+
+        await late.enter_async_context(uncommitted(postgres.url, tenant, "t/late"))
+        await ledger.append("t", [said("quick")])
+        async with _after(monkeypatch, sql, late.aclose):
+            assert await found("quick") == 1
+        assert await found("late") == 1
+
+
+async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_stay(postgres: Server, tenant: str) -> None:
+    """The deletion waits until its words are in the index, or it is not indexed any more."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
+        await ledger.append("t", [said("canary")])
+        same = "INSERT INTO antiphon.words SELECT tenant, thread, seq, '' FROM antiphon.messages WHERE tenant = $1"
+        tasks: list[asyncio.Future[Any]] = []
+        async with _connected(postgres.url) as holding:
+            await holding.execute("BEGIN")
+            await holding.execute(same, tenant)  # until it is rolled back, whoever adds the same row waits
+            for number, doing in enumerate((ledger.search("canary"), ledger.delete("t")), 1):
+                tasks.append(asyncio.ensure_future(doing))
+                async with asyncio.timeout(WITHIN):
+                    while not tasks[-1].done() and await other.fetchval(_BLOCKED) < number:  # noqa: ASYNC110 (the server decides)
+                        await asyncio.sleep(0.01)
+            await holding.execute("ROLLBACK")
+        await asyncio.gather(*tasks)
+        assert await other.fetchval("SELECT count(*) FROM antiphon.words WHERE tenant = $1", tenant) == 0
+
+
+@pytest.mark.slow
+async def test_a_thread_that_is_deleted_between_two_statements_is_no_damage(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G4: an error says that a row was altered only if one was."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as ledger,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+    ):
+        await ledger.append("t", [said(correlation_id="c")])
+        async with _after(monkeypatch, _rows._BY_KEY["correlation"], lambda: other.delete("t")):
+            assert await ledger.by_correlation("c") == ()
+        await ledger.append("u", [said()])
+        async with _after(monkeypatch, _queries._SINCE, lambda: other.delete("u")):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    async for _ in ledger.tail():
+                        pass
+
+
+@pytest.mark.slow
+async def test_f11_a_new_era_waits_for_the_writers_of_other_tenants(postgres: Server, tenant: str) -> None:
+    """G5: a restored dump. One tenant writes already, when another is opened whose messages begin the new era."""
+    url = postgres.new_database(f"era{tenant}")
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+        async with PostgresLedger.open(url, tenant="other") as before:
+            await before.append("t", [said()])
+        postgres.sql("UPDATE antiphon.messages SET xid = xid + 1000000000", f"era{tenant}")
+        opening = PostgresLedger.open(url, tenant="other")
+        async with uncommitted(url, tenant, "late"):
+            await ledger.append("quick", [said()])
+            entering = asyncio.ensure_future(opening.__aenter__())
+            await asyncio.wait((entering,), timeout=0.3)  # it waits for the writer, or it is done
+            tail = ledger.tail()
+            first = asyncio.ensure_future(anext(tail))
+            await asyncio.wait((first,), timeout=0.3)
+        assert (await first).record.message.thread_id == "late"
+        assert (await anext(tail)).record.message.thread_id == "quick"
+        await tail.aclose()
+        reopened = await entering
+        await reopened.append("t", [said()])
+        assert (await reopened.horizon()).startswith("2.")
+        await opening.__aexit__(None, None, None)
 
 
 # ---------------------------------------------------------------- poolers

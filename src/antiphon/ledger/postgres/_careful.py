@@ -102,6 +102,25 @@ async def lock_threads(session: Session, thread_ids: Iterable[str]) -> None:
     await session.connection.execute("SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS lock", locks)
 
 
+_INDEXES = "\nindexes"
+"""In the place of a thread, whose name it cannot be: the lock of the indexes of words and terms."""
+
+
+async def hold_indexes(session: Session) -> None:
+    """Keep all threads until the end of the transaction: a deletion waits for it.
+
+    Otherwise the words of a message that is deleted meanwhile would stay in the index. Transactions that index do not wait for
+    each other.
+    """
+    lock = lock_of(session.tenant, _INDEXES)
+    await session.connection.execute("SELECT pg_advisory_xact_lock_shared($1)", lock)
+
+
+async def lock_indexes(session: Session) -> None:
+    """Wait for all that index messages, and keep others from beginning until the end of the transaction."""
+    await lock_threads(session, [_INDEXES])
+
+
 # ---------------------------------------------------------------- appends
 
 

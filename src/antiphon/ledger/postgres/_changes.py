@@ -21,6 +21,7 @@ from antiphon.ledger.postgres._careful import (
     KnownThread,
     RowWriter,
     insert_thread,
+    lock_indexes,
     lock_threads,
     update_thread,
 )
@@ -180,6 +181,7 @@ async def _family(session: Session, key: int) -> list[tuple[int, str]]:
 
 async def _remove(session: Session, keys: Sequence[int]) -> None:
     """Delete threads, and media that no message uses any longer."""
+    await lock_indexes(session)
     used = "SELECT DISTINCT hash FROM antiphon.media_uses WHERE tenant = $1 AND thread = ANY($2::bigint[])"
     media = [row[0] for row in await session.fetch(used, keys)]
     for table in _OF_THREADS:
