@@ -137,6 +137,50 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
         assert (await ledger.verify()).is_whole
 
 
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_an_owner_that_has_lost_its_thread_elsewhere_is_fenced(postgres: Server, tenant: str, messages: int) -> None:
+    """G4: it remembers the thread as its own, and looks at nothing before its statement. Nobody has written since."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as before,
+        PostgresLedger.open(postgres.url, tenant=tenant) as after,
+    ):
+        old = await before.claim("t")
+        await before.append("t", [said()], epoch=old)
+        new = await after.claim("t")
+        with pytest.raises(errors.FencedError):
+            await before.append("t", [said() for _ in range(messages)], epoch=old)
+        (record,) = await after.append("t", [said("mine")], epoch=new)
+        assert record.seq == 2
+
+
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_an_append_to_a_thread_that_another_process_has_changed_follows_it(
+    postgres: Server, tenant: str, messages: int
+) -> None:
+    """G3: what this process remembers is out of date, and the chain goes on from what is stored."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as one,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+    ):
+        for ledger in (one, other, one, other):
+            await ledger.append("t", [said() for _ in range(messages)])
+        assert len(await everything(one, "t")) == 4 * messages
+        assert (await one.verify()).is_whole
+
+
+async def test_appends_are_durable_whatever_the_database_says(postgres: Server, tenant: str) -> None:
+    """G1: `synchronous_commit` is off by default there; hints, which need no disk, do not leave it off."""
+    name = f"sync{tenant}"
+    postgres.new_database(name)
+    postgres.sql(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    async with PostgresLedger.open(postgres.database(name), tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        await ledger._pool.fetch(_connection._NOTIFY, "antiphon", ["hint"])
+        assert [row[0] for row in await ledger._pool.fetch("SHOW synchronous_commit")] == ["on"]
+        (found,) = [each for each in await ledger.diagnose() if each.what == "synchronous_commit"]
+        assert found.is_good
+
+
 @pytest.mark.slow
 async def test_an_append_keeps_its_connection_for_a_moment_only(postgres: Server, tenant: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:

@@ -25,10 +25,10 @@ from tests.ledger.faults.proxy import Cuts, cutting, pooling
 from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
-from antiphon import errors
+from antiphon import MediaPart, Message, PartsPayload, errors
 from antiphon.ledger import Host, Ledger, TermEntry, TermIndex, ThreadFilter, open_ledger
 from antiphon.ledger._signals import Hints
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries, _rows, _terms
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
 from antiphon.ledger.postgres._connection import Session
@@ -608,6 +608,67 @@ async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_
             await holding.execute("ROLLBACK")
         await asyncio.gather(*tasks)
         assert await other.fetchval("SELECT count(*) FROM antiphon.words WHERE tenant = $1", tenant) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_stays(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, is_deleted_first: bool
+) -> None:
+    """G4: a picture is stored once. An append and a deletion wait for each other, whichever was first."""
+    picture = _picture(tenant)
+    written, goes_on = asyncio.Event(), asyncio.Event()
+    holder: Any = _changes if is_deleted_first else _careful.CarefulAppends
+    name = "delete" if is_deleted_first else "write"
+    work = getattr(holder, name)
+
+    async def held(*given: Any) -> Any:
+        done = await work(*given)
+        written.set()
+        await goes_on.wait()  # everything is written, and not committed
+        return done
+
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as ledger,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+        _connected(postgres.url) as watching,
+    ):
+        await ledger.append("old", [picture])
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, name, held)
+            verbs = [lambda: ledger.append("new", [picture]), lambda: other.delete("old")]
+            first, second = reversed(verbs) if is_deleted_first else verbs
+            doings: list[asyncio.Future[Any]] = [asyncio.ensure_future(first())]
+            await written.wait()
+            doings.append(asyncio.ensure_future(second()))
+            async with asyncio.timeout(WITHIN):
+                while not doings[1].done() and not await watching.fetchval(_BLOCKED):  # noqa: ASYNC110 (the server decides)
+                    await asyncio.sleep(0.01)
+            goes_on.set()
+            await asyncio.gather(*doings)
+        assert [record.message.payload for record in await everything(ledger, "new")] == [picture.payload]
+        assert (await ledger.verify()).is_whole
+
+
+async def test_a_picture_that_is_deleted_while_an_append_waits_for_it_is_stored_again(postgres: Server, tenant: str) -> None:
+    """G4: the deletion has locked it, and deletes it afterwards."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
+        await ledger.append("old", [picture := _picture(tenant)])
+        await other.execute("BEGIN")
+        await other.execute("SELECT 1 FROM antiphon.media WHERE tenant = $1 FOR UPDATE", tenant)
+        appending = asyncio.ensure_future(ledger.append("new", [picture]))
+        async with asyncio.timeout(WITHIN), _connected(postgres.url) as watching:
+            while not await watching.fetchval(_BLOCKED):  # noqa: ASYNC110 (the server decides)
+                await asyncio.sleep(0.01)
+        await other.execute("DELETE FROM antiphon.media WHERE tenant = $1", tenant)
+        await other.execute("COMMIT")
+        await appending
+        assert [record.message.payload for record in await everything(ledger, "new")] == [picture.payload]
+
+
+def _picture(text: str) -> Message:
+    url = f"data:image/png;base64,{text * 400}"
+    return Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=url),)))
 
 
 @pytest.mark.slow

@@ -404,9 +404,12 @@ class RowWriter:
     async def _keep_medium(self, thread: int, seq: int, place: int, text: bytes) -> None:
         digest = sha256(text).digest()
         sql = "INSERT INTO antiphon.media (tenant, hash, text) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+        kept = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE"
+        # A deletion of the last message that used the medium locks it too, and looks for uses under the lock (`_changes`).
+        # If the deletion was first, the medium is gone after the wait, and is stored again.
         await self._session.execute(sql, digest, text)
-        # A concurrent deletion of the last message that used the medium must not take it away: the share lock prevents that.
-        await self._session.execute("SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE", digest)
+        while not await self._session.fetchval(kept, digest):
+            await self._session.execute(sql, digest, text)
         uses = "INSERT INTO antiphon.media_uses (tenant, thread, seq, place, hash) VALUES ($1, $2, $3, $4, $5)"
         await self._session.execute(uses, thread, seq, place, digest)
 

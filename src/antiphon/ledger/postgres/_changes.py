@@ -147,6 +147,7 @@ WITH RECURSIVE family (key) AS (
 SELECT t.key, t.thread_id FROM family JOIN antiphon.threads AS t ON t.tenant = $1 AND t.key = family.key ORDER BY t.key
 """
 _OF_THREADS = ("thread_keys", "open_calls", "snapshots", "words", "term_entries", "media_uses", "messages")
+_LOCK_MEDIA = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = ANY($2::bytea[]) ORDER BY hash FOR UPDATE"
 _UNUSED_MEDIA = """
 DELETE FROM antiphon.media AS m WHERE m.tenant = $1 AND m.hash = ANY($2::bytea[])
     AND NOT EXISTS (SELECT 1 FROM antiphon.media_uses AS u WHERE u.tenant = $1 AND u.hash = m.hash)
@@ -189,6 +190,8 @@ async def _remove(session: Session, keys: Sequence[int]) -> None:
         await session.execute(sql, keys)
     await session.execute("DELETE FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[])", keys)
     if media:
+        # A statement of its own: it waits for appends that use the media again, and the next one sees their uses.
+        await session.execute(_LOCK_MEDIA, media)
         await session.execute(_UNUSED_MEDIA, media)
 
 
