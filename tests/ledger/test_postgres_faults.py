@@ -26,7 +26,7 @@ from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
 from antiphon import MediaPart, Message, PartsPayload, errors
-from antiphon.ledger import Host, Ledger, TermEntry, TermIndex, ThreadFilter, open_ledger
+from antiphon.ledger import Host, Ledger, MasterKey, TermEntry, TermIndex, ThreadFilter, open_ledger
 from antiphon.ledger._signals import Hints
 from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
@@ -648,6 +648,29 @@ async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_s
             await asyncio.gather(*doings)
         assert [record.message.payload for record in await everything(ledger, "new")] == [picture.payload]
         assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.parametrize("verb", ["delete", "forget"])
+async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_too(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """G4: an append to the branch would leave its messages behind, or keep them readable."""
+    lock, locked = _changes.lock_threads, list[str]()
+    place: Any = {"url": postgres.url, "tenant": tenant, "master_key": MasterKey.from_text(MasterKey.generate())}
+    async with PostgresLedger.open(**place) as ledger, PostgresLedger.open(**place) as other:
+
+        async def watched(session: Session, names: Any) -> None:
+            if not locked:
+                locked.append("t")  # the branch locks as well
+                await other.fork("t", into="b")
+            locked.extend(names)
+            await lock(session, names)
+
+        await ledger.append("t", [said()])
+        with monkeypatch.context() as patch:
+            patch.setattr(_changes, "lock_threads", watched)
+            assert await getattr(ledger, verb)("t", with_branches=True) == ("t", "b")
+        assert locked.count("b") == 2, locked  # by the fork, and by the deletion
 
 
 async def test_a_picture_that_is_deleted_while_an_append_waits_for_it_is_stored_again(postgres: Server, tenant: str) -> None:

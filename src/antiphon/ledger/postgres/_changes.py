@@ -164,8 +164,7 @@ async def delete(session: Session, thread_id: str, with_branches: bool) -> tuple
     thread = await find_thread(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    family = await _family(session, thread.key)  # again: a branch may have been made before the lock
+    family = await _locked_family(session, thread.key)
     names = [name for _, name in family]
     if not names:
         raise UnknownThreadError("there is no such thread", thread_id)
@@ -178,6 +177,18 @@ async def delete(session: Session, thread_id: str, with_branches: bool) -> tuple
 async def _family(session: Session, key: int) -> list[tuple[int, str]]:
     """Return a thread, its branches, and their branches."""
     return [(row[0], row[1]) for row in await session.fetch(_FAMILY, key)]
+
+
+async def _locked_family(session: Session, key: int) -> list[tuple[int, str]]:
+    """Lock a thread, its branches and theirs, and return them. While the locks are waited for, a branch may be made."""
+    locked: set[str] = set()
+    while True:
+        family = await _family(session, key)
+        names = {name for _, name in family} - locked
+        if not names:
+            return family
+        await lock_threads(session, names)
+        locked |= names
 
 
 async def _remove(session: Session, keys: Sequence[int]) -> None:
@@ -207,9 +218,7 @@ async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple
     thread = await find_thread(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    # Again, under the lock: a branch may have been made before, and a claim may have changed a row.
-    keys = [key for key, _ in await _family(session, thread.key)]
+    keys = [key for key, _ in await _locked_family(session, thread.key)]
     sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) ORDER BY t.key FOR UPDATE OF t"
     family = [thread_of(row) for row in await session.fetch(sql, keys)]
     if not family:
