@@ -272,8 +272,9 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
             with pytest.raises(NoMasterKeyError, match="encrypted, and no master key is given; set ANTIPHON_KEY_FILE"):
                 await doing()
         claimed = await ledger.claim("empty")
-        with pytest.raises(NoMasterKeyError):
-            await ledger.append("empty", [said()], epoch=claimed)
+        for count in (1, 2):  # PostgreSQL writes one message by another statement
+            with pytest.raises(NoMasterKeyError):
+                await ledger.append("empty", [said() for _ in range(count)], epoch=claimed)
         assert await ledger.forget("b") == ("b",)  # needs no key
         assert (await ledger.verify(heads=heads)).damages == ()
 

@@ -489,6 +489,7 @@ async def test_a_wall_or_a_unique_index_that_was_taken_away_is_named(
     connection = await asyncpg.connect(ready)
     try:
         async with connection.transaction():
+            await connection.execute("CREATE POLICY audit ON antiphon.messages FOR SELECT TO pg_monitor USING (true)")
             await _schema._check(connection)
             await connection.execute(altering)
             with pytest.raises(errors.LedgerCorruptError, match=f"altered: {named}.* undo that, or go back to a dump"):
@@ -505,6 +506,22 @@ def ready(postgres: Server) -> str:
     """A database with the tables of a ledger."""
     asyncio.run(_write_one(url := postgres.new_database(f"ready-{uuid4().hex}")))
     return url
+
+
+async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted_thread(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G25: it would append readable messages. Until then it may use the tables."""
+    url = postgres.new_database(f"k{tenant}")
+    async with open_ledger(url, master_key=MasterKey.from_text(MasterKey.generate())) as ledger:
+        connection = await asyncpg.connect(url)
+        with monkeypatch.context() as patch:
+            patch.setattr(_schema, "MIGRATIONS", MIGRATIONS[:1])
+            await _schema.prepare(connection, create=False)
+            await ledger.append("t", [said()])
+            with pytest.raises(errors.LedgerFormatError, match=r"needs at least 2, and this antiphon has 1: upgrade it"):
+                await _schema.prepare(connection, create=False)
+        await connection.close()
 
 
 @pytest.mark.slow

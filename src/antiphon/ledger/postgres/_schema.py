@@ -281,7 +281,7 @@ SELECT format('the row-level security of antiphon.%s', c.relname) AS what FROM p
 WHERE c.relnamespace = 'antiphon'::regnamespace AND c.relkind = 'r'
     AND EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
     AND (c.relrowsecurity AND c.relforcerowsecurity AND ARRAY['tenant'::name] = (
-        SELECT array_agg(p.polname) FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid
+        SELECT array_agg(p.polname) FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid AND 0 = ANY(p.polroles)
     )) IS NOT TRUE
 UNION ALL
 SELECT format('the unique index antiphon.%s', wanted.name) FROM unnest($1::text[]) AS wanted (name) WHERE NOT EXISTS (
@@ -292,7 +292,7 @@ ORDER BY what
 """
 """What is missing of the walls between tenants, and of the indexes that writers rely on.
 
-A second policy opens the wall as well: a row that one of them allows is visible.
+A second policy for all users opens the wall as well: a row that one of them allows is visible. One for an auditor does not.
 """
 _UNIQUE = ("threads_pkey", "threads_tenant_thread_id_key", "messages_pkey", "messages_by_id", "messages_by_place")
 """The indexes that refuse a thread, a message or a place which is there already."""
