@@ -1,19 +1,19 @@
-"""Answers: which words of which passage answer a question, and how much of it; by words alone, without a model.
+"""Answers: finds the text of passages that answers a question, and scores it; by words alone, without a model.
 
 The words of a question are its content: question words do not count, and common words ("need") count little. Each word counts
 more if few of the passages that were found have it, so that the language and the subject of the documents do not matter. The
 word after "which" names what is asked for, and counts most. A word may be in the quote itself, in a heading above it, in the
-head of its table, beside it, or elsewhere in the passage: each counts less than the one before. Another form of a word
-counts too, another word for the same thing, and a part of a longer word: *Lokomotive* is in *Diesellokomotive*.
+head of its table, next to it, or elsewhere in the passage: each counts less than the previous one. Another form of a word also
+counts, a synonym, and a part of a longer word: *Lokomotive* is in *Diesellokomotive*.
 
-Some questions say what kind of thing answers them: a price, a mass, a person, a reason. The word that says so ("heavy") is
+Some questions imply the kind of their answer: a price, a mass, a person, a reason. The word that implies it ("heavy") is
 seldom in the answer. So it does not count as a word; instead, a quote without such a thing ("3.2 kg") counts less.
 
-Words that are far from each other in a long quote count less, and so do the quotes of a passage that the search ranks far
-behind the best one. If no passage knows the thing or the name that is asked for, all quotes count less.
+Words that are far apart in a long quote count less, and so do the quotes of a passage that the search ranks far behind the
+best one. If no passage contains the thing or the name that the question asks for, all quotes count less.
 
-`words.toml` has the words of three languages. A quote that has less than `LIKELY` of the question is no answer: then the
-sources do not say it.
+`words.toml` has the words of three languages. A quote with less than `LIKELY` of the question is not an answer: then the
+sources do not have one.
 """
 
 from __future__ import annotations
@@ -46,69 +46,69 @@ from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
 from antiphon.retrieval._retriever import Passage, Retriever
 
 LIKELY: Final = 0.55
-"""The share of a question from which on a quote is taken for its answer. Chosen by the questions of `benchmarks/answers`."""
+"""The share of a question from which on a quote counts as its answer. Chosen with the questions of `benchmarks/answers`."""
 
 _LOOKED_AT: Final = 30
-"""Passages by which it is judged how rare a word is."""
+"""The number of passages from which the rarity of a word is computed."""
 _LONGEST_QUESTION, _MOST_WORDS = 5_000, 64
 """Characters and words of a question that count."""
 _RATED: Final = 30
 """Passages that are searched for an answer."""
 _MOST_UNITS: Final = 3
-"""In a quote of sentences; a row is one."""
+"""The maximum number of units in a quote of sentences; a row is one unit."""
 _MOST_ANNOUNCED: Final = 4
-"""Sentences that are quoted after a colon."""
+"""The maximum number of sentences that are quoted after a colon."""
 _PRICE: Final = 0.12
-"""What a quote loses for each further sentence."""
+"""The penalty for each further sentence of a quote."""
 _HEADING, _COLUMN, _BESIDE, _ELSEWHERE, _WITHIN = 0.9, 0.9, 0.5, 0.2, 0.7
-"""What a word counts that is in a heading, in the head of a table, beside the quote, elsewhere, or within a longer word."""
+"""The weights of a word in a heading, in the head of a table, next to the quote, elsewhere, or within a longer word."""
 _SHORTEST_PART: Final = 5
-"""Letters of a word that is looked for within longer ones."""
+"""The least length of a word that is searched within longer ones, in letters."""
 _CODE: Final = 0.85
-"""What a line of code counts: it has names, and no statement."""
+"""The weight of a line of code: it has names, but states nothing."""
 _LEAST: Final = 0.5
-"""What a word counts at least, however many passages have it: they were found because they have it."""
+"""The least weight of a word, however many passages have it: they were found because they have it."""
 _LIGHT, _NO_NOUN, _FOCUS = 0.35, 0.7, 1.5
-"""What a common word counts, a German word that is no noun, and the word for what is asked for."""
+"""The weights of a common word, of a German word that is not a noun, and of the word that the question asks for."""
 _SAME, _FORM, _REFERRED = 0.7, 0.85, 0.8
-"""What another word for the same thing counts, another form of a word, and a word that a pronoun may stand for."""
+"""The weights of a synonym, of another form of a word, and of a word that a pronoun may refer to."""
 _SHORTEST_HEAD: Final = 4
-"""Letters of a word that compounds end with."""
+"""The least length of a word that compounds end with, in letters."""
 _LONG, _LONGEST = 0.06, 400
-"""What a quote of so many characters loses: of two that say the same, the shorter one is taken."""
+"""The penalty of a quote with this many characters: of two equal quotes, the shorter one wins."""
 _NEAR, _FAR, _SCATTERED = 24, 48, 0.3
-"""Words within which those of a question are close to each other, how many more are too many, and what that costs."""
+"""The distance in words within which the words of a question are close, the distance that is too far, and its penalty."""
 _UNKNOWN: Final = 0.85
-"""What a quote counts if no passage has the word for what is asked for, or a name."""
+"""The weight of quotes if no passage has the word that the question asks for, or a name."""
 _BEHIND: Final = 0.25
-"""What an answer loses whose passage the search has not found fitting at all."""
+"""The penalty of an answer whose passage the search ranks lowest."""
 _FOREIGN: Final = 0.85
-"""What a quote counts in another language than that of the question: words that look alike often mean something else."""
+"""The weight of a quote in another language than the question: words that look alike often mean something else."""
 _OWN, _BARE = 0.5, 0.2
-"""The share of what a quote has that should be in its own words, and what it loses if nothing of it is."""
+"""The share of the found words that should be in the quote itself, and the penalty if none is."""
 _SHORTEST: Final = 12
-"""Characters of a quote that says something."""
+"""The least length of a meaningful quote, in characters."""
 _TARGET: Final = re.compile(r"\]\([^)\s]*\)")
-"""The target of a link: its words are not said."""
+"""The target of a link: its words do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAnswer:
-    """Words of a passage that say something about a question."""
+    """Text of a passage about a question."""
 
     passage: Passage
     quote: Quote
     score: float
-    """How much of the question they have, from 0 to 1."""
+    """The share of the question that it covers, from 0 to 1."""
 
     @property
     def is_likely(self) -> bool:
-        """Whether they are taken for an answer."""
+        """Whether it counts as an answer."""
         return self.score >= LIKELY
 
 
 async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> tuple[FoundAnswer, ...]:
-    """Return what the passages of a retriever say about a question, the best first, one quote of each passage.
+    """Return quotes of a retriever's passages about a question, the best first, one for each passage.
 
     Raises:
         LedgerError: the passages cannot be read.
@@ -117,11 +117,11 @@ async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> t
 
 
 def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswer, ...]:
-    """Return what some passages, the best first, say about a question: one quote of each, the best first."""
+    """Return quotes of some passages, given the best first, about a question: one for each, the best first."""
     asked = _asked(question, passages)
     most = max((each.score for each in passages), default=0.0)
     found = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
-    return tuple(sorted((each for each in found if each is not None), key=_order))  # stable
+    return tuple(sorted((each for each in found if each is not None), key=_order))  # the sort is stable
 
 
 def _order(answer: FoundAnswer) -> float:
@@ -129,11 +129,11 @@ def _order(answer: FoundAnswer) -> float:
 
 
 def _length(text: str) -> float:
-    """Return what the length of a quote counts against it."""
+    """Return the penalty for the length of a quote."""
     return _LONG * min(len(text), _LONGEST) / _LONGEST
 
 
-# ---------------------------------------------------------------- what is known about words
+# ---------------------------------------------------------------- word lists
 
 
 class _Kind(NamedTuple):
@@ -141,21 +141,21 @@ class _Kind(NamedTuple):
 
     asks: re.Pattern[str]
     named: Mapping[str, re.Pattern[str]]
-    """What a text has that names one, by the language of the text."""
+    """The pattern for such a thing, by the language of the text."""
     without: float
-    """What a quote counts without such a thing."""
+    """The weight of a quote without such a thing."""
 
     def is_in(self, text: str, language: str) -> bool:
-        """Whether a text in a language names one."""
+        """Whether a text in a language contains such a thing."""
         return self.named.get(language, self.named[NO_LANGUAGE]).search(_TARGET.sub("]", text)) is not None
 
 
 class _Words(NamedTuple):
-    """What `words.toml` says."""
+    """The content of `words.toml`."""
 
     pronouns: Mapping[str, frozenset[str]]
     focus: Mapping[str, re.Pattern[str]]
-    """By language, where a question names what it asks for."""
+    """By language, the pattern for the word that a question asks for."""
     kinds: tuple[_Kind, ...]
 
 
@@ -187,20 +187,20 @@ def _kind(name: str, asks: str, without: float, named: str = "", is_case_sensiti
     return _Kind(re.compile(asks, re.IGNORECASE), made, without)
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- the question
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a question asks for."""
+    """An analysed question."""
 
     words: tuple[str, ...]
     weights: tuple[float, ...]
     language: str
     kind: _Kind | None
-    """What an answer has, if the question says so."""
+    """The kind of the answer, if the question implies one."""
     doubt: float = 1.0
-    """What every quote counts: less if no passage knows what is asked for."""
+    """The weight of all quotes: less if no passage has the word that the question asks for."""
 
     def concepts(self, language: str) -> tuple[Concept, ...]:
         """Return the stems of each word in a text of a language."""
@@ -228,7 +228,7 @@ def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
 
 
 Shares: TypeAlias = tuple[float, ...]
-"""How much of each word of a question there is, from 0 to 1."""
+"""How much of each word of a question is present, from 0 to 1."""
 
 
 class Concept(NamedTuple):
@@ -247,16 +247,16 @@ def _concept(word: str, asked: str, language: str) -> Concept:
 
 
 def _importance(word: str, language: str) -> float:
-    """Return what a word counts by itself: a common one less, and in German what is no noun."""
+    """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
     if stem_of(word, language) in light_stems(language):
         return _LIGHT
     return _NO_NOUN if language == "de" and word.islower() else 1.0
 
 
 def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
-    """Return a function that says what a word counts: the fewer of the passages have it, the more.
+    """Return a function that returns the weight of a word: the fewer passages have it, the higher.
 
-    A word that none has counts as one that a single passage has: it may be there under another name.
+    A word that no passage has counts like one that a single passage has: a synonym may be there.
     """
     there = [
         (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
@@ -292,17 +292,17 @@ def _is_foreign(asked: str, language: str) -> bool:
     return asked != language and NO_LANGUAGE not in (asked, language)
 
 
-# ---------------------------------------------------------------- what a passage says about it
+# ---------------------------------------------------------------- the quotes of a passage
 
 
 def _standing(passage: Passage, most: float) -> float:
-    """Return what the answers of a passage count: less, the further it is behind the best one of its search."""
+    """Return the weight of the answers of a passage: the lower, the further it is behind the best one of its search."""
     return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A passage in which an answer is looked for. Shares are how much of each word of the question there is, from 0 to 1."""
+    """A passage that is searched for an answer. Shares say how much of each word of the question is present, from 0 to 1."""
 
     language: str
     units: Sequence[QuoteUnit]
@@ -340,7 +340,7 @@ def _text(asked: _Asked, passage: Passage) -> _Text:
     there = frozenset[str]().union(above, *terms, *heads.values())
     concepts = asked.concepts(language)
     words = frozenset(stem for concept in concepts for stem in concept.stems)
-    likeness = [  # a term that is one word of the question is not another word for the next
+    likeness = [  # a term that is one word of the question is not a synonym of another
         {term: like for term in there if (like := _likeness(concept, term)) and (like == 1.0 or term not in words)}
         for concept in concepts
     ]
@@ -362,7 +362,7 @@ def _text(asked: _Asked, passage: Passage) -> _Text:
 
 
 def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | None:
-    """Return the run of units of a passage that has most of a question; None if the passage has no unit."""
+    """Return the run of units of a passage that covers most of a question; None if the passage has no unit."""
     text = _text(asked, passage)
     best, best_score, best_worth = None, 0.0, float("-inf")
     for start, end in _runs(text.units):
@@ -380,7 +380,7 @@ def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | Non
 
 
 def _announced(units: Sequence[QuoteUnit], end: int) -> Sequence[QuoteUnit]:
-    """Return the sentences that a quote announces which ends with a colon: the items of a list, as far as they fit."""
+    """Return the sentences after a quote that ends with a colon: the items of a list, as many as fit."""
     if units[end - 1].kind != "sentence" or not units[end - 1].text.endswith(":"):
         return ()
     following = itertools.takewhile(lambda each: each.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
@@ -411,7 +411,7 @@ def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str
 
 
 def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
-    """Return how much of a question a run of units has."""
+    """Return the share of a question that a run of units covers."""
     run, is_row = text.units[start:end], text.units[start].kind == "row"
     said = _most(text.shares[start:end])
     meant = text.shares_beside(start - 1) if not is_row and text.refers(start) else text.none
@@ -422,7 +422,7 @@ def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
         (_COLUMN, text.columns.get(run[0].first, text.none)),
         (_ELSEWHERE, text.whole),
     ]
-    if not is_row:  # what is beside a row is about something else
+    if not is_row:  # text next to a row is about something else
         places += [(_BESIDE, text.shares_beside(start - 1)), (_BESIDE, text.shares_beside(end))]
     got = _weighed(asked, places)
     own = _weighed(asked, places[:2])
@@ -439,7 +439,7 @@ def _most(shares: Iterable[Shares]) -> Shares:
 
 
 def _weighed(asked: _Asked, places: Sequence[tuple[float, Shares]]) -> float:
-    """Return the share of a question that some places have together. Each place has a worth."""
+    """Return the share of a question that some places cover together. Each place has a weight."""
     best = _most(tuple(worth * share for share in shares) for worth, shares in places)
     return sum(weight * share for weight, share in zip(asked.weights, best, strict=True)) / (sum(asked.weights) or 1.0)
 
