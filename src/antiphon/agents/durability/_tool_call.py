@@ -452,14 +452,17 @@ def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
 
 
 def typed_result(tool: object, value: Any, loaded: Any) -> Any:
-    """Return a recorded result as the function of a tool declares it; as it was loaded, if it declares nothing that fits."""
+    """Return a recorded result as the function of a tool declares it; as it was loaded, if it declares nothing that fits.
+
+    `value` is its stored form. What was loaded has files in it, such as pictures, as objects, whatever the function declares.
+    """
     toolset: Any = getattr(tool, "toolset", None)
     if not isinstance(tool, FunctionToolsetTool) or not isinstance(toolset, FunctionToolset):
         return loaded
     own = cast("FunctionToolset[Any]", toolset).tools.get(tool.original_name or tool.tool_def.name)
     try:
         declared = TypeAdapter[Any](get_type_hints(own.function).get("return", Any)) if own is not None else _any
-        found = declared.validate_python(value)
+        found = declared.validate_python(loaded)
         return found if declared.dump_python(found, mode="json") == value else loaded
     except Exception:  # noqa: BLE001 (any annotation, and any validator of a class in it)
         return loaded
