@@ -216,9 +216,14 @@ async def _read_in_run(
 
     async def read() -> None:
         async with ledger_run(thread_id, **options):
-            async for item in stream():
+            async for item in (source := stream()):
                 items.put_nowait(item)
-                await asked.wait()  # the next one when it is wanted, as without a run
+                try:
+                    await asked.wait()  # the next one when it is wanted, as without a run
+                except asyncio.CancelledError as exc:  # the reader has gone away
+                    if isinstance(source, AsyncGenerator):  # closed here: the loop would close it later, in another task
+                        await source.athrow(exc)
+                    raise
                 asked.clear()
 
     # In a task of its own: the steps of this generator may be taken in several tasks, and the run is in one context.

@@ -21,7 +21,7 @@ import functools
 import inspect
 import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -256,6 +256,8 @@ class LedgerRun:
         self._input = input
         self._around = current_run()
         """The run whose block is around this one, or whose part this is."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of its block; None in a handler of an actor."""
         self._has_left = False
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
@@ -355,18 +357,22 @@ class LedgerRun:
         `parent_id` the call that it follows from.
 
         Raises:
+            ValueError: `effects` is none of its words.
             EffectFailedError: `run` raised.
             RefusedError: `run` failed with a code of its own.
             ParkedError: its outcome is unknown, and it must not be executed twice; a person settles it.
             HistoryMismatchError: the program does not repeat what it did in its last run.
             LedgerError: it could not be stored.
         """
+        check_choice("effects", effects, Effects)
         self._is_used = True
         effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
             with effect_scope(CurrentEffect(id, option or key, effects)):
-                return await run(id)
+                returned: Awaitable[Json] | Json = run(id)
+                # A function that is not `async` is done by now: an error here would record it as failed.
+                return await returned if isinstance(returned, Awaitable) else returned
 
         return await effect.perform(inside)
 
@@ -485,7 +491,8 @@ class LedgerRun:
             async with self._opening:
                 ledger = await self._open_first(ledger)
         if not self._is_own(ledger) and _trial.get() is None:
-            raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
+            reason = f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger"
+            raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
         self._opened_as = given
 
     def _is_own(self, ledger: Ledger | str) -> bool:
@@ -787,6 +794,8 @@ class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextMana
         self._context = copy_context()
         """Where the block is entered and left, if there is no task that does both."""
         self._token: Token[LedgerRun | None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of a block without `async`. The program may set another one in the block: `asyncio.run` does."""
 
     @override
     async def __aenter__(self) -> LedgerRun:
@@ -811,8 +820,8 @@ class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextMana
         self._in_loop(self._block.__aexit__(*raised))
 
     def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Do a step on the loop that `run_sync` uses."""
-        loop = _current_loop()
+        """Do a step on the loop that `run_sync` uses when the block is entered."""
+        loop = self._loop = self._loop or _current_loop()
         if loop.is_running():
             step.close()
             raise RuntimeError(f"an event loop is running: use `async with ledger_run({self._thread_id!r})`")
@@ -920,6 +929,7 @@ async def _in_handler(context: Context, watch: Watch) -> AsyncGenerator[LedgerRu
 async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
     watch_agents(_watch_agent)
     run = make()
+    run.loop = asyncio.get_running_loop()
     with run.observed():
         try:
             if ledger is not None:
@@ -966,11 +976,18 @@ def _errors_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
-    """Return the id of the run that begins. Report an agent without durability; in an effect it is recorded with that."""
+    """Return the id of the run that begins. Report an agent without durability; in an effect it is recorded with that.
+
+    Raises:
+        RuntimeError: the agent runs in another event loop than its run, whose ledger it cannot use.
+    """
     run = current_run()
     if run is None:
         return None
     if name_in_journal is not None:
+        if run.loop not in (None, asyncio.get_running_loop()):
+            reason = f"agent {name!r} runs in another event loop than ledger_run({run.thread_id!r}), and cannot be recorded"
+            raise RuntimeError(f"{reason}: use `async with ledger_run(…)` and `await agent.run(…)` in the same loop")
         return run.peek_agent(name_in_journal)
     if run.is_of_program and current_effect() is None:
         reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"

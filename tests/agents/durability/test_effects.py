@@ -226,7 +226,9 @@ async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
     for _ in range(51):
         with pytest.raises(DiedError):
             await live()
-    with pytest.raises(ParkedError, match="it was begun 51 times, and never ended"):
+    with pytest.raises(
+        ParkedError, match="it was begun 51 times, and never ended; to start it again: `antiphon settle t t/run --retry`"
+    ):
         await live()
     with pytest.raises(ParkedError, match="waits for a person"):
         async with ledger_run("t", ledger=ledger):

@@ -33,6 +33,7 @@ from antiphon.agents._opening import OnChange, UnrecordedStepError
 from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
+from antiphon.agents.toolkit._tool import own_settings, unknown_setting
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
@@ -100,15 +101,22 @@ def check_repeated(name: str, returned: Json) -> None:
         raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
 
 
-def check_replay(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
-    """Check the `replay` of tools before they are offered.
+def check_settings(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
+    """Check the settings in the metadata of tools before they are offered.
 
     Raises:
-        UserError: one must not have it.
+        UserError: one has a setting that is unknown, that would have no effect, or that it must not have.
     """
     for tool in tools:
         if (tool.metadata or {}).get(METADATA_KEY):
             is_repeated(tool, tool.name, effects_of(tool, tool.name, given))
+            reason, own = unknown_setting(tool.name, tool.metadata), own_settings(tool.metadata)
+            for name in ("approval", "sensitive"):
+                if own.get(name):
+                    reason = f"the metadata of tool {tool.name!r} has the setting {name!r}, which only a Toolkit observes"
+                    reason = f"{reason}: add the tool to one"
+            if reason is not None:
+                raise UserError(reason)
 
 
 def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:

@@ -20,6 +20,7 @@ from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
 from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
+from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical, check_tool
 from antiphon.runtime import Effects
@@ -88,6 +89,16 @@ def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
     own: Any = (metadata or {}).get("antiphon", {})
     known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
     return cast("ToolSettings", known)
+
+
+def unknown_setting(tool: str, metadata: Mapping[str, object] | None) -> str | None:
+    """Return an error about the first setting in the metadata of a tool that has no meaning; None if all have one."""
+    own: Any = (metadata or {}).get("antiphon", {})
+    known = {*ToolSettings.__annotations__, "replay"}
+    wrong = next((name for name in own if name not in known and name != WITHHOLDS), None) if isinstance(own, dict) else None
+    if wrong is None:
+        return None
+    return f"the metadata of tool {tool!r} has the setting {wrong!r}{known_names(wrong, known, 'the settings are')}"
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,8 @@ def function_tool(
         ValueError: the name or a setting is not valid.
     """
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
+    if (reason := unknown_setting(tool.name, tool.metadata)) is not None:
+        raise ValueError(reason)
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
     own.update(own_settings(tool.metadata))
     own.update(settings)
