@@ -436,9 +436,17 @@ def _first_of(error: BaseException) -> BaseException:
     return next((each for each in found if isinstance(each, HistoryMismatchError)), found[0])
 
 
+class _Copy(MemoryLedger):
+    """A copy of a thread in memory. Commands that a person is shown are about the ledger that it was copied from."""
+
+    url: str
+
+
 async def _copied(ledger: Ledger, thread_id: str) -> Ledger:
     """Return a copy of a thread in memory."""
-    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
+    copy = _Copy(redaction=await ledger.redaction_of(thread_id) or "off")
+    if (url := getattr(ledger, "url", None)) is not None:
+        copy.url = url
     rows = [record.message async for record in ledger.read(thread_id)]
     own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some with another thread
     await copy.append(thread_id, own, allow_foreign=True)
