@@ -369,7 +369,8 @@ class LedgerRun:
         effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
-            with effect_scope(CurrentEffect(id, option or key, effects)):
+            # An agent in it belongs to it: when its outcome is recorded, the agent does not run again.
+            with run_scope(self.part(id)), effect_scope(CurrentEffect(id, option or key, effects)):
                 returned: Awaitable[Json] | Json = run(id)
                 # A function that is not `async` is done by now: an error here would record it as failed.
                 return await returned if isinstance(returned, Awaitable) else returned
@@ -613,7 +614,7 @@ class LedgerRun:
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
-        part._url = self._url
+        part._url, part.loop = self._url, self.loop
         part._around = self
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
