@@ -12,9 +12,9 @@ from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.toolkit.kit import script
 
 from antiphon import System, Toolkit, open_ledger
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability, LedgerRun, durable_stream, ledger_run, program
 from antiphon.agents.toolkit import ApprovalRule
-from antiphon.errors import CastError, ChainConfigError, ParkedError, SetupError
+from antiphon.errors import CastError, ChainConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
@@ -158,6 +158,44 @@ def test_a_policy_that_is_none_is_refused_when_the_agent_is_made(given: dict[str
 def test_a_state_that_is_no_deps_state_is_refused() -> None:
     with pytest.raises(TypeError, match=r"state is a DepsState, such as DepsState\(deps\), not \[1\]"):
         ledger_run("t", state=[1])  # type: ignore[arg-type]
+
+
+def test_the_id_of_a_run_is_a_text() -> None:
+    with pytest.raises(TypeError, match="the id of a run is a text, such as '7', not 7"):
+        ledger_run("t", id=7)  # type: ignore[arg-type]
+
+
+async def test_a_program_has_a_name_and_is_async() -> None:
+    def work(run: LedgerRun) -> Any:
+        return 1
+
+    with pytest.raises(TypeError, match=r"write @program\('work'\), with the name of the program, above the function"):
+        program(work)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the function of program 'desk' is not async: write `async def`"):
+        await program("desk")(work).run("t", ledger=MemoryLedger())
+
+
+async def test_a_stream_that_is_no_generator_is_refused_before_a_response_begins() -> None:
+    async def words() -> str:
+        return "one"
+
+    with pytest.raises(TypeError, match="durable_stream takes a function that yields"):
+        durable_stream("t", words)  # type: ignore[arg-type]
+
+
+async def test_an_agent_that_does_not_run_again_is_named_with_what_to_do() -> None:
+    ledger = MemoryLedger()
+    first, second = (Agent(TestModel(), name=name, capabilities=[LedgerDurability(ledger)]) for name in ("first", "second"))
+
+    async def live(agent: Agent[None, str]) -> None:
+        async with ledger_run("t"):
+            await agent.run("Go.")
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await live(first)
+    with pytest.raises(HistoryMismatchError, match="'t/run/first' ran before that.* run.effect.* give the run another id"):
+        await live(second)
 
 
 async def test_an_agent_in_another_event_loop_than_its_run_is_refused() -> None:

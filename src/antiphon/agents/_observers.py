@@ -204,6 +204,8 @@ def durable_stream(thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], *
     """
     if not callable(stream):
         raise TypeError("durable_stream takes the function that makes the stream, not the stream: `words`, not `words()`")
+    if inspect.iscoroutinefunction(stream):
+        raise TypeError("durable_stream takes a function that yields, or returns an async iterator without `async`")
     inspect.signature(ledger_run).bind(thread_id, **options)  # here, not when the response has begun
     return _read_in_run(thread_id, stream, options)
 

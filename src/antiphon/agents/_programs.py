@@ -73,17 +73,27 @@ class RunProgram(Generic[ResultT]):
             OwnedError: the run is open already, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
             LedgerError: the ledger cannot be used.
+            TypeError: the function is not async.
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
-            return await self._work(run)
+            if not isinstance(working := self._work(run), Awaitable):
+                raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
+            return await working
 
     def __repr__(self) -> str:
         return f"<RunProgram {self.name!r}>"
 
 
 def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
-    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`."""
+    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`.
+
+    Raises:
+        TypeError: there is no name.
+    """
+    if callable(name):
+        own = getattr(name, "__name__", "desk")
+        raise TypeError(f"write @program({own!r}), with the name of the program, above the function")
 
     def named(work: Work[ResultT]) -> RunProgram[ResultT]:
         return RunProgram(name, work)

@@ -609,7 +609,10 @@ class LedgerRun:
         left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
-            raise HistoryMismatchError(reason, self.course.to)
+            advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
+            raise HistoryMismatchError(
+                f"{reason}. Run the same agents: {advice}. For other work, give the run another id", self.course.to
+            )
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
@@ -900,6 +903,7 @@ def ledger_run(
     `with` instead of `async with`, and `agent.run_sync` in it.
 
     Raises:
+        TypeError: the id is no text, or the state no `DepsState`.
         UserError: the state cannot be stored and restored.
         ValueError: `on_busy` or `on_change` is none of the words above.
         ParkedError: a person must settle something first.
@@ -910,6 +914,8 @@ def ledger_run(
         HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
         LedgerError: the ledger cannot be used.
     """
+    if not isinstance(id, str):
+        raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")
     check_choice("on_busy", on_busy, OnBusy)
     check_choice("on_change", on_change, OnChange)
     watch = Watch(state, debug=debug)
