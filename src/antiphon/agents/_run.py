@@ -59,7 +59,14 @@ from antiphon.agents._opening import (
     to_the_end,
 )
 from antiphon.agents._state import DepsState, Watch
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
+from antiphon.errors import (
+    AppendRefusedError,
+    EffectFailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    StoppedError,
+)
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of, last_key, parent_of
@@ -375,7 +382,12 @@ class LedgerRun:
                 # A function that is not `async` is done by now: an error here would record it as failed.
                 return await returned if isinstance(returned, Awaitable) else returned
 
-        return await effect.perform(inside)
+        try:
+            return await effect.perform(inside)
+        except EffectFailedError as exc:
+            if self.opened.is_program:  # a handler that fails is another matter
+                effect.explain(exc)
+            raise
 
     async def now(self, *, key: str = "now") -> datetime:
         """Return the time, aware, in UTC. When the program runs again, return the recorded one.

@@ -215,6 +215,24 @@ async def test_a_process_that_was_thought_dead_cannot_write() -> None:
     assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run"]
 
 
+async def test_errors_of_a_step_of_the_program_say_how_a_person_settles_it() -> None:
+    async def live(error: BaseException) -> None:
+        async def pay(key: str) -> None:
+            raise error
+
+        async with ledger_run(type(error).__name__, ledger=ledger) as run:
+            await run.effect("pay", {"amount": 7}, pay)
+
+    ledger = MemoryLedger()
+    with pytest.raises(DiedError):
+        await live(DiedError())
+    with pytest.raises(ParkedError, match="say it with `antiphon settle DiedError DiedError/run/pay --result JSON"):
+        await live(DiedError())
+    with pytest.raises(EffectFailedError, match="ValueError: no money") as raised:
+        await live(ValueError("no money"))
+    assert "`antiphon settle ValueError ValueError/run/pay --retry` lets the next start repeat it" in raised.value.__notes__[0]
+
+
 @pytest.mark.parametrize("dies_in_step", [True, False])
 async def test_an_agent_in_a_step_of_the_program_belongs_to_that_step(dies_in_step: bool) -> None:
     """When the step is recorded, the agent does not run again; another one of its name does not get its answers."""

@@ -34,8 +34,7 @@ from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._tool import own_settings, unknown_setting
-from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
-from antiphon.ledger import command_line
+from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import as_key, child_id, is_below, park_id
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
@@ -293,34 +292,14 @@ class ToolCallEffect(RunStep):
     @override
     async def parked(self, reason: str) -> NoReturn:
         await self.check_parked()  # the first reason says what happened
-        try:
-            await super().parked(reason)
-        except ParkedError as exc:
-            raise self._waiting(reason, exc.address) from None
+        await super().parked(reason)
 
     @override
     async def check_parked(self) -> None:
         records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
-            raise self._waiting(str(rows[0].arguments.get("reason")), self.course.to)
-
-    def explain(self, error: Exception) -> None:
-        """Add to the error of a call that must not be repeated how a person can have it repeated."""
-        is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
-        if self._effects == "once" and not is_other:
-            command = self._command("--retry")
-            error.add_note(
-                f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
-            )
-
-    def _waiting(self, reason: str, address: str | None) -> ParkedError:
-        """Return an error that says how to settle it."""
-        command = self._command("--result JSON | --error TEXT | --retry")
-        return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", address)
-
-    def _command(self, options: str) -> str:
-        return command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
+            raise self.waiting(str(rows[0].arguments.get("reason")))
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:
