@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
@@ -94,11 +94,13 @@ def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
 def unknown_setting(tool: str, metadata: Mapping[str, object] | None) -> str | None:
     """Return an error about the first setting in the metadata of a tool that has no meaning; None if all have one."""
     own: Any = (metadata or {}).get("antiphon", {})
-    known = {*ToolSettings.__annotations__, "replay"}
-    wrong = next((name for name in own if name not in known and name != WITHHOLDS), None) if isinstance(own, dict) else None
-    if wrong is None:
+    wrong = [name for name in own if name not in _KNOWN and name != WITHHOLDS] if isinstance(own, dict) else ()
+    if not wrong:
         return None
-    return f"the metadata of tool {tool!r} has the setting {wrong!r}{known_names(wrong, known, 'the settings are')}"
+    return f"the metadata of tool {tool!r} has the setting {wrong[0]!r}{known_names(wrong[0], _KNOWN, 'the settings are')}"
+
+
+_KNOWN: Final = frozenset({*ToolSettings.__annotations__, "replay"})
 
 
 @dataclass(frozen=True)
