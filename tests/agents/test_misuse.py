@@ -112,7 +112,7 @@ async def test_a_step_of_the_program_may_be_a_plain_function() -> None:
     ledger = MemoryLedger()
     for _ in range(2):
         async with ledger_run("t", ledger=ledger) as run:
-            assert await run.effect("count", {}, lambda key: 7) == 7  # type: ignore[arg-type, return-value]
+            assert await run.effect("count", {}, lambda key: 7) == 7
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ the thread to one of them.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ class RunProgram(Generic[ResultT]):
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
-            if not isinstance(working := self._work(run), Awaitable):
+            working = self._work(run)
+            if not inspect.isawaitable(working):
                 raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
             return await working
 

@@ -352,7 +352,7 @@ class LedgerRun:
         self,
         key: str,
         arguments: Mapping[str, Json],
-        run: Run,
+        run: Run | Callable[[str], Json],
         *,
         effects: Effects = "once",
         option: str | None = None,
@@ -934,8 +934,8 @@ def ledger_run(
         HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
         LedgerError: the ledger cannot be used.
     """
-    if not isinstance(id, str):
-        raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")
+    if not isinstance(given := cast("object", id), str):
+        raise TypeError(f"the id of a run is a text, such as {str(given)!r}, not {given!r}")
     check_choice("on_busy", on_busy, OnBusy)
     check_choice("on_change", on_change, OnChange)
     watch = Watch(state, debug=debug)

@@ -93,8 +93,9 @@ def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
 
 def unknown_setting(tool: str, metadata: Mapping[str, object] | None) -> str | None:
     """Return an error about the first setting in the metadata of a tool that has no meaning; None if all have one."""
-    own: Any = (metadata or {}).get("antiphon", {})
-    wrong = [name for name in own if name not in _KNOWN and name != WITHHOLDS] if isinstance(own, dict) else ()
+    own = (metadata or {}).get("antiphon", {})
+    names = cast("dict[str, object]", own) if isinstance(own, dict) else ()
+    wrong = [name for name in names if name not in _KNOWN and name != WITHHOLDS]
     if not wrong:
         return None
     return f"the metadata of tool {tool!r} has the setting {wrong[0]!r}{known_names(wrong[0], _KNOWN, 'the settings are')}"
