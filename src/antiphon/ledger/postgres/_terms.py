@@ -1,11 +1,10 @@
 """Indexes of terms, and vectors beside them, for a retriever.
 
 `term_entries` has the terms of each message, and a GIN index finds them. `term_sources` has the latest version of each source.
-An update looks at the messages after the place up to which the index is complete. Adding an entry twice changes nothing,
-and an entry of an outdated version is not added. So messages above the horizon may be looked at by several searches (see
-`_queries`).
+An update examines the messages after the place up to which the index is complete. Adding an entry twice changes nothing, and
+an entry of an outdated version is not added. So several searches may examine the messages above the horizon (see `_queries`).
 
-PostgreSQL compares no vectors without an extension. They are compared in Python, which reads all vectors of the index.
+PostgreSQL cannot compare vectors without an extension. So Python compares them, and reads all vectors of the index.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from antiphon.ledger._terms import (
     check_vector,
     cosine,
 )
-from antiphon.ledger.postgres._careful import lock_threads
+from antiphon.ledger.postgres._careful import hold_indexes, lock_threads
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import check_collection
 from antiphon.ledger.postgres._queries import INDEXED, SET_INDEXED, horizon
@@ -35,9 +34,9 @@ from antiphon.ledger.postgres._rows import BEGINNING, MESSAGES, CommitPlace, rec
 _STEP = 200
 """Messages whose terms are added in one transaction."""
 _COMMON = 0.2
-"""The share of all entries from which on a term is common: it chooses no candidates if another term can."""
+"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
 _MANY = 2000
-"""Entries up to which common terms choose candidates too."""
+"""The number of entries up to which common terms select candidates, too."""
 
 _NEXT = """
 SELECT m.thread, m.seq, m.era, m.xid, m.ord, m.body FROM antiphon.messages AS m
@@ -64,18 +63,19 @@ async def update(session: Session, index: TermIndex, after: CommitPlace | None) 
         NotSearchableError: it covers an encrypted thread.
     """
     await check_collection(session, index.name)
+    await hold_indexes(session)
     await lock_threads(session, [f"terms of {index.name}"])
     row = await session.fetchrow(INDEXED, _name(index))
     if row is None or row["version"] != index.version:
         await drop(session, index.name)
         row, after = None, None
     known = BEGINNING if row is None else CommitPlace(row["era"], row["xid"], row["ord"])
+    safe = await horizon(session)  # before the messages, as for words
     rows = await session.fetch(_NEXT, *(after or known), index.name, _STEP)
     for each in rows:
         if (entry := index.entry_in(each["body"])) is not None:
             await _add(session, index.name, each["thread"], each["seq"], entry)
     is_last = len(rows) < _STEP
-    safe = await horizon(session)
     upto = safe if is_last else min(safe, CommitPlace(rows[-1]["era"], rows[-1]["xid"], rows[-1]["ord"]))
     if row is None or upto > known:
         await session.execute(SET_INDEXED, _name(index), index.version, *max(upto, known))
@@ -103,7 +103,7 @@ async def _add(session: Session, name: str, thread: int, seq: int, entry: TermEn
 
 
 def _storable(text: str) -> str:
-    return text.replace("\0", " ")  # PostgreSQL has no NUL in texts; no term contains one
+    return text.replace("\0", " ")  # PostgreSQL allows no NUL in texts, and no term contains one
 
 
 async def drop(session: Session, name: str) -> None:
@@ -139,7 +139,7 @@ WHERE m.tenant = $1
 
 
 async def find(session: Session, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
-    """Return the messages that fit best, and the figures of the index."""
+    """Return the best matches, and the figures of the index."""
     row = await session.fetchrow(_FIGURES, index.name)
     entries, length = (0, 0) if row is None else tuple(row.values())
     frequency = {row[0]: row[1] for row in await session.fetch(_FREQUENCY, index.name, list(terms))}
