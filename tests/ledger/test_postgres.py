@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,9 +21,9 @@ from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
 from antiphon.ledger import Host, Ledger, Snapshot, ThreadFilter, open_ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection
+from antiphon.ledger.postgres import PostgresLedger, _appends, _changes, _connection
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
-from antiphon.ledger.postgres._connection import Pool, shown_url
+from antiphon.ledger.postgres._connection import Pool, Session, shown_url
 from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import MIGRATIONS
 from antiphon.testing import check_ledger
@@ -649,3 +650,49 @@ async def _write_one(url: str) -> None:
 async def _heads(url: str) -> int:
     async with open_ledger(url) as ledger:
         return len(await ledger.heads())
+
+
+# ---------------------------------------------------------------- expiry
+
+
+@pytest.mark.slow
+async def test_many_old_threads_expire_in_few_statements(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread took several statements and one of the server's locks: of 30,000 threads, none could be deleted."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await asyncio.gather(*(ledger.append(f"t{number:02}", [said()]) for number in range(40)))
+        sent: list[str] = []
+        for name in ("fetch", "fetchval", "execute"):
+            monkeypatch.setattr(Session, name, _counted(getattr(Session, name), sent))
+        gone = await ledger.expire(datetime.now(UTC) + timedelta(hours=1))
+        assert gone == tuple(f"t{number:02}" for number in range(40))
+        assert len(sent) < 20
+
+
+def _counted(run: Callable[..., Any], sent: list[str]) -> Callable[..., Any]:
+    async def counted(self: Session, sql: str, *values: object) -> Any:
+        sent.append(sql)
+        return await run(self, sql, *values)
+
+    return counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+async def test_a_branch_in_another_batch_keeps_its_origin(
+    postgres: Server, tenant: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch goes before its origin, and what a younger branch needs stays, wherever the batches end."""
+    monkeypatch.setattr(_changes, "_MOST_EXPIRED", most)
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for name in ("old", "needed", "alone"):
+            await ledger.append(name, [said()])
+        for origin, name in (("old", "old 1"), ("old 1", "old 2"), ("needed", "needed 1"), ("needed", "beside")):
+            await ledger.fork(origin, into=name)
+        await ledger.fork("needed 1", into="young")
+        (young,) = await ledger.append("young", [said()])
+        assert await ledger.expire(young.recorded_at) == ("alone", "beside", "old", "old 1", "old 2")
+        assert {each.thread_id for each in (await ledger.threads()).threads} == {"needed", "needed 1", "young"}
+        assert (await ledger.verify()).is_whole
+        assert len(await everything(ledger, "young")) == 2
