@@ -401,8 +401,19 @@ async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPo
             return pool, False
         await pool.close()  # a pooler may also drop them silently
         return await _new_pool(url, patience, {}, statement_cache_size=0), True
-    except (*_FOREIGN, ValueError) as exc:
+    except _FOREIGN as exc:
         raise translated(exc, shown_url(url)) from exc
+    except ValueError as exc:
+        raise unreadable(url, exc) from None  # its text and its cause may quote the password
+
+
+def unreadable(url: str, error: ValueError) -> LedgerUnavailableError:
+    """Return the error for a URL that cannot be read."""
+    shown = shown_url(url)
+    advice = (
+        f"{error}" if shown == url else "quote special characters in the user and the password, as %40 for @ and %2F for /"
+    )
+    return LedgerUnavailableError(f"PostgreSQL at {shown}: the URL cannot be read; {advice}")
 
 
 async def _new_pool(url: str, patience: float, settings: dict[str, str], **options: Any) -> _AsyncpgPool:
@@ -424,8 +435,15 @@ def _milliseconds(seconds: float) -> str:
 
 
 def tenant_in(url: str) -> tuple[str, str | None]:
-    """Return a URL without its parameter `tenant`, and the tenant that it names."""
-    parts = urlsplit(url)
+    """Return a URL without its parameter `tenant`, and the tenant that it names.
+
+    Raises:
+        LedgerUnavailableError: it cannot be read.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise unreadable(url, exc) from None
     given = parse_qsl(parts.query, keep_blank_values=True)
     named = [value for name, value in given if name == "tenant"]
     rest = urlencode([(name, value) for name, value in given if name != "tenant"])

@@ -119,6 +119,11 @@ class PostgresLedger(Verbs):
         return shown_url(self._url, None if self.tenant == _DEFAULT_TENANT else self.tenant)
 
     @property
+    def has_password(self) -> bool:
+        """Whether the URL that opened it has a password, which `url` leaves out."""
+        return shown_url(self._url) != self._url
+
+    @property
     def tenant(self) -> str:
         """The tenant whose threads this handle sees."""
         return self._pool.tenant
