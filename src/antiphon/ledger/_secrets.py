@@ -386,8 +386,8 @@ def _letters(data: bytes) -> Iterator[tuple[str, int]]:
 
 _SCHEME: Final = re.compile(r"[^:/?#@]+:/+")
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
-_PARAMETER: Final = re.compile(r"[\w.%+-]+=")
-_REST: Final = re.compile(r"[?&](ssl)?password=.*", re.IGNORECASE | re.DOTALL)
+_FIELD: Final = re.compile(r"[\w.%+-]+=")
+_FROM_PASSWORD: Final = re.compile(r"[?&](ssl)?password=.*", re.IGNORECASE | re.DOTALL)
 _PASSWORDS: Final = frozenset({"password", "sslpassword"})
 """The parameters of a URL of PostgreSQL that are secrets."""
 
@@ -400,8 +400,8 @@ def without_password(url: str) -> str:
     if url.startswith("sqlite:"):
         return url  # a file has no password
     place, has_query, query = url.partition("?")
-    if not all(map(_PARAMETER.match, query.split("&"))) or ("@" not in place and not _has_host(place)):
-        place, has_query, query = _REST.sub("", url), "", ""  # the `?` or a `&` is of the password
+    if not all(map(_FIELD.match, query.split("&"))) or ("@" not in place and not _has_host(place)):
+        place, has_query, query = _FROM_PASSWORD.sub("", url), "", ""  # the `?` or a `&` is of the password
     user, has_user, rest = place.rpartition("@")
     if has_user:
         scheme = _SCHEME.match(user)

@@ -484,16 +484,15 @@ class Hosting:
             self._journal.is_unsure = True
             raise
 
-    async def _continue(self, thread_id: str, taken: Epoch | None = None) -> Recovered:
+    async def _continue(self, thread_id: str, taken: Epoch | None = None, *, is_idle: bool = False) -> Recovered:
         """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
         try:
-            found = await self._recovery.thread(thread_id, taken=taken)
+            found = await self._recovery.thread(thread_id, taken=taken, is_idle=is_idle)
         except errors.FencedError:
             return Recovered()  # the host slept past its lease meanwhile
         if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            self._timers.forget(thread_id)
-            await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
+            await self._release(thread_id, unfit=self._lease.build, reason=reason)
         return found
 
     async def _claim_unconfirmed(self) -> None:
@@ -544,16 +543,22 @@ class Hosting:
     async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool) -> None:
         """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
 
-        A released thread is taken only when it is due, so what is open in it would wait for ever.
+        A released thread is taken only when it is due, so what is open in it would wait for ever. One that waits for a person
+        is due when an answer is posted, or the question expires. A system that takes no threads keeps it until then.
         """
         self._idle_since.pop(thread_id, None)
         is_left = has_open_calls and thread_id in self._journal.unrecovered  # by an earlier owner: it is still to be done
-        if has_open_calls and not is_left and (await self._continue(thread_id)).delivered:
+        found = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
+        if found.delivered or (found.resting and not self.is_taking):
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # looked at again after the reads
-            wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)
-            self._timers.forget(thread_id)
-            await self._journal.release(thread_id, wake_at=wake_at)
+            times = (current_port().now() if is_left else self._timers.next_due(thread_id), found.until)
+            await self._release(thread_id, wake_at=min((each for each in times if each is not None), default=None))
+
+    async def _release(self, thread_id: str, **more: Any) -> None:
+        self._timers.forget(thread_id)
+        self._in_flight.forget_resting(thread_id)
+        await self._journal.release(thread_id, **more)
 
 
 _TAKE_EVERY = 0.8
