@@ -20,13 +20,15 @@ that hosts (`System.host`) also takes threads that are due and have no living ow
 
 **Draining.** A host that is told to end takes no more threads. If all living hosts have its build, any of them can continue
 its threads, and gets them at once. During a deploy, a host of a new build may be unable to: if the old hosts had ended, the
-thread would be stopped. So while a host of another build lives, the host that ends first finishes what it has at work.
+thread would be stopped. So while a host of another build lives, the host that ends first finishes what it has at work, and
+takes back what hosts of other builds give up meanwhile. At the end it releases threads that wait for a person: they are not
+due, and a host that took them now would only find out that it has nothing to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -199,6 +201,15 @@ async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
     )
 
 
+async def takes_another_build(ledger: Ledger, kinds: Collection[str], build: str) -> bool:
+    """Whether a living host of another build takes threads of some kinds; yes, if the ledger does not answer."""
+    try:
+        hosts = await ledger.hosts()
+    except errors.LedgerError:
+        return True
+    return any(each.is_alive and each.host.build != build and not {*kinds}.isdisjoint(each.host.kinds) for each in hosts)
+
+
 async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
     """Release a thread that this build cannot continue.
 
@@ -266,6 +277,8 @@ class Hosting:
         """Whether there may be room since it last took some."""
         self._is_beginning = False
         """Whether it takes threads now, which are not at work yet."""
+        self._is_draining = False
+        """Whether it ends, and finishes its threads first."""
         self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
@@ -295,6 +308,9 @@ class Hosting:
                         next_take = loop.time() + _TAKE_EVERY
                     elif self.is_taking and (self._may_be_more or hints != before or loop.time() >= next_take):
                         await self._take_share()
+                        next_take = loop.time() + _TAKE_EVERY
+                    elif self._is_draining and loop.time() >= next_take:
+                        await self._take_back()
                         next_take = loop.time() + _TAKE_EVERY
                     await self._deliver_posted()
                     told = None
@@ -392,6 +408,7 @@ class Hosting:
             self.is_taking = False
             self._limit.leave(self)
         await self._drain(draining)
+        await self._release_resting()
 
     async def _drain(self, draining: Callable[[int], None] | None) -> None:
         """Wait until the threads at work have ended, while a host of another build lives, which might take them."""
@@ -400,19 +417,40 @@ class Hosting:
             return
         if draining is not None:
             draining(self.at_work)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain):
-                while self.at_work or self._is_beginning:  # noqa: ASYNC110 (an eviction tells nobody)
-                    await asyncio.sleep(_STEP)
+        self._is_draining = True
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.drain):
+                    while self.at_work or self._is_beginning:  # noqa: ASYNC110 (an eviction tells nobody)
+                        await asyncio.sleep(_STEP)
+        finally:
+            self._is_draining = False
 
     async def _has_other_build(self) -> bool:
-        """Whether a living host of another build takes threads of the same kinds; yes, if the ledger does not answer."""
-        kinds = {*offered_kinds(self._tree.kinds(), self._settings)}
-        try:
-            hosts = await self._ledger.hosts()
-        except errors.LedgerError:
-            return True
-        return any(each.is_alive and each.host.build != self._lease.build and kinds & {*each.host.kinds} for each in hosts)
+        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        return await takes_another_build(self._ledger, kinds, self._lease.build)
+
+    async def _take_back(self) -> None:
+        """Take threads that hosts of other builds have given up: perhaps only this build can continue them."""
+        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        given_up = ThreadFilter(unfit=True, due_before=current_port().now())
+        for thread in (await self._ledger.threads(given_up, "created_at")).threads:
+            is_fit = thread.kind in kinds and all(each.build != self._lease.build for each in thread.unfit)
+            if is_fit and self.at_work < self._limit.most:
+                self._is_beginning = True
+                try:
+                    await self._continue(thread.thread_id)
+                except errors.OwnedError:
+                    pass  # another host was quicker
+                finally:
+                    self._is_beginning = False
+
+    async def _release_resting(self) -> None:
+        """Release the threads that wait for a person."""
+        with suppress(errors.LedgerError):  # they are free when this host has left
+            for thread_id in self._journal.owned:
+                if self._in_flight.resting(thread_id) and not self._is_busy(thread_id):
+                    await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def take(self) -> Recovered:
         """Take all threads that are due, have no living owner and can run here, and continue them.
@@ -540,7 +578,7 @@ class Hosting:
             left = await self._own_threads(open_calls=True)  # one look for all: most have ended
             await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in left) for each in idle))
 
-    async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool) -> None:
+    async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool, is_ending: bool = False) -> None:
         """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
 
         A released thread is taken only when it is due, so what is open in it would wait for ever. One that waits for a person
@@ -549,7 +587,7 @@ class Hosting:
         self._idle_since.pop(thread_id, None)
         is_left = has_open_calls and thread_id in self._journal.unrecovered  # by an earlier owner: it is still to be done
         found = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
-        if found.delivered or (found.resting and not self.is_taking):
+        if found.delivered or (found.resting and not self.is_taking and not is_ending):
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # looked at again after the reads
             times = (current_port().now() if is_left else self._timers.next_due(thread_id), found.until)

@@ -297,3 +297,19 @@ async def test_the_next_host_does_the_work_beside_a_question_of_one_that_ended()
         hosting.cancel()
         await asyncio.gather(hosting, return_exceptions=True)
     assert (paid, asked.count("bob"), await _listed(ledger)) == ([5], 2, ("teams", "completed"))
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+async def test_a_host_that_ends_releases_what_waits_for_a_person() -> None:
+    """Otherwise the next host took it at once, to find out that it must wait; one of another build would stop it."""
+    ledger, stop = MemoryLedger(), asyncio.Event()
+    async with paying(ledger, [], [], by_script=False) as team:
+        hosting = asyncio.create_task(team.system.host(stop=stop))
+        with pytest.raises(ParkedError):
+            await team.run("Pay.", thread_id="t")
+        stop.set()
+        await hosting
+    (waiting,) = await pending_approvals(ledger)
+    found = await _summary(ledger)
+    assert (found.owner, found.due_at) == (None, waiting.expires_at)
