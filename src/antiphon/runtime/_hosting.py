@@ -28,8 +28,8 @@ due, and a host that took them now would only find out that it has nothing to do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -161,9 +161,10 @@ class Eviction:
 
     async def _wait_for_others(self, mismatch: _Mismatch) -> None:
         """Stop the thread if no host has continued it in time. While another has it, callers wait as for every thread."""
-        thread_id, ledger = mismatch.thread_id, self._journal.ledger
+        thread_id, ledger, pause = mismatch.thread_id, self._journal.ledger, self._mismatch_patience or 0.0
         while True:
-            await asyncio.sleep(self._mismatch_patience or 0.0)
+            await asyncio.sleep(pause)
+            pause = max(pause, _LOOK_AGAIN)
             try:
                 if not any(row.message.invocation_id == mismatch.invocation_id for row in await ledger.open_calls(thread_id)):
                     return  # it was answered
@@ -228,6 +229,8 @@ def unfit_reason(error: errors.HistoryMismatchError) -> str:
 
 _FLUSHES = 3
 """How often waiting rows are written before a thread is given up: others may come meanwhile."""
+_LOOK_AGAIN = 0.5
+"""Seconds at least between two looks at a thread that another host has."""
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
@@ -269,6 +272,8 @@ class Hosting:
         self._idle_since: dict[str, float] = {}
         self._seen: dict[str, int] = {}
         """By thread, the last posted message that was delivered here."""
+        self._troubles: dict[str, str] = {}
+        """By thread that cannot be continued, the error that was logged."""
         self.is_taking = False
         """Whether it takes threads whenever they are due (`System.host`)."""
         self._may_be_more = False
@@ -362,9 +367,28 @@ class Hosting:
         seen, self._seen = self._seen, {}
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
-                with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
+                with self._apart(woken.thread_id), suppress(errors.FencedError):  # lost: the new owner delivers it
                     await self._recovery.thread(woken.thread_id, is_running=True)
                     self._seen[woken.thread_id] = woken.seq
+
+    @contextmanager
+    def _apart(self, thread_id: str) -> Generator[None]:
+        """Keep an error about one thread from the others: each is looked at again, and logged once.
+
+        Raises:
+            LedgerUnavailableError: it is about all of them.
+        """
+        try:
+            yield
+        except errors.LedgerUnavailableError:
+            raise
+        except Exception as exc:  # noqa: BLE001 (a damaged row may fail anywhere)
+            if self._troubles.get(thread_id) != (text := log_text(exc)):
+                self._troubles[thread_id] = text
+                fields = log_fields(thread_id=thread_id, error=exc)
+                LOG.warning("thread %s cannot be continued here: %s", thread_id, text, extra=fields)
+        else:
+            self._troubles.pop(thread_id, None)
 
     async def _look_after_threads(self) -> None:
         await self._claim_unconfirmed()
@@ -376,7 +400,7 @@ class Hosting:
 
     async def _take_over_if_dead(self, thread_id: str) -> None:
         """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
-        with suppress(errors.OwnedError):
+        with self._apart(thread_id), suppress(errors.OwnedError):
             if not self._journal.epoch(thread_id) and await self._has_actors(thread_id):
                 await self._recovery.thread(thread_id)
 
@@ -479,11 +503,15 @@ class Hosting:
         try:
             taken = await self._take_some(room) if room else ()
             self._may_be_more = len(taken) >= room
-            await asyncio.gather(*map(self._begin_taken, taken))
+            await asyncio.gather(*map(self._begin_apart, taken))
         finally:
             self._is_beginning = False
             self._limit.settle(self, len(taken))
         await self._record_take_overs(taken)
+
+    async def _begin_apart(self, taken: TakenThread) -> None:
+        with self._apart(taken.thread_id):
+            await self._begin_taken(taken)
 
     async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:
         """Record how many threads of dead hosts this one has taken: one row for all of them, after they were begun."""
@@ -497,7 +525,7 @@ class Hosting:
         """Continue the threads that this host has claimed for one message, and that another had before."""
         found = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
-            with suppress(errors.OwnedError):  # lost meanwhile
+            with self._apart(thread_id), suppress(errors.OwnedError):  # lost meanwhile
                 found += await self._continue(thread_id)
         return found
 
@@ -585,6 +613,10 @@ class Hosting:
         is due when an answer is posted, or the question expires. A system that takes no threads keeps it until then.
         """
         self._idle_since.pop(thread_id, None)
+        with self._apart(thread_id):
+            await self._continue_or_release(thread_id, has_open_calls=has_open_calls, is_ending=is_ending)
+
+    async def _continue_or_release(self, thread_id: str, *, has_open_calls: bool, is_ending: bool) -> None:
         is_left = has_open_calls and thread_id in self._journal.unrecovered  # by an earlier owner: it is still to be done
         found = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
         if found.delivered or (found.resting and not self.is_taking and not is_ending):
@@ -596,6 +628,7 @@ class Hosting:
     async def _release(self, thread_id: str, **more: Any) -> None:
         self._timers.forget(thread_id)
         self._in_flight.forget_resting(thread_id)
+        self._troubles.pop(thread_id, None)
         await self._journal.release(thread_id, **more)
 
 
