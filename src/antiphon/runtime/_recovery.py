@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -216,9 +216,9 @@ class Recovered:
     """Parked messages, which wait for a person."""
     homeless: int = 0
     """Messages to actors that do not exist in this system; they stay open."""
-    resting: int = 0
+    resting: int = field(default=0, repr=False)
     """Messages that were not delivered again: their handlers have left them open, and nothing has happened since."""
-    until: datetime | None = None
+    until: datetime | None = field(default=None, repr=False)
     """When the first question to a person expires that a resting message may wait for."""
 
     def __add__(self, other: Recovered) -> Recovered:
