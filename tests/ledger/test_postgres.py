@@ -4,25 +4,28 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
-from tests.cli.running import run
+from tests.cli.running import COMMAND, PLAIN, run
 from tests.ledger.faults.late import uncommitted
 from tests.ledger.histories import answered, called, everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, open_ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
+from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, command_line, open_ledger
+from antiphon.ledger.postgres import PostgresLedger, _appends, _changes, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
-from antiphon.ledger.postgres._connection import Pool, shown_url, translated
+from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
 from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import MIGRATIONS
 from antiphon.testing import check_ledger
@@ -605,8 +608,16 @@ def test_a_shown_url_has_no_password() -> None:
     assert shown_url("postgresql://ada@host/x") == "postgresql://ada@host/x"
     assert shown_url("postgresql://ada:secret@a:5432,b:5433/x") == "postgresql://ada@a:5432,b:5433/x"
     assert shown_url("postgresql://host/x?password=secret&sslpassword=secret", "acme") == "postgresql://host/x?tenant=acme"
-    for wrong in ("ada:se/cret@host/x", "ada:se@cret@host:port/x", "host/x?PASSWORD=secret", "host/x?pass%77ord=secret"):
+    for right in ("h:1,h2:2/x?tenant=a@b", "h:1?user=a@b", "[::1]:1/x?user=a@b", "/x?host=/run", "ada@h/x?tenant=a@b"):
+        assert shown_url(f"postgresql://{right}") == f"postgresql://{right}"
+    for wrong in (
+        *("ada:se/cret@host/x", "ada:se@cret@host:port/x", "ada:se?cret@host/x", "ada:a@se?cret@host/x", "ada:se#cret@h/x"),
+        *("host/x?PASSWORD=secret", "host/x?pass%77ord=secret", "host/x?a=b&password=se&cret", "ada:se?a=cret@h/x?tenant=t"),
+    ):
         assert "cret" not in shown_url(f"postgresql://{wrong}")
+    for wrong in ("postgres:/ada:secret@host/x", "ada:secret@host/x", "mysql://ada:secret@host/x"):
+        assert shown_url(wrong) == wrong.replace(":secret", "")
+    assert shown_url("sqlite:///a:b@c.db?d") == "sqlite:///a:b@c.db?d"
 
 
 @pytest.mark.parametrize(
@@ -616,6 +627,12 @@ def test_a_shown_url_has_no_password() -> None:
         "postgresql://127.0.0.1:{port}/x?user=ada&password=secret",
         "postgresql://ada:secret@127.0.0.1:{port},127.0.0.1:{port}/x",
         "postgresql://ada:secret@127.0.0.1:none/x",
+        "postgresql://ada:secret/@127.0.0.1:{port}/x",
+        "postgresql://ada:secret?@127.0.0.1:{port}/x",
+        "postgresql://ada:x?secret@127.0.0.1:{port}/x",
+        "postgresql://ada:secret@[::1/x",
+        "postgres:/ada:secret@127.0.0.1/x",
+        "mysql://ada:secret@127.0.0.1/x",
         "postgresql+asyncpg://ada:secret@127.0.0.1:{port}/x",
     ],
 )
@@ -625,6 +642,33 @@ def test_no_error_about_a_url_says_its_password_g23(url: str) -> None:
         open_ledger(url).append  # noqa: B018 (as a program forgets `async with`)
     assert "secret" not in f"{unopened.value}{open_ledger(url)!r}"
     assert "secret" not in _typed("threads", "--ledger", url)
+    assert "secret" not in _typed("host", "--ledger", url, "--tenant", "acme", "--model", "scripted")
+
+
+@pytest.mark.slow
+def test_a_hint_says_no_password_and_works_when_it_is_pasted_g23(postgres: Server, tenant: str) -> None:
+    """The command takes the URL from the environment. Without it there, the shell says what to set."""
+    url = f"{postgres.url.replace('postgres@', 'postgres:secret@')}?tenant={tenant}"
+    asked = run("run", "What is 17 * 23?", "--model", "scripted", "--ledger", url)
+    assert "secret" not in asked.output
+    assert "set ANTIPHON_LEDGER to the URL of the ledger first" in asked.stderr
+    (hint,) = [line for line in asked.stderr.splitlines() if " show " in line]
+    pasted = re.sub(r"^.*? show ", f"{shlex.join(COMMAND)} show ", hint)
+    shell = partial(subprocess.run, ["sh", "-c", pasted], capture_output=True, text=True, check=False, timeout=60)
+    assert "391" in shell(env={**PLAIN, "ANTIPHON_LEDGER": url}).stdout
+    assert "ANTIPHON_LEDGER" in shell(env=PLAIN).stderr
+
+
+async def test_a_hint_of_a_program_says_no_password(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_password = postgres.url.replace("postgres@", "postgres:secret@")
+    monkeypatch.delenv("ANTIPHON_LEDGER", raising=False)
+    async with PostgresLedger.open(with_password, tenant=tenant) as ledger:
+        assert command_line(ledger, "resume", "t") == 'antiphon resume t --ledger "${ANTIPHON_LEDGER:?}"'
+        monkeypatch.setenv("ANTIPHON_LEDGER", f"{with_password}?tenant={tenant}")
+        assert command_line(ledger, "resume", "t") == "antiphon resume t"
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        monkeypatch.setenv("ANTIPHON_LEDGER", "other.db")
+        assert command_line(ledger, "resume", "t") == f"antiphon resume t --ledger '{postgres.url}?tenant={tenant}'"
 
 
 def test_an_error_of_the_server_is_one_line_and_has_no_row_in_it_g23() -> None:
@@ -872,3 +916,49 @@ async def _write_one(url: str) -> None:
 async def _heads(url: str) -> int:
     async with open_ledger(url) as ledger:
         return len(await ledger.heads())
+
+
+# ---------------------------------------------------------------- expiry
+
+
+@pytest.mark.slow
+async def test_many_old_threads_expire_in_few_statements(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread took several statements and one of the server's locks: of 30,000 threads, none could be deleted."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        await asyncio.gather(*(ledger.append(f"t{number:02}", [said()]) for number in range(40)))
+        sent: list[str] = []
+        for name in ("fetch", "fetchval", "execute"):
+            monkeypatch.setattr(Session, name, _counted(getattr(Session, name), sent))
+        gone = await ledger.expire(datetime.now(UTC) + timedelta(hours=1))
+        assert gone == tuple(f"t{number:02}" for number in range(40))
+        assert len(sent) < 20
+
+
+def _counted(run: Callable[..., Any], sent: list[str]) -> Callable[..., Any]:
+    async def counted(self: Session, sql: str, *values: object) -> Any:
+        sent.append(sql)
+        return await run(self, sql, *values)
+
+    return counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+async def test_a_branch_in_another_batch_keeps_its_origin(
+    postgres: Server, tenant: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch goes before its origin, and what a younger branch needs stays, wherever the batches end."""
+    monkeypatch.setattr(_changes, "_MOST_EXPIRED", most)
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for name in ("old", "needed", "alone"):
+            await ledger.append(name, [said()])
+        for origin, name in (("old", "old 1"), ("old 1", "old 2"), ("needed", "needed 1"), ("needed", "beside")):
+            await ledger.fork(origin, into=name)
+        await ledger.fork("needed 1", into="young")
+        (young,) = await ledger.append("young", [said()])
+        assert await ledger.expire(young.recorded_at) == ("alone", "beside", "old", "old 1", "old 2")
+        assert {each.thread_id for each in (await ledger.threads()).threads} == {"needed", "needed 1", "young"}
+        assert (await ledger.verify()).is_whole
+        assert len(await everything(ledger, "young")) == 2

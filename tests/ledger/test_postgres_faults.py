@@ -26,7 +26,17 @@ from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
 from antiphon import MediaPart, Message, PartsPayload, errors
-from antiphon.ledger import Host, Ledger, MasterKey, TermEntry, TermIndex, ThreadFilter, open_ledger
+from antiphon.ledger import (
+    Host,
+    Ledger,
+    Limit,
+    MasterKey,
+    PermitWants,
+    TermEntry,
+    TermIndex,
+    ThreadFilter,
+    open_ledger,
+)
 from antiphon.ledger._signals import Hints
 from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
@@ -320,6 +330,137 @@ async def test_f7_an_answer_that_is_lost_is_settled_by_the_id_of_the_message(
     assert report.breaches == ()
     assert report.counts["fault cut"] == count("F7")
     record_property("F7", told(report, f"{count('F7')} answers or requests cut off"))
+
+
+Change = Callable[[Ledger, Callable[[], None]], Awaitable[Any]]
+"""Prepares a ledger, calls the second argument, makes a change, and returns what came of it."""
+
+
+async def _fork(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    made = await ledger.fork("t", into="branch")
+    return made.thread_id, made.forked_from, made.messages, len(await everything(ledger, "branch"))
+
+
+async def _claim(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.beat(host := Host("before", "1"))
+    await ledger.claim("t", by=host)
+    cut()
+    claimed = await ledger.claim("t")
+    await ledger.append("t", [said()], epoch=claimed)
+    return claimed, claimed.taken_from
+
+
+async def _release(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    epoch = await ledger.claim("t")
+    cut()
+    return await ledger.release("t", epoch=epoch), (await ledger.head("t")).epoch
+
+
+async def _delete(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    return await ledger.delete("t")
+
+
+async def _forget(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    return await ledger.forget("t")
+
+
+async def _expire(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    (young,) = await ledger.append("u", [said()])
+    cut()
+    return await ledger.expire(young.recorded_at)
+
+
+async def _restore(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    journal, head = await ledger.journal("t"), await ledger.head("t")
+    await ledger.delete("t")
+    cut()
+    return [each.thread_id for each in await ledger.restore([journal], [head])]
+
+
+async def _rotate(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    return await ledger.rotate(MasterKey.from_text(MasterKey.generate())), len(await everything(ledger, "t"))
+
+
+async def _move(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    return (await ledger.move("t", to="elsewhere")).posted
+
+
+async def _take(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.beat(host := Host("taker", "1", ("agent",)))
+    await ledger.post("t", called(to=("agent/1",)))
+    cut()
+    return [(each.thread_id, each.epoch, each.why) for each in await ledger.take(host)]
+
+
+async def _permits(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.beat(host := Host("asker", "1"))
+    await ledger.set_limit(Limit("m", per_minute=1))
+    cut()
+    return (await ledger.permits(host, {"m": PermitWants(waiting=1)}))["m"].starts
+
+
+async def _post(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.append("t", [said()])
+    cut()
+    return (await ledger.post("u", called(to=("agent/1",)))).seq, len(await everything(ledger, "u"))
+
+
+async def _beat(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    cut()
+    await ledger.beat(Host("h", "1"))
+    return [(each.host.name, each.is_alive) for each in await ledger.hosts()]
+
+
+async def _leave(ledger: Ledger, cut: Callable[[], None]) -> Any:
+    await ledger.beat(host := Host("h", "1"))
+    cut()
+    return await ledger.leave(host), await ledger.hosts()
+
+
+_CHANGES: tuple[Change, ...] = (
+    *(_fork, _claim, _release, _delete, _forget, _expire, _restore, _rotate, _move, _take, _permits, _post, _beat, _leave),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__.removeprefix("_"))
+async def test_f7_a_change_whose_commit_is_not_confirmed_is_made_once(postgres: Server, tenant: str, change: Change) -> None:
+    """F7: the server has committed, and the answer is lost. The caller gets what it would have got, and no error."""
+    master = MasterKey.from_text(MasterKey.generate())
+    async with cutting(postgres.url) as (url, cuts):
+
+        def cut() -> None:
+            cuts.arm_commit(is_answered=True)
+
+        async with PostgresLedger.open(url, tenant=f"{tenant}-cut", master_key=master) as ledger:
+            found = await change(ledger, cut)
+    assert cuts.landed == 1
+    async with PostgresLedger.open(postgres.url, tenant=tenant, master_key=master) as ledger:
+        assert found == await change(ledger, lambda: None)
+
+
+@pytest.mark.slow
+async def test_f7_a_change_that_was_not_committed_is_made_again(postgres: Server, tenant: str) -> None:
+    """F7: the connection breaks before the server gets the COMMIT."""
+    async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        cuts.arm_commit(is_answered=False)
+        assert (await ledger.fork("t", into="branch")).thread_id == "branch"
+        assert cuts.landed == 1
+        with pytest.raises(ValueError, match="already"):
+            await ledger.fork("t", into="branch")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.nats import Cluster, FaultySignals, LocalSignals, certificates, running_nats
@@ -286,6 +287,45 @@ async def test_a_wrong_password_is_refused_in_one_line(user: str) -> None:
         assert "wrong" not in str(refused.value)
         async with open_signals(nats.url.replace("//", "//antiphon:s%3Acr%40t@")) as signals:
             assert signals.is_connected
+
+
+def _documented_nats() -> str:
+    """Return the configuration of a server that the docs show."""
+    page = Path(__file__).parents[2] / "docs" / "ledger.md"
+    return page.read_text("utf-8").partition("# nats.conf")[2].partition("\n```")[0].partition("\n")[2]
+
+
+async def test_the_documented_permissions_keep_live_text_from_other_clients(tmp_path: Path, postgres: Server) -> None:
+    """A client of the same account hears it; one of another account, or without the permission, hears nothing."""
+    import nats
+
+    (tmp_path / "nats.conf").write_text(_documented_nats())
+    with running_nats(options=("-c", str(tmp_path / "nats.conf"))) as server:
+        heard: dict[str, list[bytes]] = {}
+        async with AsyncExitStack() as stack:
+            for user, password, subject in (
+                ("antiphon-acme", "change-me-1", "antiphon.>"),
+                ("antiphon-other", "change-me-2", "antiphon.>"),
+                ("monitor", "change-me-3", ">"),
+            ):
+                client = await nats.connect(server.url, user=user, password=password)
+                stack.push_async_callback(client.close)
+                kept = heard.setdefault(user, [])
+
+                async def take(message: Any, kept: list[bytes] = kept) -> None:
+                    kept.append(message.data)
+
+                await client.subscribe(subject, cb=take)
+                await client.flush()
+            for user in ("antiphon-acme:change-me-1", "antiphon-other:change-me-2"):
+                url = server.url.replace("//", f"//{user}@")
+                ledger = await stack.enter_async_context(open_ledger(postgres.url, tenant=user[:14], signals=url))
+                assert ledger.signals is not None
+                ledger.signals.send(signal_subject("words", "t"), user.encode())
+            await until(lambda: all(any(b"change" in each for each in heard[f"antiphon-{own}"]) for own in ("acme", "other")))
+        assert b"antiphon-acme:change-me-1" not in heard["antiphon-other"]
+        assert b"antiphon-other:change-me-2" not in heard["antiphon-acme"]
+        assert heard["monitor"] == []
 
 
 async def test_a_password_that_is_changed_later_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from antiphon.errors import (
     ActorStoppedError,
     HistoryMismatchError,
     HostNameTakenError,
+    LedgerCorruptError,
     LedgerUnavailableError,
     ParkedError,
     RefusedError,
@@ -25,7 +26,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.protocol import ErrorNotification, Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
-from antiphon.runtime.extending import read_take_overs
+from antiphon.runtime import _lease as lease_module
+from antiphon.runtime.extending import Lease, read_take_overs
 
 pytestmark = pytest.mark.virtual_time
 
@@ -988,3 +990,68 @@ async def test_a_claim_that_was_not_confirmed_is_found_again() -> None:
 
 def _call(invocation_id: str, ping: Ping) -> OptionCallPayload:
     return OptionCallPayload(invocation_id=invocation_id, option_name=Ping.message_type, arguments=ping.to_data())
+
+
+# ---------------------------------------------------------------- one thread and the others
+
+
+class Damaged(MemoryLedger):
+    """A ledger in which the open calls of one thread cannot be read, from some moment on."""
+
+    damaged: str | None = None
+
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
+        if thread_id == self.damaged:
+            raise LedgerCorruptError("a row was altered", thread_id, 1)
+        return await super().open_calls(thread_id)
+
+
+async def test_a_damaged_thread_keeps_no_other_from_its_host(caplog: pytest.LogCaptureFixture) -> None:
+    """What was posted to threads after it waited for seconds, and no idle thread was ever released."""
+    ledger = Damaged()
+    async with _system(ledger, "owner") as system:
+        system.register("probe", Probe)
+        hosting = asyncio.create_task(system.host())
+        for name in ("a", "b"):
+            await system.ask("probe/1", Ping(text="first"), thread_id=name, id=f"first {name}")
+        ledger.damaged = "a"
+        for name in ("a", "b"):
+            await ledger.post(name, _pinged(f"second {name}"))
+        await asyncio.sleep(3)
+        assert [row.message.kind for row in await ledger.by_invocation("second b")] == ["option_call", "option_result"]
+        await asyncio.sleep(60)
+        assert await _owner(ledger, "b") is None
+        assert caplog.text.count("thread a cannot be continued here: thread 'a'") == 1
+        ledger.damaged = None
+        await asyncio.sleep(10)
+        assert [row.message.kind for row in await ledger.by_invocation("second a")] == ["option_call", "option_result"]
+        hosting.cancel()
+        await asyncio.gather(hosting, return_exceptions=True)
+
+
+def _pinged(invocation_id: str) -> Message:
+    data = Ping(text="x")
+    payload = OptionCallPayload(invocation_id=invocation_id, option_name=data.message_type, arguments=data.to_data())
+    return Message(policy="client", payload=payload, to=("probe/1",), lane="control")
+
+
+# ---------------------------------------------------------------- clocks
+
+
+async def test_a_lease_runs_out_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the event loop stands still then. An effect would begin after another host has taken the thread."""
+    slept = [1000.0]
+    monkeypatch.setattr(lease_module, "slept_seconds", lambda: slept[0])
+    lease = Lease(MemoryLedger(), Settings(host="h", build="1"), tuple)
+    await lease.host()
+    assert not lease.has_lapsed()
+    slept[0] += LEASE
+    assert lease.has_lapsed()
+    await lease.host(renew=True)
+    assert (lease.has_lapsed(), lease.term) == (False, 1)
+
+
+def test_the_time_that_the_machine_has_slept_does_not_change_while_it_is_awake() -> None:
+    first = lease_module.slept_seconds()
+    assert first >= -1
+    assert abs(lease_module.slept_seconds() - first) < 1

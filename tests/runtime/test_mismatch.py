@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 from tests.runtime.actors import Ping, Pong
 
 from antiphon.errors import HistoryMismatchError
-from antiphon.ledger import Ledger, ThreadSummary
+from antiphon.ledger import Epoch, Host, Ledger, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import Actor, Context, Settings, System, handles
@@ -194,3 +195,66 @@ async def test_a_host_that_is_told_to_end_finishes_its_threads_while_a_host_of_a
 ) -> None:
     """Otherwise it hands them over at once. What takes longer than the drain is handed over too."""
     assert await _told_to_end({"first": "old", **others}, drain) == expected
+
+
+@pytest.mark.virtual_time
+async def test_a_host_that_drains_takes_back_what_hosts_of_another_build_give_up() -> None:
+    """Nobody else can continue it. Otherwise it would be stopped, though a host of the old build still works."""
+    ledger, stop, drained = MemoryLedger(), asyncio.Event(), list[int]()
+    async with AsyncExitStack() as stack:
+        hosting: list[asyncio.Task[None]] = []
+        for build in ("old", "new"):
+            system = await stack.enter_async_context(System(ledger, settings=Settings(build=build, block_limit=None)))
+            system.register("slow", lambda build=build: Slow(build), grace=0.01)
+            system.register("clerk", lambda build=build: Clerk(build, None), grace=0.01)
+            if build == "old":
+                hosting.append(asyncio.create_task(_host_and_close(system, stop, drained.append)))
+                stack.push_async_callback(asyncio.wait, [asyncio.create_task(_ask_slow(system))])
+                await asyncio.sleep(1)
+            else:
+                hosting.append(asyncio.create_task(system.host()))
+        await asyncio.sleep(1)
+        stop.set()
+        await asyncio.sleep(1)
+        await _begun(ledger, "old", "given up")
+        await hosting[0]
+        hosting[1].cancel()
+        await asyncio.gather(*hosting, return_exceptions=True)
+    results = [each.message.payload for each in await ledger.by_invocation("m given up")]
+    assert [each.result["text"] for each in results if isinstance(each, OptionResultPayload)] == ["old: yes"]
+    assert drained == [1]
+    assert (await _thread(ledger, "given up")).status is None
+
+
+async def _ask_slow(system: System) -> None:
+    with suppress(Exception):
+        await system.ask("slow/1", Ping(text="x"), thread_id="slow", within=60)
+
+
+class Claimed(MemoryLedger):
+    """A ledger that counts claims."""
+
+    claims = 0
+
+    async def claim(self, *args: Any, **given: Any) -> Epoch:
+        self.claims += 1
+        return await super().claim(*args, **given)
+
+
+@pytest.mark.virtual_time
+async def test_with_little_patience_a_thread_that_another_host_has_is_looked_at_now_and_then() -> None:
+    """It was claimed again and again, each time after the patience, for as long as the other host had it."""
+    ledger = Claimed()
+    await _begun(ledger, "old", "t")
+    async with _system(ledger, "new", patience=0.05, hosts=True) as new:
+        await ledger.beat(soon := Host("soon", "old", ("clerk",), 600.0))
+        asking = asyncio.create_task(_ask(new, "t"))
+        while not (await _thread(ledger, "t")).unfit:  # noqa: ASYNC110 (the ledger tells nobody)
+            await asyncio.sleep(0.001)
+        await ledger.claim("t", by=soon)
+        await asyncio.sleep(1)
+        before = ledger.claims
+        await asyncio.sleep(10)
+        assert ledger.claims - before <= 25
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

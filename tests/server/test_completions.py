@@ -226,6 +226,34 @@ async def test_a_client_that_goes_away_ends_its_thread_unless_it_can_come_back(
             assert answer.usage.total_tokens > 0
 
 
+@pytest.mark.slow
+async def test_a_server_closes_the_connections_of_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the six phases, and of a team that stays open for all requests. They were open until the process ended."""
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    (tmp_path / "tea.toml").write_text(TEAM)
+    made: list[Any] = []
+    create = OpenAIProvider._create_openai_client
+
+    def watched(self: Any, **given: Any) -> Any:
+        made.append(self)
+        return create(self, **given)
+
+    monkeypatch.setattr(OpenAIProvider, "_create_openai_client", watched)
+    with fake_openai() as fake:
+        for name, value in fake.environment().items():
+            monkeypatch.setenv(name, value)
+        async with (
+            served(tmp_path, model="openai-chat:fake", teams=(tmp_path / "tea.toml",)) as server,
+            _client(server) as client,
+        ):
+            for name in ("postchain", "tea"):
+                answer = await client.chat.completions.create(model=name, messages=QUESTION)
+                assert answer.choices[0].message.content
+    assert len(made) >= 2
+    assert all(each.client.is_closed() for each in made)
+
+
 async def test_a_model_that_fails_is_an_error_before_the_first_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tea.toml").write_text(TEAM)
     with fake_openai() as fake:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
@@ -30,7 +30,8 @@ from antiphon.errors import AntiphonError, HistoryMismatchError, LedgerError, Ow
 from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, is_name
-from antiphon.runtime.extending import process_host, text_of
+from antiphon.runtime import Settings
+from antiphon.runtime.extending import process_host, takes_another_build, text_of
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import AbstractAgent
@@ -204,10 +205,16 @@ async def host_runs(
     stop: asyncio.Event | None = None,
     at_once: int = _AT_ONCE,
     build: str | None = None,
+    drain: float | None = None,
+    draining: Callable[[int], None] | None = None,
 ) -> None:
     """Continue runs that dead or stopped processes leave, until `stop` is set. Then the active runs are left to other hosts.
 
-    `ready` is awaited once, with the name of this host in the ledger; `hear` with each run that was continued.
+    If a living host has another build, which may be unable to continue them, the runs at work end here first, for at most
+    `drain` seconds; None is the default of `Settings`.
+
+    `ready` is awaited once, with the name of this host in the ledger; `hear` with each run that was continued; `draining` with
+    the number of threads whose runs end here first.
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
@@ -225,6 +232,7 @@ async def host_runs(
                     work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()}
                 work = {each for each in work if not each.done()}
                 await _wait(stop, _LOOK)
+            await recovery.drain(work, Settings().drain if drain is None else drain, draining)
         finally:
             for each in work:
                 each.cancel()
@@ -258,6 +266,10 @@ class _Recovery:
         self._turns = asyncio.Semaphore(at_once)
         self._hear = hear
         self._at_work: set[str] = set()
+        self._running = 0
+        """Threads whose turn it is."""
+        self._is_ending = False
+        """Whether no other run is begun."""
         self._looked: dict[str, tuple[object, float]] = {}
         """By thread that had no run to continue: its state and the time of the check."""
         self.done: list[RecoveredRun] = []
@@ -279,6 +291,16 @@ class _Recovery:
         finally:
             for kind in joined:
                 await host.leave(kind=kind)
+
+    async def drain(self, work: Collection[asyncio.Task[None]], seconds: float, tell: Callable[[int], None] | None) -> None:
+        """Let runs end for some seconds, if a host of another build lives: it may be unable to continue them."""
+        self._is_ending = True
+        kinds, build = [f"{RUN_KIND}/{name}" for name in self._programs], process_host(self._ledger).build
+        if not self._running or seconds <= 0 or not await takes_another_build(self._ledger, kinds, build):
+            return
+        if tell is not None:
+            tell(self._running)
+        await asyncio.wait(work, timeout=seconds)
 
     async def left(self) -> AsyncIterator[tuple[str, Sequence[RunStatus]]]:
         """Yield the threads with runs that these programs may continue, each with those runs, oldest first.
@@ -331,8 +353,13 @@ class _Recovery:
     async def _continue(self, thread_id: str, runs: Sequence[RunStatus]) -> None:
         try:
             async with self._turns:
-                for run in runs:
-                    await self._continue_one(run)
+                self._running += 1
+                try:
+                    for run in runs:
+                        if not self._is_ending:
+                            await self._continue_one(run)
+                finally:
+                    self._running -= 1
         finally:
             self._at_work.discard(thread_id)
 

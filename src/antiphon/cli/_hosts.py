@@ -78,8 +78,8 @@ def host(
     With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
-        more = (teams, config, model, thread_limit, kinds, words, tenants, drain is not None)
-        _host_apps(apps, ledger, signals, has_more=any(more))
+        more = (teams, config, model, thread_limit, kinds, words, tenants)
+        _host_apps(apps, ledger, signals, drain, has_more=any(more))
         return
     chosen, names = choose_model(model), list(dict.fromkeys(tenants or ()))
 
@@ -108,18 +108,19 @@ def host(
     print_line("stopped")
 
 
-def _host_apps(apps: list[str], ledger: str | None, signals: str | None, *, has_more: bool) -> None:
+def _host_apps(apps: list[str], ledger: str | None, signals: str | None, drain: float | None, *, has_more: bool) -> None:
     if has_more:
         fail(
-            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds, --tenant, "
-            "--drain and --words",
+            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds, --tenant "
+            "and --words",
             code=2,
         )
 
     async def work(found: Ledger) -> None:
         with until_signal() as stop:
             ready = partial(_tell_ready, shown_ledger(ledger))
-            await service.host_app(found, app, ready=ready, hear=_tell_run, stop=stop)
+            told: dict[str, Any] = {"ready": ready, "hear": _tell_run, "draining": _tell_draining}
+            await service.host_app(found, app, **told, drain=drain, stop=stop)
 
     with complaints():
         app = service.load_apps(apps)

@@ -168,12 +168,21 @@ def ledger_in_use(given: str | None) -> str:
 
 def shown_ledger(given: str | None) -> str:
     """Return the URL of the ledger in use as it is printed: without a password."""
-    return _PARAMETER.sub(r"\1…", _PASSWORD.sub(r"\1…@", ledger_in_use(given)))
+    from antiphon.ledger._secrets import without_password  # noqa: PLC0415 (only where a ledger is used)
+
+    return without_password(ledger_in_use(given))
 
 
-_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*:)[^?]*@")
-"""Up to the last `@`: a person may forget to quote an `@` or a `/` in a password."""
-_PARAMETER = re.compile(r"((?:[?&])(?:ssl)?password=)[^&]*", re.IGNORECASE)
+def has_password(given: str) -> bool:
+    """Whether a ledger is named by a URL with a password, which is not printed."""
+    return shown_ledger(given) != ledger_in_use(given)
+
+
+def ledger_option(given: str | None) -> str:
+    """Return the option that names a ledger, if it was given, as a shell takes it."""
+    from antiphon.ledger import _open  # noqa: PLC0415 (only where a ledger is used)
+
+    return "" if given is None else f" {_open.ledger_option(given)}"
 
 
 def missing_ledger(url: str) -> Path | None:
@@ -350,7 +359,7 @@ async def _within(
         except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all
             fail(str(exc), code=2)
         except OSError as exc:
-            fail(f"{url}: {exc.strerror or exc}; check the path", code=2)
+            fail(f"{shown_ledger(url)}: {exc.strerror or exc}; check the path", code=2)
         try:
             return await work(*ledgers)
         except (OwnedError, ThreadBusyError) as exc:

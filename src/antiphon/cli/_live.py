@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import VARIABLE, complaints, shown_ledger, with_ledger
+from antiphon.cli._ledger import VARIABLE, complaints, has_password, ledger_option, shown_ledger, with_ledger
 from antiphon.cli._output import (
     COMPLETED,
     FAILED,
@@ -272,7 +272,9 @@ def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...]
     for command in ("show",) if report.status == "failed" else next_commands:
         note("", command=f"  {typed(ledger, *command.split(' '), own)}")
     note("", command=f"  {typed(ledger, 'threads')}")
-    if ledger is not None:
+    if ledger is not None and has_password(ledger):
+        note(f"set {VARIABLE} to the URL of the ledger first: it has a password, which is not printed here")
+    elif ledger is not None:
         note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
 
 
@@ -339,7 +341,7 @@ def say_thread(thread_id: str, ledger: str | None) -> None:
 
 def typed(ledger: str | None, *words: str) -> str:
     """Return a command of this program as a shell takes it, with the ledger if that was named."""
-    return f"{program_name()} {shlex.join([*words, *(() if ledger is None else ('--ledger', ledger))])}"
+    return f"{program_name()} {shlex.join(words)}{ledger_option(ledger)}"
 
 
 def program_name() -> str:

@@ -23,6 +23,7 @@ from antiphon.cli._ledger import (
     with_ledger,
     with_ledgers,
 )
+from antiphon.cli._live import typed
 from antiphon.cli._output import print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.cli._verify import read_heads
@@ -111,8 +112,7 @@ def copy(
     table = [(each.thread_id, str(each.messages), "was there" if each.was_there else "copied") for each in found]
     print_table(open_console(), ("thread", "messages", "result"), table)
     if not found:
-        place = shown_ledger(source)
-        note(f"{place} has no threads to copy; `antiphon threads --all --ledger {place}` lists them")
+        note(f"{shown_ledger(source)} has no threads to copy; `{typed(source, 'threads', '--all')}` lists them")
 
 
 async def _copied(

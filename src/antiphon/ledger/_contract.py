@@ -389,7 +389,10 @@ class Ledger(Protocol):
         ...
 
     async def expire(self, before: datetime) -> tuple[str, ...]:
-        """Delete the threads whose last change is before a time, except those that a younger branch needs."""
+        """Delete the threads whose last change is before a time, except those that a younger branch needs.
+
+        In PostgreSQL, many threads are deleted in several transactions: if one fails, the threads of those before are gone.
+        """
         ...
 
     # ------------------------------------------------------------ reading

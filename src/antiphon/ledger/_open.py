@@ -67,8 +67,18 @@ def check_opened(ledger: object) -> None:
 def command_line(ledger: Ledger, *words: str, options: str = "") -> str:
     """Return the command line of an `antiphon` command on a ledger, to show to a person; `options` are not quoted."""
     url: str | None = getattr(ledger, "url", None)
-    place = "" if url is None or url == os.environ.get(_VARIABLE) else f"--ledger {quote(url)}"
+    is_default = url is None or url == without_password(os.environ.get(_VARIABLE, ""))
+    place = "" if url is None or is_default else ledger_option(url, has_password=getattr(ledger, "has_password", False))
     return " ".join(filter(None, (*map(quote, ("antiphon", *words)), options, place)))
+
+
+def ledger_option(url: str, *, has_password: bool = False) -> str:
+    """Return the option of a command that names a ledger, as a shell takes it.
+
+    A password is not printed: a URL with one comes from the environment, and the shell says so if it is not set there.
+    """
+    is_shown = not has_password and url == without_password(url)
+    return f"--ledger {quote(url)}" if is_shown else f'--ledger "${{{_VARIABLE}:?}}"'
 
 
 def open_ledger(
@@ -134,19 +144,19 @@ async def _opened(
         ) as shared:
             yield shared
         return
+    shown = without_password(url)
     if signals is not None:
-        raise ValueError(f"{url!r} needs no signals: only a ledger in PostgreSQL is shared by machines; leave --signals out")
+        raise ValueError(f"{shown!r} needs no signals: only a ledger in PostgreSQL is shared by machines; leave --signals out")
     if tenant is not None:
-        raise ValueError(f"{url!r} has no tenants: a tenant has a file of its own, or a database in PostgreSQL")
+        raise ValueError(f"{shown!r} has no tenants: a tenant has a file of its own, or a database in PostgreSQL")
     if url == "memory:":
         async with MemoryLedger.open(redaction=redaction, master_key=master_key) as memory:
             yield memory
         return
     path = url.removeprefix(_SQLITE)
     if path in ("", url):
-        name = url.removeprefix("sqlite:").removeprefix("//")
+        name = shown.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
-        shown = without_password(url)
         raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {shown!r}{hint}")
     try:
         from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)

@@ -384,14 +384,35 @@ def _letters(data: bytes) -> Iterator[tuple[str, int]]:
 
 # ---------------------------------------------------------------- URLs
 
-_USER: Final = re.compile(r"^([^:/?#]+://[^/?#@:]*):[^?]*@")
-"""Up to the last `@`: a person may forget to quote an `@` or a `/` in a password."""
+_SCHEME: Final = re.compile(r"[^:/?#@]+:/+")
+_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:\d*)?")
+_FIELD: Final = re.compile(r"[\w.%+-]+=")
+_FROM_PASSWORD: Final = re.compile(r"[?&](ssl)?password=.*", re.IGNORECASE | re.DOTALL)
 _PASSWORDS: Final = frozenset({"password", "sslpassword"})
 """The parameters of a URL of PostgreSQL that are secrets."""
 
 
 def without_password(url: str) -> str:
-    """Return the URL of a server without its passwords, for display. It need not be a valid URL."""
-    place, has_query, query = _USER.sub(r"\1@", url).partition("?")
-    rest = "&".join(each for each in query.split("&") if unquote(each.partition("=")[0]).lower() not in _PASSWORDS)
-    return f"{place}?{rest}" if has_query and rest else place
+    """Return the URL of a server without its passwords, to show to a person. It need not be a valid URL.
+
+    A person may forget to quote an `@`, a `/` or a `?` in a password. So a password ends at the last `@` that may end it.
+    """
+    if url.startswith("sqlite:"):
+        return url  # a file has no password
+    place, has_query, query = url.partition("?")
+    if not all(map(_FIELD.match, query.split("&"))) or ("@" not in place and not _has_host(place)):
+        place, has_query, query = _FROM_PASSWORD.sub("", url), "", ""  # the `?` or a `&` is of the password
+    user, has_user, rest = place.rpartition("@")
+    if has_user:
+        scheme = _SCHEME.match(user)
+        begin = 0 if scheme is None else scheme.end()
+        place = f"{user[:begin]}{user[begin:].partition(':')[0]}@{rest}"
+    shown = "&".join(each for each in query.split("&") if unquote(each.partition("=")[0]).lower() not in _PASSWORDS)
+    return f"{place}?{shown}" if has_query and shown else place
+
+
+def _has_host(place: str) -> bool:
+    """Whether a URL without a user names a host, with a port or without: `u:secret` is no such host."""
+    scheme = _SCHEME.match(place)
+    hosts = place[0 if scheme is None else scheme.end() :].partition("/")[0]
+    return all(_HOST.fullmatch(each) for each in hosts.split(","))

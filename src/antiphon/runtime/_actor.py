@@ -244,7 +244,7 @@ class Messenger(Protocol):
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
     async def forward(self, delivery: DeliveryState, to: str) -> None: ...
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
-    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     async def original(self, request: Retry, thread_id: str | None) -> Message: ...
     def knows(self, address: str) -> bool: ...
 
@@ -604,8 +604,12 @@ class Context:
         return await self._services.states.get(thread_id, seq, state)
 
     def leave_open(self, error: AntiphonError) -> None:
-        """Leave the message open in its thread, to be redelivered later; the caller gets the error."""
-        self._services.messenger.abandon(self._handled, error)
+        """Leave the message open in its thread, to be redelivered later; the caller gets the error.
+
+        It is redelivered when something happens in the thread: an answer is posted, a question expires, another message ends,
+        or another host takes it.
+        """
+        self._services.messenger.leave_open(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
         """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.

@@ -745,6 +745,8 @@ class InFlight:
     def __init__(self) -> None:
         self._threads: dict[str, dict[str, DeliveryState]] = {}
         """By thread, then by invocation. A thread without messages in flight has no entry."""
+        self._resting: dict[str, dict[str, datetime]] = {}
+        """By thread, the messages that their handlers have left open since another one ended there, and when."""
         self.on_thread_ended: Callable[[], None] = _do_nothing
         """Called when the last message of a thread has ended."""
 
@@ -774,7 +776,10 @@ class InFlight:
 
     def take_over(self, delivery: DeliveryState) -> None:
         """Add a message, or make this delivery the one of its message."""
-        self._threads.setdefault(delivery.envelope.thread_id or "", {})[delivery.invocation_id] = delivery
+        thread_id = delivery.envelope.thread_id or ""
+        self._threads.setdefault(thread_id, {})[delivery.invocation_id] = delivery
+        if (resting := self._resting.get(thread_id)) is not None:
+            resting.pop(delivery.invocation_id, None)
 
     def drop(self, delivery: DeliveryState) -> None:
         """Remove a message, unless another delivery of it is in flight."""
@@ -782,18 +787,35 @@ class InFlight:
         if (found := self._threads.get(thread_id)) is not None:
             if found.get(delivery.invocation_id) is delivery:
                 del found[delivery.invocation_id]
+                self._resting.pop(thread_id, None)  # it may be what they wait for
             if not found:
                 del self._threads[thread_id]
                 self.on_thread_ended()
 
     def drop_thread(self, thread_id: str) -> tuple[DeliveryState, ...]:
         """Remove all messages of a thread, and return their deliveries."""
+        self._resting.pop(thread_id, None)
         return tuple(self._threads.pop(thread_id, _NONE).values())
 
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
         self.drop(delivery)
         delivery.fail(error)
+
+    def leave_open(self, delivery: DeliveryState, error: AntiphonError, at: datetime) -> None:
+        """Abandon a message whose handler waits for something outside, such as the answer of a person."""
+        thread_id = delivery.envelope.thread_id or ""
+        resting = self._resting.get(thread_id, {})
+        self.abandon(delivery, error)
+        self._resting[thread_id] = {**resting, delivery.invocation_id: at}
+
+    def resting(self, thread_id: str) -> Mapping[str, datetime]:
+        """Return the messages of a thread that their handlers have left open, and for which nothing has changed here since."""
+        return self._resting.get(thread_id, {})
+
+    def forget_resting(self, thread_id: str) -> None:
+        """Forget which messages of a thread rest: its next owner delivers them."""
+        self._resting.pop(thread_id, None)
 
 
 _NONE: dict[str, DeliveryState] = {}

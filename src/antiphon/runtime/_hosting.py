@@ -20,14 +20,16 @@ parked. A host that continues the thread clears the status.
 
 **Draining.** A stopping host takes no more threads. If all living hosts have its build, any of them can continue
 its threads, and gets them at once. During a deployment, a host of a new build may be unable to: if all old hosts ended, the
-thread would be stopped. So while a host of another build lives, a stopping host first finishes its active threads.
+thread would be stopped. So while a host of another build lives, a stopping host first finishes its active threads, and takes
+back threads that hosts of other builds give up meanwhile. At the end it releases threads that wait for a person: they are not
+due, and a host that took them would only find that it has nothing to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -168,9 +170,10 @@ class Eviction:
 
     async def _wait_for_others(self, mismatch: _Mismatch) -> None:
         """Stop the thread if no host has continued it in time. While another host owns it, callers wait as for any thread."""
-        thread_id, ledger = mismatch.thread_id, self._journal.ledger
+        thread_id, ledger, pause = mismatch.thread_id, self._journal.ledger, self._mismatch_patience or 0.0
         while True:
-            await asyncio.sleep(self._mismatch_patience or 0.0)
+            await asyncio.sleep(pause)
+            pause = max(pause, _LOOK_AGAIN)
             try:
                 if not any(row.message.invocation_id == mismatch.invocation_id for row in await ledger.open_calls(thread_id)):
                     return  # it was answered
@@ -208,6 +211,15 @@ async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
     )
 
 
+async def takes_another_build(ledger: Ledger, kinds: Collection[str], build: str) -> bool:
+    """Whether a living host of another build takes threads of some kinds; yes, if the ledger does not answer."""
+    try:
+        hosts = await ledger.hosts()
+    except errors.LedgerError:
+        return True
+    return any(each.is_alive and each.host.build != build and not {*kinds}.isdisjoint(each.host.kinds) for each in hosts)
+
+
 async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
     """Release a thread that this build cannot continue.
 
@@ -226,6 +238,8 @@ def unfit_reason(error: errors.HistoryMismatchError) -> str:
 
 _FLUSHES = 3
 """How often waiting rows are written before a thread is given up: new rows may arrive meanwhile."""
+_LOOK_AGAIN = 0.5
+"""The least number of seconds between two checks of a thread that another host owns."""
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
@@ -267,6 +281,8 @@ class Hosting:
         self._idle_since: dict[str, float] = {}
         self._seen: dict[str, int] = {}
         """By thread, the last posted message that was delivered here."""
+        self._troubles: dict[str, str] = {}
+        """By thread that cannot be continued, the error that was logged."""
         self.is_taking = False
         """Whether it takes threads whenever they are due (`System.host`)."""
         self._may_be_more = False
@@ -275,6 +291,8 @@ class Hosting:
         """Whether there may be room since it last took some."""
         self._is_beginning = False
         """Whether it is taking threads that are not active yet."""
+        self._is_draining = False
+        """Whether it is stopping, and finishes its threads first."""
         self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
@@ -304,6 +322,9 @@ class Hosting:
                         next_take = loop.time() + _TAKE_EVERY
                     elif self.is_taking and (self._may_be_more or hints != before or loop.time() >= next_take):
                         await self._take_share()
+                        next_take = loop.time() + _TAKE_EVERY
+                    elif self._is_draining and loop.time() >= next_take:
+                        await self._take_back()
                         next_take = loop.time() + _TAKE_EVERY
                     await self._deliver_posted()
                     told = None
@@ -358,9 +379,28 @@ class Hosting:
         seen, self._seen = self._seen, {}
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
-                with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
+                with self._apart(woken.thread_id), suppress(errors.FencedError):  # lost: the new owner delivers it
                     await self._recovery.thread(woken.thread_id, is_running=True)
                     self._seen[woken.thread_id] = woken.seq
+
+    @contextmanager
+    def _apart(self, thread_id: str) -> Generator[None]:
+        """Keep an error about one thread from the others: each is looked at again, and logged once.
+
+        Raises:
+            LedgerUnavailableError: it is about all of them.
+        """
+        try:
+            yield
+        except errors.LedgerUnavailableError:
+            raise
+        except Exception as exc:  # noqa: BLE001 (a damaged row may fail anywhere)
+            if self._troubles.get(thread_id) != (text := log_text(exc)):
+                self._troubles[thread_id] = text
+                fields = log_fields(thread_id=thread_id, error=exc)
+                LOG.warning("thread %s cannot be continued here: %s", thread_id, text, extra=fields)
+        else:
+            self._troubles.pop(thread_id, None)
 
     async def _look_after_threads(self) -> None:
         await self._claim_unconfirmed()
@@ -372,7 +412,7 @@ class Hosting:
 
     async def _take_over_if_dead(self, thread_id: str) -> None:
         """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
-        with suppress(errors.OwnedError):
+        with self._apart(thread_id), suppress(errors.OwnedError):
             if not self._journal.epoch(thread_id) and await self._has_actors(thread_id):
                 await self._recovery.thread(thread_id)
 
@@ -404,6 +444,7 @@ class Hosting:
             self.is_taking = False
             self._limit.leave(self)
         await self._drain(draining)
+        await self._release_resting()
 
     async def _drain(self, draining: Callable[[int], None] | None) -> None:
         """Wait until the active threads have ended, while a host of another build lives that might take them."""
@@ -412,19 +453,40 @@ class Hosting:
             return
         if draining is not None:
             draining(self.at_work)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain):
-                while self.at_work or self._is_beginning:  # noqa: ASYNC110 (an eviction tells nobody)
-                    await asyncio.sleep(_STEP)
+        self._is_draining = True
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.drain):
+                    while self.at_work or self._is_beginning:  # noqa: ASYNC110 (an eviction tells nobody)
+                        await asyncio.sleep(_STEP)
+        finally:
+            self._is_draining = False
 
     async def _has_other_build(self) -> bool:
-        """Whether a living host of another build takes threads of the same kinds; True if the ledger does not answer."""
-        kinds = {*offered_kinds(self._tree.kinds(), self._settings)}
-        try:
-            hosts = await self._ledger.hosts()
-        except errors.LedgerError:
-            return True
-        return any(each.is_alive and each.host.build != self._lease.build and kinds & {*each.host.kinds} for each in hosts)
+        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        return await takes_another_build(self._ledger, kinds, self._lease.build)
+
+    async def _take_back(self) -> None:
+        """Take threads that hosts of other builds have given up: perhaps only this build can continue them."""
+        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        given_up = ThreadFilter(unfit=True, due_before=current_port().now())
+        for thread in (await self._ledger.threads(given_up, "created_at")).threads:
+            is_fit = thread.kind in kinds and all(each.build != self._lease.build for each in thread.unfit)
+            if is_fit and self.at_work < self._limit.most:
+                self._is_beginning = True
+                try:
+                    await self._continue(thread.thread_id)
+                except errors.OwnedError:
+                    pass  # another host was quicker
+                finally:
+                    self._is_beginning = False
+
+    async def _release_resting(self) -> None:
+        """Release the threads that wait for a person."""
+        with suppress(errors.LedgerError):  # they are free when this host has left
+            for thread_id in self._journal.owned:
+                if self._in_flight.resting(thread_id) and not self._is_busy(thread_id):
+                    await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def take(self) -> Recovered:
         """Take all threads that are due, have no living owner and can run here, and continue them.
@@ -453,11 +515,15 @@ class Hosting:
         try:
             taken = await self._take_some(room) if room else ()
             self._may_be_more = len(taken) >= room
-            await asyncio.gather(*map(self._begin_taken, taken))
+            await asyncio.gather(*map(self._begin_apart, taken))
         finally:
             self._is_beginning = False
             self._limit.settle(self, len(taken))
         await self._record_take_overs(taken)
+
+    async def _begin_apart(self, taken: TakenThread) -> None:
+        with self._apart(taken.thread_id):
+            await self._begin_taken(taken)
 
     async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:
         """Record how many threads of dead hosts this host has taken: one row for all of them, after they were started."""
@@ -471,7 +537,7 @@ class Hosting:
         """Continue the threads that this host has claimed for one message, and that another host owned before."""
         found = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
-            with suppress(errors.OwnedError):  # lost meanwhile
+            with self._apart(thread_id), suppress(errors.OwnedError):  # lost meanwhile
                 found += await self._continue(thread_id)
         return found
 
@@ -497,19 +563,18 @@ class Hosting:
             self._journal.is_unsure = True
             raise
 
-    async def _continue(self, thread_id: str, taken: Epoch | None = None) -> Recovered:
+    async def _continue(self, thread_id: str, taken: Epoch | None = None, *, is_idle: bool = False) -> Recovered:
         """Deliver the open calls of a thread of this host.
 
         A thread that only other programs can continue is released for them.
         """
         try:
-            found = await self._recovery.thread(thread_id, taken=taken)
+            found = await self._recovery.thread(thread_id, taken=taken, is_idle=is_idle)
         except errors.FencedError:
             return Recovered()  # the host was suspended past its lease meanwhile
         if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
-            await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
+            await self._release(thread_id, unfit=self._lease.build, reason=reason)
         return found
 
     async def _claim_unconfirmed(self) -> None:
@@ -557,20 +622,31 @@ class Hosting:
             left = await self._own_threads(open_calls=True)  # one query for all: most have ended
             await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in left) for each in idle))
 
-    async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool) -> None:
+    async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool, is_ending: bool = False) -> None:
         """Release a thread, unless it has unfinished work, because a delivery failed while the ledger was unavailable.
 
-        A released thread is taken only when it is due, so its open calls would wait for ever.
+        A released thread is taken only when it is due, so its open calls would wait for ever. A thread that waits for a person
+        is due when an answer is posted, or the question expires. A system that takes no threads keeps it until then.
         """
         self._idle_since.pop(thread_id, None)
+        with self._apart(thread_id):
+            await self._continue_or_release(thread_id, has_open_calls=has_open_calls, is_ending=is_ending)
+
+    async def _continue_or_release(self, thread_id: str, *, has_open_calls: bool, is_ending: bool) -> None:
         # Left open by an earlier owner, and not delivered yet.
         is_left = has_open_calls and thread_id in self._journal.unrecovered
-        if has_open_calls and not is_left and (await self._continue(thread_id)).delivered:
+        found = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
+        if found.delivered or (found.resting and not self.is_taking and not is_ending):
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
-            wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)
-            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
-            await self._journal.release(thread_id, wake_at=wake_at)
+            times = (current_port().now() if is_left else self._timers.next_due(thread_id), found.until)
+            await self._release(thread_id, wake_at=min((each for each in times if each is not None), default=None))
+
+    async def _release(self, thread_id: str, **more: Any) -> None:
+        self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
+        self._in_flight.forget_resting(thread_id)
+        self._troubles.pop(thread_id, None)
+        await self._journal.release(thread_id, **more)
 
 
 _TAKE_EVERY = 0.8

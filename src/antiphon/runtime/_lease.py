@@ -16,6 +16,7 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -55,6 +56,8 @@ class Lease:
         self._first_beat: asyncio.Task[Host] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._beaten_at = 0.0
+        self._slept = 0.0
+        """How long the machine had slept at the last beat."""
         self.term = 0
         """Counts how often a lease may have ended before it was renewed."""
 
@@ -97,8 +100,11 @@ class Lease:
         return host
 
     def has_lapsed(self) -> bool:
-        """Whether the lease may have expired: the process was suspended, or its event loop was blocked."""
-        return self._host is not None and asyncio.get_running_loop().time() - self._beaten_at >= self._host.lease
+        """Whether the lease may have expired: the process or the machine was suspended, or the event loop was blocked."""
+        if self._host is None:
+            return False
+        slept = slept_seconds() - self._slept
+        return asyncio.get_running_loop().time() - self._beaten_at + (slept if slept > _SLACK else 0.0) >= self._host.lease
 
     async def beat(self) -> None:
         """Renew the lease, and register new kinds of actors with the ledger.
@@ -110,18 +116,34 @@ class Lease:
             await self._beat(replace(self._host, kinds=self._kinds()))
 
     async def _beat(self, host: Host) -> None:
-        began = asyncio.get_running_loop().time()  # read before the beat: the lease must not seem to last longer than it does
+        # Read before the beat: the lease must not seem to last longer than it does.
+        began, slept = asyncio.get_running_loop().time(), slept_seconds()
         await self._ledger.beat(host)
         # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host may
         # have taken threads or permits, and whatever was leased in the old term no longer counts.
         self.term += self.has_lapsed()
-        self._host, self._beaten_at = host, began
+        self._host, self._beaten_at, self._slept = host, began, slept
 
     async def end(self) -> None:
         """End the lease, which releases all threads of this host at once."""
         if self._host is not None:
             with suppress(LedgerError):  # then the lease expires by itself
                 await self._ledger.leave(self._host)
+
+
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_SLACK = 1.0
+"""Seconds: two clocks cannot be read at the same moment."""
+
+
+def slept_seconds() -> float:
+    """Return for how long the machine has slept since it was started, as far as the system tells.
+
+    The clock of the event loop stands still meanwhile, and the clock of leases does not.
+    """
+    if _BOOT_CLOCK is None:
+        return 0.0
+    return time.clock_gettime(_BOOT_CLOCK) - time.monotonic()  # noqa: TID251 (nobody sets them)
 
 
 def default_build() -> str:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -42,7 +41,7 @@ from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._effects import ActorState
 from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle, thread_endings
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import PARK, Standing, option_of
+from antiphon.runtime._rows import PARK, Standing, has_work, option_of, waits_for_person
 from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
@@ -491,8 +490,9 @@ class LifeActor(Actor):
         return Settled(thread_id=thread_id, invocation_id=invocation_id)
 
     async def _continue(self, context: Context, thread_id: str) -> None:
-        """Deliver calls that another process left open, but not those that wait for a person: each delivery is an attempt."""
-        if not any(_waits_for_person(row.message) for row in await context.ledger.open_calls(thread_id)):
+        """Deliver calls that another process left open, unless all of them wait for a person: each delivery is an attempt."""
+        calls = [row.message for row in await context.ledger.open_calls(thread_id) if row.message.to != (LIFE_ACTOR,)]
+        if not any(map(waits_for_person, calls)) or has_work(calls):
             await context.recover_thread(thread_id)
 
     async def _is_forwarded(self, context: Context, thread_id: str) -> bool:
@@ -534,20 +534,9 @@ def not_found(thread_id: str) -> RefusedError:
     return RefusedError(f"there is no thread {thread_id!r}", protocol.ErrorCode.THREAD_NOT_FOUND)
 
 
-def _waits_for_person(call: Message) -> bool:
-    """Whether an open call is a question to a person that has not expired: an approval (ADR 0010)."""
-    payload = call.payload
-    if call.lane != "control" or call.to or not isinstance(payload, OptionCallPayload):
-        return False
-    try:
-        return datetime.fromisoformat(str(payload.arguments.get("expires_at"))) > current_port().now()
-    except (TypeError, ValueError):
-        return False  # no timestamp, or none with a time zone: it is another question, or forged
-
-
 def _resumed_status(open_calls: Sequence[Message], before: str | None) -> str:
     """Return the status in lists of a resumed thread."""
-    if any(_waits_for_person(call) for call in open_calls):
+    if any(map(waits_for_person, open_calls)):
         return "waiting"
     at_work = any(call.to and call.to != (LIFE_ACTOR,) for call in open_calls if call.lane == "control")
     return "processing" if at_work else before or "completed"

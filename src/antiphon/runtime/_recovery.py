@@ -11,6 +11,10 @@ thread of an actor is ended, and not carried out: the actor has ended with its p
 thread is resumed: otherwise they would call the failing provider again and again. Messages that came later, such as the one
 that resumes it, are delivered.
 
+**Resting messages.** A handler may leave its message open until a person answers a question, or settles a call. While nothing
+happens in the thread, it would only do the same again, and each delivery is an attempt. So the owner of an idle thread does
+not deliver such messages: it releases the thread, due when the first question expires. A posted answer makes it due.
+
 **Timers** deliver a notice later. A timer of a thread is a row that stays open until the timer fires. So the notice is
 delivered even if the process that set the timer is gone. The end of that row, the notice and the DELIVER row are one append,
 so the notice is stored exactly once.
@@ -20,8 +24,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -34,7 +38,18 @@ from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, ended, hops_and_deadline, option_of, stops_in
+from antiphon.runtime._rows import (
+    DELIVER,
+    PARK,
+    TIMER,
+    Standing,
+    begun,
+    ended,
+    hops_and_deadline,
+    option_of,
+    question_expiry,
+    stops_in,
+)
 from antiphon.runtime._settings import SYSTEM
 
 if TYPE_CHECKING:
@@ -201,6 +216,10 @@ class Recovered:
     """Parked messages, which wait for a person."""
     homeless: int = 0
     """Messages to actors that do not exist in this system; they stay open."""
+    resting: int = field(default=0, repr=False)
+    """Messages that were not delivered again: their handlers have left them open, and nothing has happened since."""
+    until: datetime | None = field(default=None, repr=False)
+    """When the first question to a person expires that a resting message may wait for."""
 
     def __add__(self, other: Recovered) -> Recovered:
         return Recovered(
@@ -209,6 +228,8 @@ class Recovered:
             self.timers + other.timers,
             self.parked + other.parked,
             self.homeless + other.homeless,
+            self.resting + other.resting,
+            min((each for each in (self.until, other.until) if each is not None), default=None),
         )
 
 
@@ -269,9 +290,17 @@ class Recovery:
         """Ends the open calls of terminated threads; set when the system is assembled."""
 
     async def thread(
-        self, thread_id: str, *, is_running: bool = False, is_resumed: bool = False, taken: Epoch | None = None
+        self,
+        thread_id: str,
+        *,
+        is_running: bool = False,
+        is_resumed: bool = False,
+        is_idle: bool = False,
+        taken: Epoch | None = None,
     ) -> Recovered:
         """Deliver the open calls of a thread, and set its timers. `taken`: this host has just taken it, under this epoch.
+
+        `is_idle`: nothing has happened in it here for a while, so resting messages are not delivered.
 
         A thread that `is_running` here already has its timers. If it was claimed for one message, calls that an earlier owner
         left open stay open: this program may be unable to run the thread. Calls that stopped because something outside failed
@@ -287,10 +316,12 @@ class Recovery:
         if not is_running:
             unrecovered.pop(thread_id, None)
         rows = await self._rows(thread_id, taken)
-        found = Recovered(threads=1)
+        resting = self._resting(thread_id, rows) if is_idle else ()
+        expiry = min((each for each in _expiries(rows) if each > current_port().now()), default=None) if resting else None
+        found = Recovered(threads=1, resting=len(resting), until=expiry)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
-        for row in rows:
+        for row in [row for row in rows if row.message.invocation_id not in resting]:
             is_timer = option_of(row.message) == TIMER
             if row.seq > after and not (is_running and is_timer) and (row.seq > stopped or is_timer):
                 # The first row is still up to date: nothing was awaited since the rows were read.
@@ -300,6 +331,12 @@ class Recovery:
         if not after:
             await self._end_leftovers(thread_id, rows)
         return found
+
+    def _resting(self, thread_id: str, rows: Sequence[Record]) -> Collection[str]:
+        """Return the messages that their handlers have left open here, unless a question has expired since."""
+        expiries, now = _expiries(rows), current_port().now()
+        left = self._in_flight.resting(thread_id)
+        return {each for each, since in left.items() if not any(since < expiry <= now for expiry in expiries)}
 
     async def _rows(self, thread_id: str, taken: Epoch | None = None) -> tuple[Record, ...]:
         """Return the open calls of a thread; for a terminated thread, those that remain after its work was ended.
@@ -438,6 +475,11 @@ def _is_untouched(rows: Sequence[Record], taken: Epoch) -> bool:
     """
     before = [row for row in rows if row.seq <= taken.seq]
     return taken == 1 and len(before) == taken.seq and all(row.message.lane != "effect" for row in before)
+
+
+def _expiries(rows: Sequence[Record]) -> list[datetime]:
+    """Return when the questions to people expire that are open in a thread."""
+    return [each for row in rows if (each := question_expiry(row.message)) is not None]
 
 
 def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:

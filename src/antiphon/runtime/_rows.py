@@ -51,7 +51,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages.json_values import fits
-from antiphon.messages.keys import attempt_id, begun_id, ended_id
+from antiphon.messages.keys import attempt_id, begun_id, ended_id, is_below
 from antiphon.messages.long_values import cut, cut_text
 from antiphon.messages.trusted import quick_call, quick_message, quick_result
 
@@ -110,6 +110,46 @@ def park_reason(row: Message) -> str:
     """Return why a PARK row parks a message."""
     payload = row.payload
     return str(payload.arguments.get("reason")) if isinstance(payload, OptionCallPayload) else ""
+
+
+def question_expiry(call: Message) -> datetime | None:
+    """Return when a question to a person expires: an approval (ADR 0010). None: an open call is no such question."""
+    payload = call.payload
+    if call.lane != "control" or call.to or not isinstance(payload, OptionCallPayload):
+        return None
+    try:
+        found = datetime.fromisoformat(str(payload.arguments.get("expires_at")))
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found  # without a zone it is another question, or forged
+
+
+def waits_for_person(call: Message) -> bool:
+    """Whether an open call is a question to a person that has not expired."""
+    expiry = question_expiry(call)
+    return expiry is not None and expiry > current_port().now()
+
+
+_WORK: Final = frozenset({DELIVER, RUN, TIMER})
+"""Rows that a host does something about. An effect is continued by the handler of its message, which is open as well."""
+
+
+def has_work(calls: Sequence[Message]) -> bool:
+    """Whether some open calls of a thread are work that a host can do.
+
+    A question to a person, or a parked call, is none; nor are the calls above it, which wait for it.
+    """
+    held = [call.parent_id for call in calls if waits_for_person(call) or (call.lane == "effect" and option_of(call) == PARK)]
+    return any(_is_work(call) and not any(_is_at_or_below(place, call.invocation_id) for place in held) for call in calls)
+
+
+def _is_work(call: Message) -> bool:
+    """Whether an open call is a message to an actor, a run or a timer."""
+    return bool(call.to) if call.lane == "control" else call.lane == "effect" and option_of(call) in _WORK
+
+
+def _is_at_or_below(place: str | None, invocation_id: str | None) -> bool:
+    return invocation_id is not None and (place == invocation_id or is_below(place, invocation_id))
 
 
 def stops_in(rows: Sequence[Record]) -> list[Record]:

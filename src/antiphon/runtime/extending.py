@@ -8,7 +8,7 @@ keep their meaning.
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
-from antiphon.runtime._hosting import has_other_build, read_take_overs, unfit_reason
+from antiphon.runtime._hosting import has_other_build, read_take_overs, takes_another_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease, is_of_this_process, process_host
 from antiphon.runtime._life import LIFE, LIFE_ACTOR, Gates, GateState, LifeState, read_status
@@ -24,6 +24,7 @@ from antiphon.runtime._rows import (
     begun,
     cut_result,
     ended,
+    has_work,
     is_too_large,
     says_the_same_value,
     stopped_error,
@@ -66,6 +67,7 @@ __all__ = [
     "error_response",
     "from_wire",
     "has_other_build",
+    "has_work",
     "is_of_this_process",
     "is_too_large",
     "observe",
@@ -77,6 +79,7 @@ __all__ = [
     "says_the_same_value",
     "stopped_error",
     "stops_in",
+    "takes_another_build",
     "text_of",
     "unfit_reason",
     "unused",

@@ -568,7 +568,7 @@ class ClusterValue(Value):
     in_hand: int
     """Threads that living hosts own."""
     due: int
-    """Threads that wait for a host, and for no person."""
+    """Threads that wait for a host; those in which everything waits for a person are left out."""
     oldest_due: datetime | None
     oldest_age: float | None
     """The seconds that the first of them has waited."""

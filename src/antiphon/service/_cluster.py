@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.messages import Message, current_port
-from antiphon.runtime.extending import PARK, read_take_overs
+from antiphon.runtime.extending import PARK, has_work, read_take_overs
 from antiphon.service._hosting import host_json, limit_json
 from antiphon.service._schedules import SCHEDULE_KIND
 from antiphon.service._sequence import APPROVE
@@ -45,7 +45,7 @@ class ClusterStatus:
     in_hand: int
     """Threads that living hosts own."""
     due: int
-    """Threads that wait for a host: no living host owns them, and they wait for no person."""
+    """Threads that wait for a host: no living host owns them, and not all of their work waits for a person."""
     oldest_due: datetime | None
     """Since when the first of them waits."""
     stuck: int
@@ -92,9 +92,7 @@ async def cluster_status(ledger: Ledger) -> ClusterStatus:
         LedgerError: the ledger cannot be read.
     """
     now, hosts = current_port().now(), await ledger.hosts()
-    found = [each async for each in _due(ledger, hosts, now)]
-    waiting = await _waiting_for_people(ledger) if found else frozenset[str]()
-    due = sorted((each for each in found if each[1].thread_id not in waiting), key=lambda each: (each[0], each[1].thread_id))
+    due = sorted([each async for each in _due(ledger, hosts, now)], key=lambda each: (each[0], each[1].thread_id))
     stuck = [each for each in due if (now - each[0]).total_seconds() > STUCK_AFTER]
     taken = await read_take_overs(ledger)
     return ClusterStatus(
@@ -121,14 +119,16 @@ async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> As
         if thread.due_at is not None:
             yield thread.due_at, thread
     living = {each.host.name for each in hosts if each.is_alive}
+    waiting: frozenset[str] | None = None
     for dead in hosts:
         if dead.is_alive or not dead.threads or dead.host.name in living:
             continue  # the threads of a dead host whose name a living one has now cannot be told apart by name
+        waiting = await _waiting_for_people(ledger) if waiting is None else waiting
         async for thread in all_threads(ledger, ThreadFilter(owner=dead.host.name), "created_at"):
-            if thread.open_calls:
-                yield dead.until, thread
-            elif thread.due_at is not None and thread.due_at < now:
+            if thread.due_at is not None and thread.due_at < now:
                 yield max(dead.until, thread.due_at), thread
+            elif thread.open_calls and (thread.thread_id not in waiting or await _has_work(ledger, thread)):
+                yield dead.until, thread
 
 
 def _why_stuck(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str:
@@ -148,6 +148,11 @@ def _host_command(kind: str | None) -> str:
     if kind is not None and kind.startswith(RUN_KIND):
         return "antiphon host --app MODULE:NAME"
     return "antiphon host" if kind in (None, CHAIN_KIND, SCHEDULE_KIND) else "antiphon host --team FILE"
+
+
+async def _has_work(ledger: Ledger, thread: ThreadSummary) -> bool:
+    """Whether a host can do something in a thread that has a call for a person."""
+    return has_work([row.message for row in await ledger.open_calls(thread.thread_id)])
 
 
 async def _waiting_for_people(ledger: Ledger) -> frozenset[str]:

@@ -327,10 +327,15 @@ async def host_app(
     ready: Callable[[HostStatus], None] | None = None,
     hear: Callable[[RecoveredRun], None] | None = None,
     stop: asyncio.Event | None = None,
+    drain: float | None = None,
+    draining: Callable[[int], None] | None = None,
 ) -> None:
     """Continue the runs of an app that dead or stopped processes leave, until `stop` is set.
 
-    `ready` is called once, with this host as the ledger knows it; `hear` with each run that was continued.
+    If a living host has another build, the runs at work end here first, for at most `drain` seconds, as in `run_host`.
+
+    `ready` is called once, with this host as the ledger knows it; `hear` with each run that was continued; `draining` with
+    the number of threads whose runs end here first.
 
     Raises:
         SetupError: one of the programs is none, or two have the same name.
@@ -345,7 +350,8 @@ async def host_app(
             await stack.enter_async_context(offering_words(name, agent_words(ledger), ledger))
             await _tell_ready(ledger, name, ready)
 
-        await host_runs(ledger, app.programs, ready=tell, hear=hear, stop=stop, build=app.build)
+        options: dict[str, Any] = {"hear": hear, "stop": stop, "build": app.build, "drain": drain, "draining": draining}
+        await host_runs(ledger, app.programs, ready=tell, **options)
 
 
 async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], None] | None) -> None:

@@ -323,6 +323,35 @@ async def test_a_host_continues_runs_as_they_are_left_and_leaves_them_when_it_st
     assert not [each for each in await ledger.hosts() if each.is_alive]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("build", "drain", "is_left", "drained"),
+    [("new", 30.0, False, [1]), ("new", 2.0, True, [1]), ("new", 0.0, True, []), ("old", 30.0, True, [])],
+)
+async def test_a_host_that_is_told_to_end_finishes_its_runs_while_a_host_of_another_build_lives(
+    build: str, drain: float, is_left: bool, drained: list[int]
+) -> None:
+    """As hosts of actors do: the other build may be unable to continue them. It begins no other run meanwhile."""
+    ledger, stop, told = MemoryLedger(), asyncio.Event(), list[int]()
+
+    @program("slow")
+    async def slow(run: LedgerRun) -> None:
+        await asyncio.sleep(10)
+
+    for name in ("long", "later"):
+        with pytest.raises(asyncio.CancelledError):
+            async with ledger_run(name, ledger=ledger, name="slow", input=1):
+                raise asyncio.CancelledError
+    await ledger.beat(Host("another", build, ("run/slow",), 600.0))
+    options: dict[str, Any] = {"drain": drain, "draining": told.append, "build": "old", "at_once": 1}
+    hosting = asyncio.create_task(host_runs(ledger, [slow], stop=stop, **options))
+    await asyncio.sleep(3)
+    stop.set()
+    await hosting
+    left = [each.thread_id for each in await runs(ledger) if each.is_left]
+    assert (left, told) == (["long", "later"] if is_left else ["later"], drained)
+
+
 async def _until(ledger: Ledger, is_so: Callable[[Sequence[RunStatus]], bool]) -> None:
     async with asyncio.timeout(10):
         while True:

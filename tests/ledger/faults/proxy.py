@@ -100,13 +100,22 @@ class Cuts:
         self.left: int | None = None
         self.is_answered = False
         self.landed = 0
+        self.is_at_commit = False
+        """Whether to cut at the next COMMIT of a transaction that may write."""
         self.is_silent = False
         """Whether nothing passes any longer, and no connection is closed: as behind a firewall that drops packets."""
 
     def arm(self, requests: int, *, is_answered: bool) -> None:
         self.left, self.is_answered = requests, is_answered
 
-    def is_now(self) -> bool:
+    def arm_commit(self, *, is_answered: bool) -> None:
+        self.is_at_commit, self.is_answered = True, is_answered
+
+    def is_now(self, *, is_commit: bool = False) -> bool:
+        if self.is_at_commit and is_commit:
+            self.is_at_commit = False
+            self.landed += 1
+            return True
         if self.left is None:
             return False
         self.left -= 1
@@ -125,7 +134,7 @@ async def cutting(url: str) -> AsyncIterator[tuple[str, Cuts]]:
     async def handle(client: Streams) -> None:
         begin = await startup(client)
         server = await connect(url)
-        is_cut = False
+        is_cut, may_write = False, True
 
         async def give_back() -> None:
             with suppress(OSError, asyncio.IncompleteReadError):
@@ -142,7 +151,10 @@ async def cutting(url: str) -> AsyncIterator[tuple[str, Cuts]]:
             while (each := await frame(client[0]))[:1] != b"X":
                 while cuts.is_silent:  # noqa: ASYNC110 (a flag of the test)
                     await asyncio.sleep(0.01)
-                is_cut = each[:1] in _ENDS_A_REQUEST and cuts.is_now()
+                if b"BEGIN" in each:
+                    may_write = b"READ ONLY" not in each
+                is_commit = b"COMMIT;" in each and may_write
+                is_cut = each[:1] in _ENDS_A_REQUEST and cuts.is_now(is_commit=is_commit)
                 if is_cut and not cuts.is_answered:
                     return
                 server[1].write(each)

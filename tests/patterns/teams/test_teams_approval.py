@@ -1,7 +1,9 @@
 """A person's word in the middle of a step: the run parks, and the same run goes on after that."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,24 +13,37 @@ from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import ParkedError, UnguardedToolError
+from antiphon.ledger import ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import current_port
 from antiphon.patterns.teams import Team
+from antiphon.service import cluster_status
 
 SCRIPT = (ScriptStep(name="Pay", worker="ada", tool_name="pay", args={"amount": 5}),)
 
 
-def paying(ledger: MemoryLedger, paid: list[int], asked: list[str], *, by_script: bool, **more: Any) -> Team:
-    toolkit = Toolkit(approvers=["grace"])
+def paying(
+    ledger: MemoryLedger,
+    paid: list[int],
+    asked: list[str],
+    *,
+    by_script: bool,
+    sight: asyncio.Event | None = None,
+    **more: Any,
+) -> Team:
+    toolkit = Toolkit(approvers=["grace"], approval_expires=timedelta(hours=1))
 
     @toolkit.tool(approval=True)
-    def pay(amount: int) -> str:
+    async def pay(amount: int) -> str:
         """Pay an amount."""
         paid.append(amount)
         return "paid"
 
     @toolkit.tool(effects="none")
-    def look() -> str:
+    async def look() -> str:
         """Look."""
+        if sight is not None:
+            await sight.wait()
         return "seen"
 
     parts: dict[str, Any] = {
@@ -118,6 +133,20 @@ async def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
 async def test_a_run_parks_where_nobody_knows_whether_something_was_done_and_goes_on_when_a_person_has_said_so() -> None:
     """What must not be done twice is not: a person settles it, and the same run goes on with that."""
     started: list[str] = []
+    async with sending(started) as team:
+        for _ in range(2):
+            with pytest.raises(ParkedError):
+                await team.run("Send it.", thread_id="t")
+        (parked,) = await team.system.parked()
+        await team.system.settle("t", parked.invocation_id, result={"result": "sent, says the post"})
+        assert (await team.run("Send it.", thread_id="t")).response == "It went out."
+        assert started == ["A"]
+        assert "sent, says the post" in str(await team.store.worker_view("t", "ada"))
+        assert await team.ledger.open_calls("t") == ()
+
+
+def sending(started: list[str]) -> Team:
+    """Return a team that sends a letter; whether it is sent is never known."""
     toolkit = Toolkit()
 
     @toolkit.tool(timeout=0.05)
@@ -132,16 +161,7 @@ async def test_a_run_parks_where_nobody_knows_whether_something_was_done_and_goe
         "desk": {"steps": [{"name": "Send", "worker": "ada", "task": "Send it."}]},
         "ada": lambda prompt, spoken: [("send", {"letter": "A"})] if spoken == 0 else "It went out.",
     }
-    async with team_of(parts, [agent("ada", "send")], [manager("desk", "ada")], toolkit=toolkit) as team:
-        for _ in range(2):
-            with pytest.raises(ParkedError):
-                await team.run("Send it.", thread_id="t")
-        (parked,) = await team.system.parked()
-        await team.system.settle("t", parked.invocation_id, result={"result": "sent, says the post"})
-        assert (await team.run("Send it.", thread_id="t")).response == "It went out."
-        assert started == ["A"]
-        assert "sent, says the post" in str(await team.store.worker_view("t", "ada"))
-        assert await team.ledger.open_calls("t") == ()
+    return team_of(parts, [agent("ada", "send")], [manager("desk", "ada")], toolkit=toolkit)
 
 
 @pytest.mark.parametrize("by_script", [False, True])
@@ -176,3 +196,120 @@ async def test_a_team_without_the_toolkit_does_not_go_on(said: bool | None, by_s
         outcome = await team.run("Pay.", thread_id="t")
     assert outcome.status == ("failed" if by_script and said is False else "completed")  # a script ends with a no
     assert paid == ([5] if said is None else [])
+
+
+# ---------------------------------------------------------------- on a host
+
+
+@asynccontextmanager
+async def _waiting_on_a_host(paid: list[int], *, hosts: bool = True) -> AsyncGenerator[tuple[MemoryLedger, Team]]:
+    """A team whose thread waits for a person, in a system that takes threads or only keeps its own."""
+    ledger = MemoryLedger()
+    async with paying(ledger, paid, [], by_script=False) as team:
+        hosting = asyncio.create_task(team.system.host()) if hosts else None
+        with pytest.raises(ParkedError):
+            await team.run("Pay.", thread_id="t")
+        yield ledger, team
+        if hosting is not None:
+            hosting.cancel()
+            await asyncio.gather(hosting, return_exceptions=True)
+
+
+async def _summary(ledger: MemoryLedger) -> ThreadSummary:
+    found = await ledger.thread("t")
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hosts", [True, False])
+async def test_a_host_does_not_repeat_what_waits_for_a_person(hosts: bool) -> None:
+    """It was delivered every 8 seconds, and parked after 50 times: then no answer of a person continued it."""
+    paid: list[int] = []
+    async with _waiting_on_a_host(paid, hosts=hosts) as (ledger, team):
+        before = (await _summary(ledger)).messages
+        await asyncio.sleep(600)
+        (waiting,) = await pending_approvals(ledger)
+        found = await _summary(ledger)
+        assert found.messages == before
+        assert (found.owner, found.due_at) == ((None, waiting.expires_at) if hosts else (team.system.host_name, None))
+        await answer(ledger, waiting.id, principal="grace", approved=True)
+        await asyncio.sleep(10)
+        assert paid == [5]
+        assert await _listed(ledger) == ("teams", "completed")
+        assert await ledger.open_calls("t") == ()
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hosts", [True, False])
+async def test_a_question_that_nobody_answers_ends_when_it_expires(hosts: bool) -> None:
+    """The thread is due then: the worker is told, and the team goes on without the payment."""
+    paid: list[int] = []
+    async with _waiting_on_a_host(paid, hosts=hosts) as (ledger, _):
+        (waiting,) = await pending_approvals(ledger)
+        await asyncio.sleep((waiting.expires_at - current_port().now()).total_seconds() + 20)
+        assert paid == []
+        assert await _listed(ledger) == ("teams", "completed")
+        assert await ledger.open_calls("t") == ()
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+async def test_a_host_does_not_repeat_what_is_parked_and_goes_on_when_it_is_settled() -> None:
+    """Only the call of the tool is parked, not the messages that wait for it: a person settles one thing."""
+    started: list[str] = []
+    async with sending(started) as team:
+        hosting = asyncio.create_task(team.system.host())
+        with pytest.raises(ParkedError):
+            await team.run("Send it.", thread_id="t")
+        await asyncio.sleep(600)
+        (parked,) = await team.system.parked()
+        await team.system.settle("t", parked.invocation_id, result={"result": "sent, says the post"})
+        await asyncio.sleep(30)
+        assert await team.ledger.open_calls("t") == ()
+        assert started == ["A"]
+        hosting.cancel()
+        await asyncio.gather(hosting, return_exceptions=True)
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+async def test_the_next_host_does_the_work_beside_a_question_of_one_that_ended() -> None:
+    """One agent waits for a person, another was at work when its host ended: only what waits for the person stays open."""
+    ledger, paid, asked = MemoryLedger(), list[int](), list[str]()
+    async with paying(ledger, paid, asked, by_script=False, sight=asyncio.Event()) as team:
+        asking = asyncio.create_task(team.run("Pay.", thread_id="t"))
+        while not await pending_approvals(ledger) or "bob" not in asked:  # noqa: ASYNC110 (the ledger tells nobody)
+            await asyncio.sleep(0.01)
+    await asyncio.gather(asking, return_exceptions=True)
+    assert (await cluster_status(ledger)).due == 1
+    async with paying(ledger, paid, asked, by_script=False) as team:
+        hosting = asyncio.create_task(team.system.host())
+        await asyncio.sleep(60)
+        assert asked.count("bob") == 2
+        assert not any(row.message.to == ("worker/bob",) for row in await ledger.open_calls("t"))
+        assert (await _summary(ledger)).owner is None
+        (waiting,) = await pending_approvals(ledger)
+        await answer(ledger, waiting.id, principal="grace", approved=True)
+        await asyncio.sleep(10)
+        hosting.cancel()
+        await asyncio.gather(hosting, return_exceptions=True)
+    assert (paid, asked.count("bob"), await _listed(ledger)) == ([5], 2, ("teams", "completed"))
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+async def test_a_host_that_ends_releases_what_waits_for_a_person() -> None:
+    """Otherwise the next host took it at once, to find out that it must wait; one of another build would stop it."""
+    ledger, stop = MemoryLedger(), asyncio.Event()
+    async with paying(ledger, [], [], by_script=False) as team:
+        hosting = asyncio.create_task(team.system.host(stop=stop))
+        with pytest.raises(ParkedError):
+            await team.run("Pay.", thread_id="t")
+        stop.set()
+        await hosting
+    (waiting,) = await pending_approvals(ledger)
+    found = await _summary(ledger)
+    assert (found.owner, found.due_at) == (None, waiting.expires_at)

@@ -273,13 +273,14 @@ INSERT INTO antiphon.threads (
     tenant, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens,
     cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
-RETURNING key
+RETURNING key, pg_current_xact_id()::text
 """
 _THREAD = """
 UPDATE antiphon.threads SET seq = $3, hash = $4, epoch = $5, run = $6, open_from = $7, status = $8, pattern = $9,
     updated_at = $10, input_tokens = $11, output_tokens = $12, cost = $13, owner = $14, kind = $15, due_at = $16, posted = $17,
     unfit = $18, open_calls = $19
 WHERE tenant = $1 AND key = $2
+RETURNING pg_current_xact_id()::text
 """
 _SNAPSHOT = """
 INSERT INTO antiphon.snapshots (tenant, thread, fold, seq, hash, state) VALUES ($1, $2, $3, $4, $5, $6)
@@ -307,12 +308,15 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 async def insert_thread(session: Session, thread: Thread) -> int:
     """Insert a thread, and return its key."""
     values = (*thread.state, thread.open_calls, thread.base, thread.base_seq)
-    return int(await session.fetchval(_NEW_THREAD, *values))
+    made = await session.fetchrow(_NEW_THREAD, *values)
+    assert made is not None  # noqa: S101 (one row is inserted)
+    key, session.transaction = made
+    return int(key)
 
 
 async def update_thread(session: Session, thread: Thread) -> None:
     """Write the row of a thread."""
-    await session.execute(_THREAD, *_thread_values(thread))
+    session.transaction = await session.fetchval(_THREAD, *_thread_values(thread))
 
 
 async def update_threads(session: Session, threads: Iterable[Thread]) -> None:

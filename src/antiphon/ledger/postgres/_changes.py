@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
@@ -229,15 +230,56 @@ async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple
     return tuple(each.state.thread_id for each in changed)
 
 
-async def expire(session: Session, before: int) -> tuple[str, ...]:
-    """Delete the threads that have not changed since a time, except those that a younger branch needs."""
+# ---------------------------------------------------------------- expiry
+
+_MOST_EXPIRED = 500
+_MOST_EXPIRED_MESSAGES = 50_000
+"""Threads and messages that are deleted in one transaction. Each thread takes one of the server's locks, of which it has 6,400
+by default, and a statement must end within the patience of the ledger."""
+_OLD = """
+SELECT key, thread_id, seq - base_seq FROM antiphon.threads
+WHERE tenant = $1 AND active_at <= $2::bigint / 8000000 AND updated_at < $2 ORDER BY key DESC
+"""
+"""Branches before their origins: a branch is always created after its origin."""
+_STILL_OLD = """
+SELECT t.key, t.thread_id, t.base, t.updated_at < $3 AND NOT EXISTS (
+    SELECT 1 FROM antiphon.threads AS b WHERE b.tenant = $1 AND b.base = t.key AND b.key <> ALL($2::bigint[])
+)
+FROM antiphon.threads AS t WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) ORDER BY t.key DESC
+"""
+
+
+class OldThread(NamedTuple):
+    """A thread that has not changed for long."""
+
+    key: int
+    thread_id: str
+    messages: int
+
+
+async def old_threads(session: Session, before: int) -> list[list[OldThread]]:
+    """Return the threads that have not changed since a time, as batches to delete; each branch before its origin."""
+    batches: list[list[OldThread]] = []
+    left = 0
+    for each in (OldThread(*row.values()) for row in await session.fetch(_OLD, before)):
+        if not batches or left < each.messages or len(batches[-1]) == _MOST_EXPIRED:
+            batches.append([])
+            left = max(_MOST_EXPIRED_MESSAGES, each.messages)
+        batches[-1].append(each)
+        left -= each.messages
+    return batches
+
+
+async def expire(session: Session, batch: Sequence[OldThread], before: int) -> tuple[str, ...]:
+    """Delete those of some threads that still have not changed since a time, and that no branch needs."""
+    await lock_threads(session, [each.thread_id for each in batch])  # no branch of them is made from here on
     gone: dict[int, str] = {}
-    old = "SELECT key FROM antiphon.threads WHERE tenant = $1 AND updated_at < $2"
-    young = "SELECT 1 FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[]) AND updated_at >= $3"
-    for row in await session.fetch(old, before):
-        family = await _family(session, row[0])
-        await lock_threads(session, [name for _, name in family])
-        if not await session.fetchval(young, [key for key, _ in family], before):
-            gone.update(family)
-    await _remove(session, list(gone))
-    return tuple(sorted(gone.values()))
+    needed: set[int | None] = set()
+    for key, name, base, is_free in await session.fetch(_STILL_OLD, [each.key for each in batch], before):
+        if is_free and key not in needed:
+            gone[key] = name
+        else:
+            needed.add(base)
+    if gone:
+        await _remove(session, list(gone))
+    return tuple(gone.values())

@@ -2,6 +2,7 @@
 
 A statement that fails because a connection broke may have been committed: only the answer is lost. `Pool.change` then runs its
 function again. So such a function must detect what an earlier attempt has stored: appends do, by the ids of their messages.
+`Pool.change_once` is for all others: it asks the server whether the transaction was committed.
 
 **Poolers.** The tenant of row-level security and `synchronous_commit` are settings of a connection, which costs nothing per
 statement. A pooler in transaction mode, such as PgBouncer, gives each transaction another connection of the server, so such
@@ -100,6 +101,8 @@ class Session:
         self.tenant = tenant
         self.keyring = _NO_KEYS if keyring is None else keyring
         """The keys of encrypted threads."""
+        self.transaction: str | None = None
+        """The id of the transaction, if a statement has returned it."""
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Return all rows."""
@@ -122,6 +125,8 @@ _SETTINGS = """
 SELECT set_config('antiphon.tenant', $1, true), set_config('synchronous_commit', 'on', true),
     set_config('lock_timeout', $2, true)
 """
+_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text"
+_STATUS = "SELECT pg_xact_status($1::text::xid8)"
 
 
 class Pool:
@@ -235,6 +240,35 @@ class Pool:
     async def change(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
         """Run a writing function in one transaction. It must tolerate that an earlier attempt was committed."""
         return await self._attempt(work, "read_committed")
+
+    async def change_once(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
+        """Run a function that writes, in one transaction; an attempt that was committed is not repeated.
+
+        The id of the transaction is read before the commit: by a statement that returns it, or else by one more round trip.
+        That is the last one, after all locks: `_appends` says why.
+        """
+        made: list[tuple[str, ResultT]] = []
+        """The transaction whose commit was not confirmed, and what it has returned."""
+
+        async def once(session: Session) -> ResultT:
+            if made and await self._is_committed(session, made[0][0]):
+                return made[0][1]
+            made.clear()
+            result = await work(session)
+            if (own := session.transaction or await session.connection.fetchval(_TRANSACTION)) is not None:
+                made.append((own, result))
+            return result
+
+        return await self.change(once)
+
+    async def _is_committed(self, session: Session, transaction: str) -> bool:
+        """Whether a transaction was committed. One that the server has not ended yet is waited for."""
+        async with asyncio.timeout(self._patience):
+            while True:
+                status = await session.connection.fetchval(_STATUS, transaction)
+                if status != "in progress":
+                    return bool(status == "committed")
+                await asyncio.sleep(_FIRST_PAUSE)
 
     async def _attempt(
         self, work: Callable[[Session], Awaitable[ResultT]], isolation: _Isolation | None, *, readonly: bool = False
@@ -375,8 +409,19 @@ async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPo
             return pool, False
         await pool.close()  # a pooler may also drop them silently
         return await _new_pool(url, patience, {}, statement_cache_size=0), True
-    except (*_FOREIGN, ValueError) as exc:
+    except _FOREIGN as exc:
         raise translated(exc, shown_url(url)) from exc
+    except ValueError as exc:
+        raise unreadable(url, exc) from None  # its text and its cause may quote the password
+
+
+def unreadable(url: str, error: ValueError) -> LedgerUnavailableError:
+    """Return the error for a URL that cannot be read."""
+    shown = shown_url(url)
+    advice = (
+        f"{error}" if shown == url else "quote special characters in the user and the password, as %40 for @ and %2F for /"
+    )
+    return LedgerUnavailableError(f"PostgreSQL at {shown}: the URL cannot be read; {advice}")
 
 
 async def _new_pool(url: str, patience: float, settings: dict[str, str], **options: Any) -> _AsyncpgPool:
@@ -398,8 +443,15 @@ def _milliseconds(seconds: float) -> str:
 
 
 def tenant_in(url: str) -> tuple[str, str | None]:
-    """Return a URL without its parameter `tenant`, and the tenant that it names."""
-    parts = urlsplit(url)
+    """Return a URL without its parameter `tenant`, and the tenant that it names.
+
+    Raises:
+        LedgerUnavailableError: it cannot be read.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise unreadable(url, exc) from None
     given = parse_qsl(parts.query, keep_blank_values=True)
     named = [value for name, value in given if name == "tenant"]
     rest = urlencode([(name, value) for name, value in given if name != "tenant"])

@@ -11,7 +11,7 @@ and dead hosts are removed, under one lock that all share (`_HOSTS_LOCK`). It is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -398,13 +398,8 @@ def _wanted(request: TakeRequest) -> tuple[Any, ...]:
     return to_micros(request.now), request.by.build, names, None in request.kinds
 
 
-async def take(
-    session: Session, wanted: TakeRequest, clock: LeaseClock | None, tried: list[tuple[Thread, TakenThread]]
-) -> list[tuple[Thread, TakenThread]]:
+async def take(session: Session, wanted: TakeRequest, clock: LeaseClock | None) -> list[tuple[Thread, TakenThread]]:
     """Claim due threads, the longest due first; return their rows, and the values for the caller.
-
-    `tried` has the claims of earlier attempts of the same call. If only the answer to their commit was lost, the host already
-    owns these threads, and nobody else would ever run them.
 
     Raises:
         UnknownHostError: the host has never beaten, or has left.
@@ -414,33 +409,17 @@ async def take(
     own_lease, dead = await _concerned(session, wanted.by, moment)
     owner, micros = _living(own_lease, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
     names = {each.key: each.host.name for each in dead}
-    taken = await _committed(session, owner, tried) if tried else []
-    due = (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit - len(taken)]
-    if due:
-        await _keep(session, wanted.by, owner, wanted.now)
-    for since, thread in due:
+    taken: list[tuple[Thread, TakenThread]] = []
+    for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit]:
         state = claimed(thread.state, owner)
         own = thread._replace(state=state)
         why, before = why_due(thread.state, micros), names.get(thread.state.owner or 0)
         told = TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
         taken.append((own, told))
-    if due:
-        await update_threads(session, [thread for thread, _ in taken[-len(due) :]])
-    # In the transaction, so before the commit: if only the answer to the commit is lost, the next attempt finds the claims
-    # here.
-    tried += taken
+    if taken:
+        await _keep(session, wanted.by, owner, wanted.now)
+        await update_threads(session, [thread for thread, _ in taken])
     return taken
-
-
-async def _committed(
-    session: Session, owner: int, tried: Iterable[tuple[Thread, TakenThread]]
-) -> list[tuple[Thread, TakenThread]]:
-    """Return the threads of earlier attempts that were committed: the host owns them, in the epoch of the attempt."""
-    claims = {thread.key: (thread, told) for thread, told in tried}
-    # `FOR UPDATE` waits for an attempt that the server has not ended yet.
-    sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) AND t.owner = $3 ORDER BY t.key FOR UPDATE OF t"
-    found = map(thread_of, await session.fetch(sql, list(claims), owner))
-    return [(row, claims[row.key][1]) for row in found if row.state.epoch == claims[row.key][0].state.epoch]
 
 
 async def has_due(session: Session, wanted: TakeRequest, clock: LeaseClock | None) -> bool:

@@ -39,7 +39,7 @@ from antiphon.ledger._signals import (
     carrying,
     signal_subject,
 )
-from antiphon.ledger._stored import Subject, TakeRequest, Thread
+from antiphon.ledger._stored import Subject, TakeRequest
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
@@ -117,6 +117,11 @@ class PostgresLedger(Verbs):
     def url(self) -> str:
         """The URL that opens the same ledger, without the password."""
         return shown_url(self._url, None if self.tenant == _DEFAULT_TENANT else self.tenant)
+
+    @property
+    def has_password(self) -> bool:
+        """Whether the URL that opened it has a password, which `url` leaves out."""
+        return shown_url(self._url) != self._url
 
     @property
     def tenant(self) -> str:
@@ -275,7 +280,7 @@ class PostgresLedger(Verbs):
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
         wanted = _hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
-        claim = await self._pool.change(lambda session: _hosts.claim_thread(session, wanted, self._clock))
+        claim = await self._pool.change_once(lambda session: _hosts.claim_thread(session, wanted, self._clock))
         thread, taken_from = claim
         self._appender.remember(thread)
         return Epoch(thread.state.epoch, thread.state.seq, taken_from)
@@ -295,7 +300,7 @@ class PostgresLedger(Verbs):
         )
         skew = self._skew // timedelta(microseconds=1)
         how = how._replace(now=how.now + skew, wake_at=None if how.wake_at is None else how.wake_at + skew)
-        self._appender.remember(await self._pool.change(lambda session: _hosts.release(session, thread_id, how)))
+        self._appender.remember(await self._pool.change_once(lambda session: _hosts.release(session, thread_id, how)))
         if unfit is not None:
             self._hints.note_work(EVERYBODY)  # only hosts of other builds take it
         elif wake_at is not None and wake_at <= current_port().now():
@@ -306,8 +311,7 @@ class PostgresLedger(Verbs):
         wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
         if not await self._pool.look(lambda session: _hosts.has_due(session, wanted, self._clock)):
             return ()
-        tried: list[tuple[Thread, TakenThread]] = []
-        taken = await self._pool.change(lambda session: _hosts.take(session, wanted, self._clock, tried))
+        taken = await self._pool.change_once(lambda session: _hosts.take(session, wanted, self._clock))
         for thread, _ in taken:
             self._appender.remember(thread)
         return tuple(told for _, told in taken)
@@ -330,12 +334,12 @@ class PostgresLedger(Verbs):
 
     async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
         now = self._now()
-        return await self._pool.change(lambda session: _hosts.permits(session, by, wants, now, self._clock))
+        return await self._pool.change_once(lambda session: _hosts.permits(session, by, wants, now, self._clock))
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared."""
         request = self._at_database_time(closing)
-        made = await self._pool.change(lambda session: _changes.branch(session, head, at, pairing, request))
+        made = await self._pool.change_once(lambda session: _changes.branch(session, head, at, pairing, request))
         self._hints.note_commit()
         return made.summary
 
@@ -348,16 +352,16 @@ class PostgresLedger(Verbs):
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         chosen = proven(journals, heads)
-        made = await self._pool.change(lambda session: _changes.restore(session, chosen, self.redaction))
+        made = await self._pool.change_once(lambda session: _changes.restore(session, chosen, self.redaction))
         self._hints.note_commit()
         return tuple(thread.summary for thread in made)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        names = await self._pool.change(lambda session: _changes.delete(session, thread_id, with_branches))
+        names = await self._pool.change_once(lambda session: _changes.delete(session, thread_id, with_branches))
         return self._forgotten(names)
 
     async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        names = await self._pool.change(lambda session: _changes.forget(session, thread_id, with_branches))
+        names = await self._pool.change_once(lambda session: _changes.forget(session, thread_id, with_branches))
         self._pool.keyring.drop()
         return self._forgotten(names)
 
@@ -381,8 +385,11 @@ class PostgresLedger(Verbs):
         return await self._pool.read(look)
 
     async def expire(self, before: datetime) -> tuple[str, ...]:
-        micros = to_micros(before)
-        return self._forgotten(await self._pool.change(lambda session: _changes.expire(session, micros)))
+        micros, gone = to_micros(before), list[str]()
+        for batch in await self._pool.read(lambda session: _changes.old_threads(session, micros)):
+            names = await self._pool.change_once(lambda session: _changes.expire(session, batch, micros))  # noqa: B023
+            gone += self._forgotten(names)
+        return tuple(sorted(gone))
 
     def _forgotten(self, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:

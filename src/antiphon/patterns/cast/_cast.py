@@ -210,6 +210,8 @@ class Cast:
         self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
         self._models: dict[str | None, HeldModel] = {}
+        self._closes_models, self._kept = make_model is named_model, model
+        """Whether models that were made from names are closed with the cast; and the model of the program, which is not."""
         self._agents: dict[Any, Agent[object, Any]] = {}
         self._added: set[str] = set()
         for tool in tools:
@@ -400,6 +402,19 @@ class Cast:
             turns = asyncio.Semaphore(self.patience.concurrency)
             self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout)
         return self._models[name]
+
+    async def close(self) -> None:
+        """Close the connections of the models that were made from names. A model that is asked afterwards opens new ones."""
+        for model in self._models.values():
+            provider = model.provider if self._closes_models and model.wrapped is not self._kept else None
+            if provider is not None:
+                async with provider:  # to leave it closes the HTTP client that it has made
+                    pass
+
+    def closing_models(self, *, besides: Model | str | None = None) -> Self:
+        """Return the cast, which closes the models that `make_model` returns: it is no function of a program."""
+        self._closes_models, self._kept = True, besides
+        return self
 
     def _made_model(self, name: str | None) -> Model:
         given = self._given

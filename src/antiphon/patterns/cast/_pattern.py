@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,7 +18,7 @@ from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, St
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
-from antiphon.patterns.cast._cast import CastOptions
+from antiphon.patterns.cast._cast import Cast, CastOptions
 from antiphon.patterns.cast._history import MessageHistory, Task
 from antiphon.patterns.cast._waiting import waiting_for
 from antiphon.runtime import Settings, System
@@ -97,6 +97,10 @@ class Pattern(ABC):
     @abstractmethod
     def host(self, system: System) -> None:
         """Start its actors in a system."""
+
+    def casts(self) -> Iterable[Cast]:
+        """Return the casts of its agents; the connections of their models are closed after the block."""
+        return ()
 
     async def check(self) -> None:
         """Refuse names of tools that do not exist, before a thread fails because of one; this requests the tools of servers.
@@ -234,11 +238,15 @@ async def together(
     for each in patterns:
         each.system = system
         each.host(system)
-    async with system:
-        if recover:
-            with ExitStack() as stack:
-                for each in patterns:
-                    stack.enter_context(each.recovering())
-                await system.recover()
-                await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
-        yield system
+    try:
+        async with system:
+            if recover:
+                with ExitStack() as stack:
+                    for each in patterns:
+                        stack.enter_context(each.recovering())
+                    await system.recover()
+                    await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
+            yield system
+    finally:
+        for cast in {each: None for pattern in patterns for each in pattern.casts()}:
+            await cast.close()

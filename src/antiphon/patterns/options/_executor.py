@@ -78,6 +78,10 @@ class Executor(Pattern):
         self._setup = ExecutorSetup(self.options, limits, rule, self._cast)
 
     @override
+    def casts(self) -> Iterable[Cast]:
+        return (self._cast,)
+
+    @override
     def host(self, system: System) -> None:
         for spec in self.options.agents:  # policies that were added after the executor was made
             if spec.name not in self._cast:

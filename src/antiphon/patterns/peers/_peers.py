@@ -197,6 +197,10 @@ class Peers(Pattern):
     # ------------------------------------------------------------ requests
 
     @override
+    def casts(self) -> Iterable[Cast]:
+        return (self._cast,)
+
+    @override
     def host(self, system: System) -> None:
         """Start its actors in a system."""
         system.register(KIND, partial(PeerActor, self.registry, self._cast, self._calls, self.limits))

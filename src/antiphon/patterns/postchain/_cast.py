@@ -108,6 +108,8 @@ class ChainCast(Cast):
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, **own)
+        if "make_model" not in options:
+            self.closing_models(besides=options.get("model"))
         self._types: dict[str, Any] = {}
         """By phase of the program, the output type of its agent."""
         self._added_phases: dict[str, AgentConfig] = {}

@@ -21,6 +21,7 @@ from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
     UNHURRIED,
+    Cast,
     MessageHistory,
     Outcome,
     Pattern,
@@ -141,6 +142,10 @@ class PostChain(Pattern):
             raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
         self._heard: list[Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]] = []
+
+    @override
+    def casts(self) -> Iterable[Cast]:
+        return (self._chain.cast,)
 
     @override
     def host(self, system: System) -> None:

@@ -86,6 +86,10 @@ class Team(Pattern):
         """The messages of the team, in several views."""
 
     @override
+    def casts(self) -> Iterable[Cast]:
+        return (self.roster.cast,)
+
+    @override
     def host(self, system: System) -> None:
         """Start the actors of the roles that run in this process."""
         roster = self.roster

@@ -142,7 +142,7 @@ class ToolCapableAgent:
             toolkit=self.toolkit.toolkit,
             patience=self._patience,
             make_model=model_or_script,
-        )
+        ).closing_models(besides=self._model)
         return Responder(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
 
     # ------------------------------------------------------------ structured messages
@@ -169,7 +169,11 @@ class ToolCapableAgent:
             return exc.answer
 
     async def _processed(self, message: StructuredMessage, ledger: Ledger) -> StructuredMessage:
-        answer, _ = await self.responder(ledger).process(message)
+        responder = self.responder(ledger)
+        try:
+            answer, _ = await responder.process(message)
+        finally:
+            await responder.cast.close()
         if answer.metadata.get("code") == ErrorCode.TIMEOUT:
             raise _LateError(answer)
         return answer

@@ -118,6 +118,10 @@ class Workers(Pattern):
         return model_policy(responder)
 
     @override
+    def casts(self) -> Iterable[Cast]:
+        return (self.cast, *(each.cast for each in self._responders.values()))
+
+    @override
     def host(self, system: System) -> None:
         control = Control(self.controller, self._policy, self.workers, self._reporting)
         system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._sensitive))
