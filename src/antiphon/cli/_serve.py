@@ -60,17 +60,17 @@ def serve(
             service.trust_named(each, None)
         names = tuple(allow_hosts or ())
         settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model)
-        work = partial(_serve, settings=settings, place=shown_ledger(ledger), opens=opens)
+        work = partial(_serve, settings=settings, named=ledger, opens=opens)
         with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
-async def _serve(ledger: Ledger, *, settings: ServeSettings, place: str, opens: bool) -> None:
+async def _serve(ledger: Ledger, *, settings: ServeSettings, named: str | None, opens: bool) -> None:
     from antiphon.server import serving  # noqa: PLC0415 (needs the extra `server`)
 
     with until_signal("stopping; threads that run here can be resumed") as stop:
         async with serving(ledger, settings) as server:
-            _tell(server, place)
+            _tell(server, named)
             # A link opens a session: it is shown to a person at a terminal, and written to no file.
             if server.token_file is not None and (opens or sys.stderr.isatty()):
                 page = PageServer(server.url, server.token_file.read_text().strip())
@@ -78,15 +78,15 @@ async def _serve(ledger: Ledger, *, settings: ServeSettings, place: str, opens: 
             await stop.wait()
 
 
-def _tell(server: RunningServer, place: str) -> None:
-    print_line(f"serving {place} at {server.url}")
+def _tell(server: RunningServer, ledger: str | None) -> None:
+    print_line(f"serving {shown_ledger(ledger)} at {server.url}")
     if server.token_file is None:
-        note("every request needs a token: `antiphon token make NAME` makes one")
+        note(f"every request needs a token: `{typed(ledger, 'token', 'make', 'NAME')}` makes one")
         note("the connection is not encrypted: put a proxy with TLS in front of it")
         return
     print_line(f"token: {server.token_file}")
     file = shlex.quote(str(server.token_file))
-    note("try:", command=f'curl -H "Authorization: Bearer $(cat {file})" {server.url}/api/threads')
+    note(_TRY, command=f'curl -H "Authorization: Bearer $(cat {file})" {server.url}/api/threads')
 
 
 # ---------------------------------------------------------------- a cluster on this machine
@@ -122,6 +122,10 @@ def up(
     print_line("stopped")
 
 
+_TRY = "try:"
+"""Before a command that the server prints, to copy."""
+
+
 class _UpLines:
     """Prints what hosts and server say; and once the server runs, how to use it."""
 
@@ -130,6 +134,9 @@ class _UpLines:
         self._server = ""
 
     def tell(self, name: str, line: str) -> None:
+        if line.startswith(_TRY):
+            note(f"{name}: {_TRY}", command=line.removeprefix(_TRY).lstrip())
+            return
         print_line(f"{name}: {line}")
         if name != "server":
             return
@@ -199,7 +206,7 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         rows = [(each.id, each.principal, " ".join(each.scopes), shown_time(each.created_at), _state(each)) for each in found]
         print_table(open_console(), ("id", "name", "scopes", "made (UTC)", "state"), rows)
     else:
-        note("the ledger has no token; `antiphon token make NAME` makes one")
+        note(f"the ledger has no token; `{typed(ledger, 'token', 'make', 'NAME')}` makes one")
 
 
 @token.command()
