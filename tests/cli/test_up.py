@@ -61,6 +61,7 @@ def test_a_newcomer_goes_from_one_process_to_three_hosts(folder: Path, request: 
 def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None:
     """Two at a time in one folder are refused. A database that is killed is started again. A second signal ends all at once,
     and nothing is left running."""
+    urls: set[str] = set()
     for number in (1, 2):
         with (folder / "log").open("w") as log:
             up = _start(folder, log)
@@ -68,6 +69,7 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
             _until(folder / "log", "host 1: host ")
             environment = {**PLAIN, "ANTIPHON_LEDGER": (folder / "own" / "url").read_text().strip()}
             assert (folder / "own" / "url").stat().st_mode & 0o777 == 0o600
+            urls.add(environment["ANTIPHON_LEDGER"])
             if number == 1:
                 refused = run("up", "--folder", folder / "own")
                 assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
@@ -96,6 +98,7 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
         assert password not in said
         assert said.endswith("stopped\n")
         assert not (folder / "own/postgres/data/postmaster.pid").exists()
+    assert len(urls) == 1  # a terminal that has set ANTIPHON_LEDGER can go on
 
 
 @pytest.mark.slow

@@ -439,7 +439,7 @@ def add(
     zone: Annotated[str, typer.Option("--zone", metavar="ZONE", help="The time zone, such as Europe/Vienna.")] = "UTC",
     ledger: LedgerOption = None,
 ) -> None:
-    """Add a schedule: at each scheduled time, one host asks the question in a new thread."""
+    """Add or replace a schedule. At each scheduled time, one host asks the question in a new thread."""
     if (cron is None) == (at is None):
         fail("say when, by one of the two: --cron LINE, again and again, or --at TIME, once", code=2)
     with complaints():

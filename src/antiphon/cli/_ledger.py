@@ -30,6 +30,7 @@ from antiphon.errors import (
     CursorError,
     EncryptionError,
     FencedError,
+    HistoryMismatchError,
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
@@ -40,6 +41,7 @@ from antiphon.errors import (
     OwnProgramError,
     PlaceError,
     SecretNameError,
+    SettingsError,
     SetupError,
     ThreadBusyError,
     ThreadEndedError,
@@ -235,9 +237,9 @@ def complaints(ledger: str | None = None) -> Generator[None]:
     except CopyRefusedError as exc:
         fail(f"{exc}; nothing was copied", code=2)
     except _CANNOT_RUN as exc:
-        fail(str(exc), code=2)
+        fail(str(exc), code=2, has_lines=isinstance(exc, SettingsError))
     except AntiphonError as exc:
-        fail(str(exc))
+        fail(str(exc), has_lines=isinstance(exc, HistoryMismatchError))
     except ModuleNotFoundError as exc:
         fail(_missing_packages(exc), code=2)
 

@@ -191,7 +191,8 @@ def show_report(
         print_answer(report.answer or "", report.citations)
     code = exit_code(report)
     if code == FAILED and not report.is_unfounded:
-        note(f"the thread {_END[report.status == 'failed']}: {report.error_message or report.status}", style="bad")
+        why = report.error_message or report.status
+        note(f"the thread {_END[report.status == 'failed']}: {why}", style="bad", has_lines=True)
     if report.failed_tools and code in (COMPLETED, FAILED):
         tell_failed_tools(report)
     if not for_programs and not as_events and not is_quiet:
@@ -292,7 +293,7 @@ def _say_kept(report: RunReport, ledger: str | None) -> None:
 
 def _say_stopped(report: RunReport, ledger: str | None) -> None:
     """Print why a thread has stopped, and the command that continues it."""
-    note(f"stopped: {report.error_message}", style="warning")
+    note(f"stopped: {report.error_message}", style="warning", has_lines=True)
     budget: tuple[str, ...] = ()
     if report.error_code == "BUDGET_EXCEEDED":
         note("give it a new budget, larger than what it has used, or it stops again at once")

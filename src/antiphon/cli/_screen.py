@@ -104,11 +104,16 @@ def cut(text: Text, width: int) -> Text:
     return short
 
 
-def note(message: str, style: str = "", *, command: str | None = None) -> None:
+def note(message: str, style: str = "", *, command: str | None = None, has_lines: bool = False) -> None:
     """Print one line about the work, not its result, to stderr. A terminal that is too narrow gets several, between words.
 
-    `command` is one to copy: it stands at the end of the line, or unbroken on the next one.
+    `command` is one to copy: it stands at the end of the line, or unbroken on the next one. `has_lines`: the message has lines
+    of its own, such as a difference; otherwise a break in it, perhaps in a name, is shown by its number.
     """
+    if has_lines:
+        *before, message = message.split("\n")
+        for line in before:
+            note(line, style)
     console, text = note_console(), Text(visible(message), style=style)
     told = "" if command is None else visible(command)
     if not console.is_terminal or not message or text.cell_len + cell_len(told) < console.width:
@@ -126,9 +131,9 @@ def note_console() -> Console:
     return _in_use[-1] if _in_use else open_console(stderr=True)
 
 
-def fail(message: str, code: int = 1) -> NoReturn:
+def fail(message: str, code: int = 1, *, has_lines: bool = False) -> NoReturn:
     """Print an error, and exit: 1 if the data is wrong, 2 if the command was used wrongly."""
-    note(message, style="bad")
+    note(message, style="bad", has_lines=has_lines)
     raise typer.Exit(code)
 
 

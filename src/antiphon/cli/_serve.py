@@ -73,7 +73,7 @@ async def _serve(ledger: Ledger, *, settings: ServeSettings, named: str | None, 
             _tell(server, named)
             # A link opens a session: it is shown to a person at a terminal, and written to no file.
             if server.token_file is not None and (opens or sys.stderr.isatty()):
-                page = PageServer(server.url, server.token_file.read_text().strip())
+                page = PageServer.of(server.url, server.token_file)
                 await asyncio.to_thread(show_page if opens else link_page, page)
             await stop.wait()
 
@@ -145,7 +145,7 @@ class _UpLines:
             given = f"ANTIPHON_LEDGER=$(cat {shlex.quote(str(self._url))})"
             note("use its ledger from another terminal:", command=f"{given} {typed(None, 'run', 'What is 17 * 23?')}")
         elif line.startswith("token: ") and sys.stderr.isatty():
-            page = PageServer(self._server, Path(line.removeprefix("token: ")).read_text().strip())
+            page = PageServer.of(self._server, Path(line.removeprefix("token: ")))
             threading.Thread(target=link_page, args=(page,), daemon=True).start()
 
 
@@ -174,7 +174,7 @@ def make(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Create a token and print it, once: the ledger stores only its hash. A missing ledger is created."""
+    """Create a token, and print it once. The ledger stores only its hash. A missing ledger is created."""
     lasts = _DEFAULT_DAYS if days is None else days
     made = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
     if for_programs:

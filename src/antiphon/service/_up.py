@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from antiphon.errors import SetupError
 
@@ -131,7 +132,7 @@ def _place_database(folder: Path) -> LocalDatabase:
             _write_private(secret, secrets.token_hex(24))
             if as_user:
                 os.chown(secret, _NOBODY, _NOBODY)
-        return LocalDatabase(own, package / "pginstall/bin", _free_port(), secret.read_text().strip(), as_user)
+        return LocalDatabase(own, package / "pginstall/bin", _free_port(folder / "url"), secret.read_text().strip(), as_user)
     except OSError as exc:
         raise SetupError(f"{exc.filename or own}: {exc.strerror or exc}; choose another folder") from exc
 
@@ -162,7 +163,12 @@ def _check_entry(own: Path, as_user: Sequence[str]) -> None:
         raise SetupError(f"PostgreSQL does not run as root, and `nobody` may not enter {own}: choose another folder or user")
 
 
-def _free_port() -> int:
+def _free_port(before: Path) -> int:
+    """Return the port of the URL that an earlier start has written, if it is free: who has that URL can go on."""
+    with suppress(OSError, ValueError, TypeError), socket.socket() as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        same.bind(("127.0.0.1", urlsplit(before.read_text()).port))
+        return int(same.getsockname()[1])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
