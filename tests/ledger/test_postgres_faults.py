@@ -25,12 +25,13 @@ from tests.ledger.faults.proxy import Cuts, cutting, pooling
 from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
 
-from antiphon import errors
-from antiphon.ledger import Host, Ledger, ThreadFilter, open_ledger
+from antiphon import MediaPart, Message, PartsPayload, errors
+from antiphon.ledger import Host, Ledger, MasterKey, TermEntry, TermIndex, ThreadFilter, open_ledger
 from antiphon.ledger._signals import Hints
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _hosts, _queries
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
+from antiphon.ledger.postgres._connection import Session
 from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
 
 THREADS = ("a", "b", "c")
@@ -544,6 +545,198 @@ async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: 
     monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
     monkeypatch.setattr(_careful.CarefulAppends, "write", one_by_one)
     assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
+
+
+# ---------------------------------------------------------------- indexes and deletions
+
+_BLOCKED = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0
+"""
+TERMS = TermIndex("t", "1", lambda message: TermEntry("s", 1, "", message.text))
+
+
+@asynccontextmanager
+async def _after(patch: pytest.MonkeyPatch, sql: str, do: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """Do something once, when a statement was executed for the first time."""
+    fetch, left = Session.fetch, [do]
+
+    async def watched(self: Session, statement: str, *values: object) -> Any:
+        rows = await fetch(self, statement, *values)
+        if statement == sql and left:
+            await left.pop()()
+        return rows
+
+    with patch.context() as context:
+        context.setattr(Session, "fetch", watched)
+        yield
+    assert not left, "the statement was not executed"
+
+
+@pytest.mark.parametrize("sql", [_queries._UNINDEXED, _terms._NEXT], ids=["words", "terms"])
+async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found_later(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
+    """Its transaction began before theirs. An index that took it for known would never have it."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, AsyncExitStack() as late:
+
+        async def found(word: str) -> int:
+            if sql == _terms._NEXT:
+                return len((await ledger.find_terms(TERMS, [word])).found)
+            return len(await ledger.search(word))
+
+        await late.enter_async_context(uncommitted(postgres.url, tenant, "t/late"))
+        await ledger.append("t", [said("quick")])
+        async with _after(monkeypatch, sql, late.aclose):
+            assert await found("quick") == 1
+        assert await found("late") == 1
+
+
+async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_stay(postgres: Server, tenant: str) -> None:
+    """The deletion waits until its words are in the index, or it is not indexed any more."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
+        await ledger.append("t", [said("canary")])
+        same = "INSERT INTO antiphon.words SELECT tenant, thread, seq, '' FROM antiphon.messages WHERE tenant = $1"
+        tasks: list[asyncio.Future[Any]] = []
+        async with _connected(postgres.url) as holding:
+            await holding.execute("BEGIN")
+            await holding.execute(same, tenant)  # until it is rolled back, whoever adds the same row waits
+            for number, doing in enumerate((ledger.search("canary"), ledger.delete("t")), 1):
+                tasks.append(asyncio.ensure_future(doing))
+                async with asyncio.timeout(WITHIN):
+                    while not tasks[-1].done() and await other.fetchval(_BLOCKED) < number:  # noqa: ASYNC110 (the server decides)
+                        await asyncio.sleep(0.01)
+            await holding.execute("ROLLBACK")
+        await asyncio.gather(*tasks)
+        assert await other.fetchval("SELECT count(*) FROM antiphon.words WHERE tenant = $1", tenant) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_stays(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, is_deleted_first: bool
+) -> None:
+    """G4: a picture is stored once. An append and a deletion wait for each other, whichever was first."""
+    picture = _picture(tenant)
+    written, goes_on = asyncio.Event(), asyncio.Event()
+    holder: Any = _changes if is_deleted_first else _careful.CarefulAppends
+    name = "delete" if is_deleted_first else "write"
+    work = getattr(holder, name)
+
+    async def held(*given: Any) -> Any:
+        done = await work(*given)
+        written.set()
+        await goes_on.wait()  # everything is written, and not committed
+        return done
+
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as ledger,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+        _connected(postgres.url) as watching,
+    ):
+        await ledger.append("old", [picture])
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, name, held)
+            verbs = [lambda: ledger.append("new", [picture]), lambda: other.delete("old")]
+            first, second = reversed(verbs) if is_deleted_first else verbs
+            doings: list[asyncio.Future[Any]] = [asyncio.ensure_future(first())]
+            await written.wait()
+            doings.append(asyncio.ensure_future(second()))
+            async with asyncio.timeout(WITHIN):
+                while not doings[1].done() and not await watching.fetchval(_BLOCKED):  # noqa: ASYNC110 (the server decides)
+                    await asyncio.sleep(0.01)
+            goes_on.set()
+            await asyncio.gather(*doings)
+        assert [record.message.payload for record in await everything(ledger, "new")] == [picture.payload]
+        assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.parametrize("verb", ["delete", "forget"])
+async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_too(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """G4: an append to the branch would leave its messages behind, or keep them readable."""
+    lock, locked = _changes.lock_threads, list[str]()
+    place: Any = {"url": postgres.url, "tenant": tenant, "master_key": MasterKey.from_text(MasterKey.generate())}
+    async with PostgresLedger.open(**place) as ledger, PostgresLedger.open(**place) as other:
+
+        async def watched(session: Session, names: Any) -> None:
+            if not locked:
+                locked.append("t")  # the branch locks as well
+                await other.fork("t", into="b")
+            locked.extend(names)
+            await lock(session, names)
+
+        await ledger.append("t", [said()])
+        with monkeypatch.context() as patch:
+            patch.setattr(_changes, "lock_threads", watched)
+            assert await getattr(ledger, verb)("t", with_branches=True) == ("t", "b")
+        assert locked.count("b") == 2, locked  # by the fork, and by the deletion
+
+
+async def test_a_picture_that_is_deleted_while_an_append_waits_for_it_is_stored_again(postgres: Server, tenant: str) -> None:
+    """G4: the deletion has locked it, and deletes it afterwards."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
+        await ledger.append("old", [picture := _picture(tenant)])
+        await other.execute("BEGIN")
+        await other.execute("SELECT 1 FROM antiphon.media WHERE tenant = $1 FOR UPDATE", tenant)
+        appending = asyncio.ensure_future(ledger.append("new", [picture]))
+        async with asyncio.timeout(WITHIN), _connected(postgres.url) as watching:
+            while not await watching.fetchval(_BLOCKED):  # noqa: ASYNC110 (the server decides)
+                await asyncio.sleep(0.01)
+        await other.execute("DELETE FROM antiphon.media WHERE tenant = $1", tenant)
+        await other.execute("COMMIT")
+        await appending
+        assert [record.message.payload for record in await everything(ledger, "new")] == [picture.payload]
+
+
+def _picture(text: str) -> Message:
+    url = f"data:image/png;base64,{text * 400}"
+    return Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=url),)))
+
+
+@pytest.mark.slow
+async def test_a_thread_that_is_deleted_between_two_statements_is_no_damage(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G4: an error says that a row was altered only if one was."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as ledger,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+    ):
+        await ledger.append("t", [said(correlation_id="c")])
+        async with _after(monkeypatch, _rows._BY_KEY["correlation"], lambda: other.delete("t")):
+            assert await ledger.by_correlation("c") == ()
+        await ledger.append("u", [said()])
+        async with _after(monkeypatch, _queries._SINCE, lambda: other.delete("u")):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    async for _ in ledger.tail():
+                        pass
+
+
+@pytest.mark.slow
+async def test_f11_a_new_era_waits_for_the_writers_of_other_tenants(postgres: Server, tenant: str) -> None:
+    """G5: a restored dump. One tenant writes already, when another is opened whose messages begin the new era."""
+    url = postgres.new_database(f"era{tenant}")
+    async with PostgresLedger.open(url, tenant=tenant) as ledger:
+        async with PostgresLedger.open(url, tenant="other") as before:
+            await before.append("t", [said()])
+        postgres.sql("UPDATE antiphon.messages SET xid = xid + 1000000000", f"era{tenant}")
+        opening = PostgresLedger.open(url, tenant="other")
+        async with uncommitted(url, tenant, "late"):
+            await ledger.append("quick", [said()])
+            entering = asyncio.ensure_future(opening.__aenter__())
+            await asyncio.wait((entering,), timeout=0.3)  # it waits for the writer, or it is done
+            tail = ledger.tail()
+            first = asyncio.ensure_future(anext(tail))
+            await asyncio.wait((first,), timeout=0.3)
+        assert (await first).record.message.thread_id == "late"
+        assert (await anext(tail)).record.message.thread_id == "quick"
+        await tail.aclose()
+        reopened = await entering
+        await reopened.append("t", [said()])
+        assert (await reopened.horizon()).startswith("2.")
+        await opening.__aexit__(None, None, None)
 
 
 # ---------------------------------------------------------------- poolers

@@ -214,14 +214,31 @@ async def test_s13_every_endpoint_answers_for_a_thread_of_another_tenant_as_for_
 # ---------------------------------------------------------------- time
 
 
-TIMED = ("thread", "head", "read", "open_calls", "by_correlation", "delete", "release")
+TIMED = (
+    *("thread", "head", "read", "open_calls", "open_calls_of", "by_correlation", "by_correlation in", "by_invocation"),
+    *(
+        "threads",
+        "search in",
+        "redaction_of",
+        "is_encrypted",
+        "journal",
+        "verify",
+        "fork",
+        "move",
+        "release",
+        "delete",
+        "forget",
+    ),
+    *("append fenced", "append a version"),
+)
+"""The verbs that leave B as it is."""
 
 
 @pytest.mark.skipif(not os.environ.get("ANTIPHON_CHAOS"), reason="times are compared in `make chaos`")
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 async def test_s13_a_name_of_another_tenant_takes_as_long_as_a_name_of_nobody(postgres: Server, record_property: Any) -> None:
-    """The medians of a thousand pairs, in random order, differ by at most 5 %."""
+    """Of a thousand pairs, each in random order, the median ratio is at most 5 % from 1; the machine may do something else."""
     random, ratios = Random(13), dict[str, float]()
     async with two_tenants(postgres) as (a, b, _):
         await fill(a)
@@ -233,6 +250,6 @@ async def test_s13_a_name_of_another_tenant_takes_as_long_as_a_name_of_nobody(po
                     with suppress(AntiphonError):
                         await VERBS[verb](b, name)
                     times[name].append(time.perf_counter() - began)
-            ratios[verb] = median(times[THEIRS]) / median(times[NOBODYS])
+            ratios[verb] = median([ours / other for ours, other in zip(times[THEIRS], times[NOBODYS], strict=True)])
     record_property("S13", ", ".join(f"{verb} {ratio:.3f}" for verb, ratio in ratios.items()))
     assert all(0.95 <= ratio <= 1.05 for ratio in ratios.values()), ratios

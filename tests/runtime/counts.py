@@ -23,6 +23,7 @@ _COUNTS: dict[str, tuple[int, int, int]] = {
     "overload": (1, 10, 60),  # seconds
     "PostgreSQL": (0, 20, 200),  # of each of seven faults of hosts and of the database
     "F27": (0, 10, 300),  # partitions of a host and the database
+    "F29": (0, 5, 50),  # jumps of the clock of all hosts, on PostgreSQL; needs gcc
     "F35": (1, 5, 20),  # rolling updates, on PostgreSQL
     "F36": (0, 180, 3_600),  # seconds of faults at random, on PostgreSQL
 }

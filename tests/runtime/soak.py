@@ -1,41 +1,23 @@
-"""Hosts on a ledger in PostgreSQL under load, with a fault every few seconds; afterwards a table of what was lost (F36).
-
-    python -m tests.runtime.soak --seconds 1800 --every 5
-
-Orders keep coming to threads, each with a `once` effect that writes its own witness. The faults are real: SIGKILL of one host
-or of all, SIGSTOP past the lease and below it, SIGTERM, crashes of the database, cut connections. A quarter of the time there
-is none. `make soak SECONDS=1800` runs it.
-"""
+"""The soak of `antiphon soak` on the PostgreSQL of the tests; a way to the database that can be cut; a clock that jumps."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import random
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.postgres import Server, running_postgres
-from tests.runtime.test_hosts_processes import Site, _is_at_rest, _now
+from tests.runtime.test_hosts_processes import start_host
 
-from antiphon.testing import Breach, Event
-
-HEARTBEAT = 0.5
-LEASE = 3 * HEARTBEAT
-STUCK = 30.0
-"""Seconds after the last fault in which everything must end (G16)."""
-_CUT = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-)
+from antiphon.service import _soak
+from antiphon.service._soak import HEARTBEAT
+from antiphon.testing import Witness
 
 
 class Wire:
@@ -98,160 +80,90 @@ class Wire:
             self._loop.close()
 
 
-class Soak(Site):
-    """Hosts, orders that keep coming, and faults."""
+_CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+static volatile long *offset;
+__attribute__((constructor)) static void begin(void) {
+    int file = open(getenv("CLOCK_OFFSET"), O_RDONLY);
+    offset = mmap(0, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+}
+static int real_time(clockid_t id, struct timespec *at) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return real(id, at);
+}
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int result = real_time(id, at);
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) at->tv_sec += *offset;
+    return result;
+}
+int gettimeofday(struct timeval *at, void *zone) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    at->tv_sec = found.tv_sec, at->tv_usec = found.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *at) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    if (at) *at = found.tv_sec;
+    return found.tv_sec;
+}
+"""
 
-    def __init__(self, folder: Path, server: Server, *, seed: int = 0) -> None:
-        super().__init__(folder, 0, server.url)
-        self.server = server
-        self._random = random.Random(seed)
-        self.hosts: dict[str, subprocess.Popen[str]] = {}
-        self.faults: Counter[str] = Counter()
-        self.orders = 0
-        self.stuck = 0
-        self.ended = 0
-        """Hosts that have ended by themselves."""
 
-    # ------------------------------------------------------------ hosts and orders
+class JumpingClock:
+    """The wall clock of processes that are started with `environment`: it differs from that of the machine by an offset."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offset = folder / "clock.offset"
+        self.jump(0)
+        source, library = folder / "clock.c", folder / "clock.so"
+        source.write_text(_CLOCK)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        self.environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self._offset)}
+
+    def jump(self, seconds: int) -> None:
+        """Set the offset."""
+        with os.fdopen(os.open(self._offset, os.O_WRONLY | os.O_CREAT), "wb") as file:  # in place: processes have it mapped
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+    def now(self) -> float:
+        """Return the time that a process with this clock sees."""
+        command = [sys.executable, "-I", "-c", "import time; print(time.time())"]
+        return float(subprocess.run(command, env=self.environment, capture_output=True, check=True).stdout)
+
+
+class Soak(_soak.Soak):
+    """A soak whose hosts start at once, by another way, or as a broken build."""
 
     def add_host(self, how: str = "wait", seconds: float = 0.1, url: str | None = None) -> str:
-        """Start another host, and return its name."""
         name = f"h{len(self._children)}"
-        self.hosts[name] = self.start(name, heartbeat=HEARTBEAT, how=how, seconds=seconds, url=url)
+        child = start_host(url or self.url, self.folder, name, HEARTBEAT, how, seconds)
+        self.hosts[name] = self.started(child)
         return name
 
-    async def order_until(self, stop: asyncio.Event, every: float, threads: int) -> None:
-        """Post orders to threads in turn, until an event is set."""
-        async with self.ledger() as ledger:
-            while not stop.is_set():
-                await self.post_order(ledger, self.orders, f"t{self.orders % threads}")
-                self.orders += 1
-                await asyncio.sleep(every)
+    def add_host_with_clock(self, clock: JumpingClock, seconds: float) -> str:
+        """Start a host that has another wall clock than this process."""
+        name = f"h{len(self._children)}"
+        arguments = [sys.executable, "-m", _soak.__name__, str(self.folder), name, str(HEARTBEAT), str(seconds)]
+        environment = {**clock.environment, "ANTIPHON_LEDGER": self.url}
+        child = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+        self.hosts[name] = self.started(child)
+        return name
 
-    def _any_host(self) -> str:
-        return self._random.choice(sorted(self.hosts))
-
-    def _replace_ended(self) -> None:
-        """Count the hosts that have ended by themselves, which no fault may cause, and start as many."""
-        for name in [name for name, host in self.hosts.items() if host.poll() is not None]:
-            del self.hosts[name]
-            self.ended += 1
-            self.add_host()
-
-    # ------------------------------------------------------------ faults
-
-    def kill(self) -> None:
-        """SIGKILL a host, and start another."""
-        self._killed(self._any_host())
-        self.add_host()
-
-    def kill_all(self) -> None:
-        """SIGKILL all hosts, and start as many."""
-        names = sorted(self.hosts)
-        for name in names:
-            self._killed(name)
-        for _ in names:
-            self.add_host()
-
-    def _killed(self, name: str) -> None:
-        host = self.hosts.pop(name)
-        host.kill()
-        host.wait()
-
-    def end_politely(self) -> None:
-        """SIGTERM a host, and start another."""
-        host = self.hosts.pop(self._any_host())
-        host.terminate()
-        host.wait(60)
-        self.add_host()
-
-    def pause(self, seconds: float = 1.5 * LEASE) -> None:
-        """SIGSTOP a host past its lease, then let it go on."""
-        host = self.hosts[self._any_host()]
-        with suppress(ProcessLookupError):  # it is counted as one that has ended by itself
-            os.kill(host.pid, signal.SIGSTOP)
-            time.sleep(seconds)
-            os.kill(host.pid, signal.SIGCONT)
-
-    def hesitate(self) -> None:
-        """SIGSTOP a host for a third of its lease."""
-        self.pause(LEASE / 3)
-
-    def crash_database(self) -> None:
-        """Stop PostgreSQL as a power cut does, and start it."""
-        self.server.stop()
-        self.server.start()
-
-    def cut_connections(self) -> None:
-        """End all connections of the database (`pg_terminate_backend`)."""
-        self.server.sql(_CUT)
-
-    def do(self, fault: Callable[[], None]) -> None:
-        """Cause a fault, and count it."""
-        self._replace_ended()
-        fault()
-        self.faults[fault.__name__] += 1
-
-    async def suffer(self, seconds: float, every: float) -> None:
-        """Cause a fault every few seconds; a quarter of the time none."""
-        faults = (
-            self.kill,
-            self.kill_all,
-            self.end_politely,
-            self.pause,
-            self.hesitate,
-            self.crash_database,
-            self.cut_connections,
-        )
-        until = _now() + seconds
-        while _now() < until:
-            began = _now()
-            if self._random.random() < 0.75:
-                await asyncio.to_thread(self.do, self._random.choice(faults))
-            await asyncio.sleep(max(0.0, every - (_now() - began)))
-
-    async def rest(self) -> None:
-        """Wait until nothing is open but what is parked; count what is still open after `STUCK` seconds."""
-        self._replace_ended()
-        try:
-            await self.wait(_is_at_rest, STUCK)
-        except TimeoutError:
-            self.stuck += 1
-            for name in sorted(self.hosts):  # what they write while the ledger is judged would count as never said
-                self._killed(name)
-
-    # ------------------------------------------------------------ the result
-
-    def result(self) -> tuple[list[Breach], dict[str, object]]:
-        """Return the broken rules, and the table."""
-        breaches, window, parked = self.judge(_without_old_claims(self.witnessed()))
-        rules = Counter(each.rule for each in breaches)
-        table: dict[str, object] = {
-            "orders acknowledged": sum(event.what == "ok" for event in self.events),
-            "effects begun": sum(event.what == "fx" for event in self.witnessed()),
-            "acknowledged lost (R1, R2, R12)": rules["R1"] + rules["R2"] + rules["R12"],
-            "order violations (R3, R4, R8)": rules["R3"] + rules["R4"] + rules["R8"],
-            "once effects started twice, or before their intent (R6, R7)": rules["R6"] + rules["R7"],
-            "neither answered nor parked (R10)": rules["R10"],
-            f"stuck {STUCK:.0f} s after the last fault": self.stuck,
-            "hosts that ended by themselves": self.ended,
-            "threads with a parked call": len(parked),
-            "effects begun in the documented window": window,
-        }
-        return breaches, table | {f"fault: {name}": number for name, number in sorted(self.faults.items())}
-
-
-def _without_old_claims(events: list[Event]) -> list[Event]:
-    """Leave out claims that a host reports late: it was stopped before the report, and others have claimed since."""
-    highest: Counter[str] = Counter()
-    kept = []
-    for event in events:
-        if event.what == "claim":
-            if event.epoch <= highest[event.thread]:
-                continue
-            highest[event.thread] = event.epoch
-        kept.append(event)
-    return kept
+    def wait_for_effects(self, number: int, *names: str) -> None:
+        """Wait until so many effects have begun on hosts."""
+        until = Witness.now() + 40
+        while sum(event.what == "fx" and event.who in names for event in self.witnessed()) < number:
+            assert Witness.now() < until
+            time.sleep(0.02)
 
 
 @contextmanager
@@ -265,40 +177,3 @@ def soaking(folder: Path, *, hosts: int = 2, seed: int = 0) -> Generator[Soak]:
             yield soak
         finally:
             soak.end()
-
-
-async def run(soak: Soak, seconds: float, every: float, rate: float, threads: int) -> None:
-    stop = asyncio.Event()
-    ordering = asyncio.ensure_future(soak.order_until(stop, 1 / rate, threads))
-    try:
-        await soak.suffer(seconds, every)
-    finally:
-        stop.set()
-        await ordering
-    await soak.rest()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Run hosts on PostgreSQL under load with faults, and print what was lost.")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--every", type=float, default=5, help="seconds between two faults")
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=10, help="orders per second")
-    parser.add_argument("--threads", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="antiphon-soak-") as folder,
-        soaking(Path(folder), hosts=given.hosts, seed=given.seed) as soak,
-    ):
-        asyncio.run(run(soak, given.seconds, given.every, given.rate, given.threads))
-        breaches, table = soak.result()
-    for name, value in table.items():
-        print(f"| {name} | {value} |")  # noqa: T201 (the table)
-    for breach in breaches[:20]:
-        print(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")  # noqa: T201
-    sys.exit(1 if breaches or soak.stuck or soak.ended else 0)
-
-
-if __name__ == "__main__":
-    main()

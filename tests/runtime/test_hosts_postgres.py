@@ -1,9 +1,10 @@
 """Hosts in processes on a ledger in PostgreSQL: killed, stopped past their lease, their database crashed (F13-F16, F5, F36).
 
-Each order has a `once` effect that writes its own witness. `soak.py` has the hosts, the load and the faults.
+Each order has a `once` effect that writes its own witness. `antiphon.service._soak` has the hosts, the load and the faults.
 """
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.runtime.counts import count
-from tests.runtime.soak import LEASE, Soak, Wire, run, soaking
+from tests.runtime.soak import JumpingClock, Soak, Wire, soaking
 
+from antiphon.service._soak import LEASE, SoakPlan, suffer_under_load
 from antiphon.testing import Breach
 
 pytest.importorskip("asyncpg")
@@ -40,12 +42,12 @@ async def _while_orders_come(soak: Soak, *faults: Callable[[], None], rests: boo
 
 
 def _judged(soak: Soak, record: Record, name: str = "F36") -> list[Breach]:
-    breaches, table = soak.result()
+    result = asyncio.run(soak.result())
     assert not soak.ended, "a host has ended by itself"
-    record(name, "; ".join(f"{what}: {value}" for what, value in table.items()))
-    assert table["orders acknowledged"]
-    assert table["effects begun"]
-    return breaches
+    record(name, "; ".join(f"{what}: {value}" for what, value in result.figures.items()))
+    assert result.figures["orders acknowledged"]
+    assert result.figures["effects started"]
+    return list(result.breaches)
 
 
 def test_two_hosts_survive_a_kill_a_pause_past_the_lease_and_a_crash_of_the_database(
@@ -100,11 +102,38 @@ def test_F27_a_host_that_cannot_reach_the_database_begins_nothing(tmp_path: Path
         assert not [at for at in begun if any(first < at < last for first, last in apart)]
 
 
+_DAY, _HOUR = 86_400, 3_600
+
+
+def test_F29_a_wall_clock_that_jumps_harms_no_lease_and_no_order(tmp_path: Path, record_property: Record) -> None:
+    """An hour or a day forward or back, then back by a second each second. Nobody loses a thread: a lease that seemed over
+    would let another host park the effects that are at work."""
+    if not (number := count("F29")):
+        pytest.skip("clocks that jump are a part of `make chaos`")
+    clock, jumps = JumpingClock(tmp_path), itertools.cycle((_HOUR, -_HOUR, _DAY, -_DAY))
+
+    def jump() -> None:
+        offset = next(jumps)
+        clock.jump(offset)
+        assert abs(clock.now() - time.time() - offset) < 60
+        time.sleep(LEASE)
+        for second in range(4):
+            clock.jump(offset - second)
+            time.sleep(1)
+
+    with soaking(tmp_path, hosts=0) as soak:
+        for _ in range(2):
+            soak.add_host_with_clock(clock, 0.5)
+        asyncio.run(_while_orders_come(soak, *[jump] * number))
+        assert (_judged(soak, record_property, "F29"), soak.stuck) == ([], 0)
+        assert asyncio.run(soak.result()).figures["threads with a parked call"] == 0
+
+
 def test_F36_faults_at_random(tmp_path: Path, record_property: Record) -> None:
     if not (seconds := count("F36")):
         pytest.skip("faults at random for minutes are a part of `make chaos`")
     with soaking(tmp_path, hosts=3) as soak:
-        asyncio.run(run(soak, seconds, 5.0, 10, 200))
+        asyncio.run(suffer_under_load(soak, SoakPlan(seconds=seconds)))
         assert (_judged(soak, record_property), soak.stuck) == ([], 0)
 
 

@@ -7,19 +7,17 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, closing, contextmanager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from tests import forked
 from tests.runtime.counts import count
-from tests.runtime.host_worker import Order
 
-from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import Message, OptionCallPayload
-from antiphon.testing import Breach, Event, Evidence, check_witness, content_of, gather_evidence, read_events
+from antiphon.ledger import Ledger
+from antiphon.service import _soak as soak
+from antiphon.testing import Event, Witness
 
 pytest.importorskip("apsw")
 pytestmark = pytest.mark.slow
@@ -28,25 +26,18 @@ WORKER = Path(__file__).parent / "host_worker.py"
 TOLD = 128 + signal.SIGTERM
 
 
-class Site:
-    """A ledger, and the processes that host its threads."""
+class Site(soak.Site):
+    """A ledger in a file, and the processes that host its threads."""
 
     def __init__(self, folder: Path, threads: int, url: str | None = None) -> None:
-        self.folder = folder
-        self.url = url or f"sqlite:///{folder}/ledger.db"
+        super().__init__(folder, url or f"sqlite:///{folder}/ledger.db")
         self.threads = threads
-        self.events: list[Event] = []
-        self._children: list[subprocess.Popen[str]] = []
 
     def start(
         self, name: str, *, heartbeat: float = 0.5, how: str = "wait", seconds: float = 0.3, url: str | None = None
     ) -> subprocess.Popen[str]:
         """Start a host, and wait until it is ready; `url` leads it to the ledger by another way."""
-        arguments = [url or self.url, self.folder, name, heartbeat, how, seconds]
-        child = forked.start(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
-        self._children.append(child)
-        self.hear(child, "ready")
-        return child
+        return self.started(start_host(url or self.url, self.folder, name, heartbeat, how, seconds))
 
     def hear(self, child: subprocess.Popen[str], word: str) -> None:
         assert child.stdout is not None
@@ -69,55 +60,26 @@ class Site:
             connection.execute("ROLLBACK")
             return True
 
-    def end(self) -> None:
-        for child in self._children:
-            child.kill()
-            child.wait()
-            assert child.stdout is not None
-            child.stdout.close()
-
     async def post(self) -> None:
         """Post one order to each thread."""
         async with self.ledger() as ledger:
             for number in range(self.threads):
                 await self.post_order(ledger, number, f"t{number}")
 
-    async def post_order(self, ledger: Ledger, number: int, thread_id: str) -> None:
-        """Post an order to a thread."""
-        payload = OptionCallPayload(
-            invocation_id=f"m{number}", option_name=Order.message_type, arguments=Order(what=f"book {number}").to_data()
-        )
-        message = Message(policy="client", payload=payload, to=("shop/1",), lane="control", id=f"m{number}")
-        said = {"thread": thread_id, "id": message.id}
-        self.events.append(Event(what="inv", at=_now(), **said, content=content_of(message)))
-        await ledger.post(thread_id, message)
-        self.events.append(Event(what="ok", at=_now(), **said))
-
-    def ledger(self) -> AbstractAsyncContextManager[Ledger]:
-        return open_ledger(self.url)
-
-    async def wait(self, what: Callable[[Ledger], Awaitable[bool]], limit: float = 120.0) -> None:
-        async with self.ledger() as ledger, asyncio.timeout(limit):
-            while not await what(ledger):  # noqa: ASYNC110 (other processes tell nobody)
-                await asyncio.sleep(0.05)
-
     def wait_for_effects(self, number: int, *names: str) -> None:
         """Wait until so many effects have begun on hosts."""
-        until = _now() + 40
+        until = Witness.now() + 40
         while sum(event.what == "fx" and event.who in names for event in self.witnessed()) < number:
-            assert _now() < until, Counter((event.who, event.what) for event in self.witnessed())
+            assert Witness.now() < until, Counter((event.who, event.what) for event in self.witnessed())
             time.sleep(0.02)
 
     def wait_until_all_ends(self) -> None:
-        asyncio.run(self.wait(_is_at_rest))
+        asyncio.run(self.wait(soak.is_at_rest))
 
     async def heads(self) -> list[tuple[str, int, int, str]]:
         """Return how long each thread is; without the sign of the epoch, which changes when an idle thread is released."""
         async with self.ledger() as ledger:
             return [(head.thread_id, head.seq, abs(head.epoch), head.hash) for head in await ledger.heads()]
-
-    def witnessed(self) -> list[Event]:
-        return read_events(sorted(self.folder.glob("*.witness")))
 
     # ------------------------------------------------------------ what must hold
 
@@ -127,33 +89,9 @@ class Site:
         What host `a` says about claims after it `went_on` is not news: it claimed before it was stopped.
         """
         seen = [each for each in self.witnessed() if (each.what, each.who) != ("claim", "a") or each.at < went_on]
-        rest, window, parked = self.judge(seen)
+        rest, window, parked = asyncio.run(self.judge(seen))
         assert not rest, rest
         return parked, window
-
-    def judge(self, seen: list[Event]) -> tuple[list[Breach], int, set[str]]:
-        """Return the broken rules, how many effects began in the documented window, and the threads that are parked."""
-        evidence, parked = asyncio.run(self._gather())
-        events = [*self.events, *_written_by(seen), *(_park(thread, call) for thread, call in parked)]
-        found = check_witness(events, evidence).breaches
-        window = [each for each in found if "after it had lost the thread" in each.what]
-        compared = {(event.thread, event.id.partition("@")[0], event.epoch) for event in events if event.what == "ok"}
-        began = {(event.thread, event.id): event.epoch for event in events if event.what == "fx"}
-        late = [each for each in window if (each.thread, each.id, began[each.thread, each.id]) not in compared]
-        rest = [each for each in found if each not in window or each in late]
-        return rest, len(window) - len(late), {thread for thread, _ in parked}
-
-    async def _gather(self) -> tuple[Evidence, list[tuple[str, str]]]:
-        async with self.ledger() as ledger:
-            assert (await ledger.verify()).is_whole
-            evidence = await gather_evidence(ledger)
-            rows = [row if row.invocation.endswith("/pay") else replace(row, lane="runtime") for row in evidence.rows]
-            calls = [
-                (head.thread_id, record.message.invocation_id or "")
-                for head in await ledger.heads()
-                for record in await ledger.open_calls(head.thread_id)
-            ]
-            return Evidence(rows, evidence.statuses), calls
 
     def taken_over_after(self, moment: float, *names: str) -> list[float]:
         """Return how long after a moment each thread was claimed by these hosts for the first time since, in order."""
@@ -176,52 +114,9 @@ def _state_of(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-def _park(thread: str, call: str) -> Event:
-    return Event(what="park", at=0, thread=thread, id=call)
-
-
-def _written_by(events: list[Event]) -> list[Event]:
-    """Leave out attempts that others than the writer of a row made: they were refused, or cut off.
-
-    A host that lost a thread and got it back may try a row again: it began with the first attempt, and has the epoch and the
-    content of the last one, such as the host that it then took the thread from.
-    """
-    written = {(event.thread, event.id): event for event in reversed(events) if event.what == "ok"}
-    content = {
-        (event.thread, event.id): event.content
-        for event in events
-        if event.what == "inv"
-        and (row := written.get((event.thread, event.id))) is not None
-        and event.who == row.who
-        and event.at <= row.at
-    }
-    kept, last = list[Event](), dict[tuple[str, str], Event]()
-    for event in events:
-        row = written.get((event.thread, event.id))
-        if event.what == "inv" and row is not None:
-            said = content.get((event.thread, event.id), event.content)
-            kept += [replace(event, epoch=row.epoch, content=said)] if event.who == row.who else []
-        elif event.what == "inv":
-            first = last.get((event.thread, event.id), event)
-            last[event.thread, event.id] = replace(event, at=first.at)  # cut off: nobody knows which attempt was written
-        elif event.what != "fail" or (row is not None and row.who == event.who and row.at < event.at):
-            kept.append(event)
-    return [*kept, *last.values()]
-
-
-async def _is_at_rest(ledger: Ledger) -> bool:
-    """Whether nothing is open but what is parked."""
-    for head in await ledger.heads():
-        rows = [record.message for record in await ledger.open_calls(head.thread_id)]
-        parks = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.payload.option_name == "PARK"]
-        parked = {row.parent_id for row in parks}
-        if not all(row.invocation_id in parked or row.parent_id in parked for row in rows):
-            return False
-    return True
+def start_host(*arguments: object) -> subprocess.Popen[str]:
+    """Start `host_worker.py`, forked from a process that has imported it."""
+    return forked.start(WORKER, *arguments, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
@@ -255,10 +150,10 @@ def test_all_threads_of_a_host_that_was_killed_are_taken_over_and_end(
         asyncio.run(site.wait(lambda ledger: _owns(ledger, "a", threads)))
         for name in ("b", "c"):
             site.start(name, heartbeat=2, seconds=0.05)
-        killed = _now()
+        killed = Witness.now()
         victim.kill()
         victim.wait()
-        dead = _now()  # on a busy machine it begins some more effects until the signal comes
+        dead = Witness.now()  # on a busy machine it begins some more effects until the signal comes
         site.wait_until_all_ends()
         took = site.taken_over_after(killed, "b", "c")
         parked, window = site.check()
@@ -314,7 +209,7 @@ def test_a_host_that_was_stopped_past_its_lease_writes_nothing_afterwards(
             site.start("b", seconds=0.05)
             site.wait_until_all_ends()
             before = asyncio.run(site.heads())
-            went_on = _now()
+            went_on = Witness.now()
             os.kill(old.pid, signal.SIGCONT)
             time.sleep(2)
             assert asyncio.run(site.heads()) == before

@@ -611,6 +611,13 @@ class LedgerRun:
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
 
+    def forget_parts(self) -> None:
+        """Forget the runs of agents in it, when its block ends.
+
+        Each refers to this run. Without this, only a garbage collection frees them, with every message that they hold.
+        """
+        self._parts.clear()
+
     @contextmanager
     def observed(self) -> Generator[None, None, None]:
         """Report it to the observer, for a `with` block."""
@@ -685,6 +692,7 @@ class LedgerRun:
                 if self._opened.tenure is None or self._opened.tenure.is_over:
                     for callback in _at_end.get(self.ledger, {}).get(self.thread_id, ()):
                         callback()
+            self.forget_parts()
             await self._stack.aclose()
 
 
@@ -913,7 +921,10 @@ def ledger_run(
 @asynccontextmanager
 async def _in_handler(context: Context, watch: Watch) -> AsyncGenerator[LedgerRun, None]:
     with run_scope(_within(context, watch)) as run:
-        yield run
+        try:
+            yield run
+        finally:
+            run.forget_parts()
 
 
 @asynccontextmanager

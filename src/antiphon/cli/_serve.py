@@ -1,4 +1,4 @@
-"""`antiphon serve`: the HTTP API of a ledger, until a signal; `up`: with a database and hosts; `token`: who may use it."""
+"""`antiphon serve`: the HTTP API of a ledger; `up`: with a database and hosts; `soak`: hosts under faults; `token`: access."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 import threading
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,12 @@ from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, compla
 from antiphon.cli._live import ModelOption, typed
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
-from antiphon.cli._screen import note, open_console, print_table
+from antiphon.cli._screen import fail, note, open_console, print_table
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.server import RunningServer, ServeSettings
-    from antiphon.service import NewToken, Token
+    from antiphon.service import NewToken, SoakResult, Token
 
 
 def serve(
@@ -147,6 +148,49 @@ class _UpLines:
         elif line.startswith("token: ") and sys.stderr.isatty():
             page = PageServer.of(self._server, Path(line.removeprefix("token: ")))
             threading.Thread(target=link_page, args=(page,), daemon=True).start()
+
+
+def soak(
+    *,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to cause faults.")] = 60,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="The time between two faults.")] = 5,
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to run.")] = 3,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 10,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="How many threads the orders go to.")] = 200,
+    seed: Annotated[int, typer.Option(help="Chooses the faults: the same seed, the same sequence.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Kill, suspend and disconnect hosts and their PostgreSQL under load, then count what was lost.
+
+    It tests the hosts of this version on this machine, with a database of its own in a temporary folder. Every process records
+    what it does, and the record is compared with the ledger. Exit code 1 if a rule is broken. Ctrl-C ends the faults early.
+    Needs the extras `up` and `postgres`.
+    """
+
+    async def work() -> SoakResult:
+        task = asyncio.current_task()
+
+        def hurry() -> None:
+            if task is not None:
+                task.cancel()
+
+        with until_signal("no more faults; waiting until all orders have ended", hurry=hurry) as stop:
+            plan = service.SoakPlan(seconds=seconds, every=every, hosts=hosts, rate=rate, threads=threads, seed=seed)
+            return await service.run_soak(plan, hear=note, stop=stop)
+
+    with complaints():
+        try:
+            result = asyncio.run(work())
+        except asyncio.CancelledError:
+            fail("interrupted before the result was known")
+    if as_json:
+        print_json({"is_clean": result.is_clean, "figures": result.figures, "breaches": [*map(asdict, result.breaches)]})
+    else:
+        print_table(open_console(), ("count", "what"), [(str(number), name) for name, number in result.figures.items()])
+        for breach in result.breaches[:20]:
+            note(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")
+    if not result.is_clean:
+        raise typer.Exit(1)
 
 
 # ---------------------------------------------------------------- tokens

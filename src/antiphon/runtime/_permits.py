@@ -182,6 +182,8 @@ class Permits:
             if self._looked_at is None:
                 raise
             return  # what is known still counts; the next request looks again
+        finally:
+            self._looking = None  # a task keeps the context of the request that began it, and with that its run
         self._limits = {each.limit.model: each.limit for each in found}
         self._looked_at = began
 

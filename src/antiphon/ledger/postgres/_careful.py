@@ -102,6 +102,25 @@ async def lock_threads(session: Session, thread_ids: Iterable[str]) -> None:
     await session.connection.execute("SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS lock", locks)
 
 
+_INDEXES = "\nindexes"
+"""In the place of a thread, whose name it cannot be: the lock of the indexes of words and terms."""
+
+
+async def hold_indexes(session: Session) -> None:
+    """Keep all threads until the end of the transaction: a deletion waits for it.
+
+    Otherwise the words of a message that is deleted meanwhile would stay in the index. Transactions that index do not wait for
+    each other.
+    """
+    lock = lock_of(session.tenant, _INDEXES)
+    await session.connection.execute("SELECT pg_advisory_xact_lock_shared($1)", lock)
+
+
+async def lock_indexes(session: Session) -> None:
+    """Wait for all that index messages, and keep others from beginning until the end of the transaction."""
+    await lock_threads(session, [_INDEXES])
+
+
 # ---------------------------------------------------------------- appends
 
 
@@ -385,9 +404,12 @@ class RowWriter:
     async def _keep_medium(self, thread: int, seq: int, place: int, text: bytes) -> None:
         digest = sha256(text).digest()
         sql = "INSERT INTO antiphon.media (tenant, hash, text) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+        kept = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE"
+        # A deletion of the last message that used the medium locks it too, and looks for uses under the lock (`_changes`).
+        # If the deletion was first, the medium is gone after the wait, and is stored again.
         await self._session.execute(sql, digest, text)
-        # A concurrent deletion of the last message that used the medium must not take it away: the share lock prevents that.
-        await self._session.execute("SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE", digest)
+        while not await self._session.fetchval(kept, digest):
+            await self._session.execute(sql, digest, text)
         uses = "INSERT INTO antiphon.media_uses (tenant, thread, seq, place, hash) VALUES ($1, $2, $3, $4, $5)"
         await self._session.execute(uses, thread, seq, place, digest)
 

@@ -21,6 +21,7 @@ from antiphon.ledger.postgres._careful import (
     KnownThread,
     RowWriter,
     insert_thread,
+    lock_indexes,
     lock_threads,
     update_thread,
 )
@@ -146,6 +147,7 @@ WITH RECURSIVE family (key) AS (
 SELECT t.key, t.thread_id FROM family JOIN antiphon.threads AS t ON t.tenant = $1 AND t.key = family.key ORDER BY t.key
 """
 _OF_THREADS = ("thread_keys", "open_calls", "snapshots", "words", "term_entries", "media_uses", "messages")
+_LOCK_MEDIA = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = ANY($2::bytea[]) ORDER BY hash FOR UPDATE"
 _UNUSED_MEDIA = """
 DELETE FROM antiphon.media AS m WHERE m.tenant = $1 AND m.hash = ANY($2::bytea[])
     AND NOT EXISTS (SELECT 1 FROM antiphon.media_uses AS u WHERE u.tenant = $1 AND u.hash = m.hash)
@@ -162,8 +164,7 @@ async def delete(session: Session, thread_id: str, with_branches: bool) -> tuple
     thread = await find_thread(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    family = await _family(session, thread.key)  # again: a branch may have been made before the lock
+    family = await _locked_family(session, thread.key)
     names = [name for _, name in family]
     if not names:
         raise UnknownThreadError("there is no such thread", thread_id)
@@ -178,8 +179,21 @@ async def _family(session: Session, key: int) -> list[tuple[int, str]]:
     return [(row[0], row[1]) for row in await session.fetch(_FAMILY, key)]
 
 
+async def _locked_family(session: Session, key: int) -> list[tuple[int, str]]:
+    """Lock a thread, its branches and theirs, and return them. While the locks are waited for, a branch may be made."""
+    locked: set[str] = set()
+    while True:
+        family = await _family(session, key)
+        names = {name for _, name in family} - locked
+        if not names:
+            return family
+        await lock_threads(session, names)
+        locked |= names
+
+
 async def _remove(session: Session, keys: Sequence[int]) -> None:
     """Delete threads, and media that no message uses any longer."""
+    await lock_indexes(session)
     used = "SELECT DISTINCT hash FROM antiphon.media_uses WHERE tenant = $1 AND thread = ANY($2::bigint[])"
     media = [row[0] for row in await session.fetch(used, keys)]
     for table in _OF_THREADS:
@@ -187,6 +201,8 @@ async def _remove(session: Session, keys: Sequence[int]) -> None:
         await session.execute(sql, keys)
     await session.execute("DELETE FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[])", keys)
     if media:
+        # A statement of its own: it waits for appends that use the media again, and the next one sees their uses.
+        await session.execute(_LOCK_MEDIA, media)
         await session.execute(_UNUSED_MEDIA, media)
 
 
@@ -202,9 +218,7 @@ async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple
     thread = await find_thread(session, thread_id)
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    await lock_threads(session, [name for _, name in await _family(session, thread.key)])
-    # Again, under the lock: a branch may have been made before, and a claim may have changed a row.
-    keys = [key for key, _ in await _family(session, thread.key)]
+    keys = [key for key, _ in await _locked_family(session, thread.key)]
     sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) ORDER BY t.key FOR UPDATE OF t"
     family = [thread_of(row) for row in await session.fetch(sql, keys)]
     if not family:

@@ -228,7 +228,10 @@ class Pool:
 
     async def look(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
         """Run a function that reads without a snapshot, which saves two round trips: for rows that never change."""
-        return await self._attempt(work, "read_committed" if self.is_pooled else None, readonly=self.is_pooled)
+        try:
+            return await self._attempt(work, "read_committed" if self.is_pooled else None, readonly=self.is_pooled)
+        except LedgerCorruptError:
+            return await self.read(work)  # perhaps a thread was deleted between two statements: a snapshot shows which it is
 
     async def change(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
         """Run a function that writes, in one transaction. It must tolerate that an earlier attempt was committed."""
@@ -356,6 +359,10 @@ async def open_pool(url: str, tenant: str, patience: float, keyring: Keyring) ->
         await pool.close()
 
 
+_IS_SET = "SELECT 1 WHERE encode(convert_to(current_setting('antiphon.tenant', true), 'UTF8'), 'hex') = '{}'"
+"""Without values, so that nothing is prepared: a pooler would keep that for whoever gets the connection next."""
+
+
 async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPool, bool]:
     """Return the connections to a server, and whether they lead through a pooler."""
     settings = {"antiphon.tenant": tenant, "synchronous_commit": "on", "lock_timeout": _milliseconds(patience)}
@@ -364,7 +371,7 @@ async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPo
             pool = await _new_pool(url, patience, settings)
         except asyncpg.ProtocolViolationError:  # as a pooler refuses settings that it does not know
             return await _new_pool(url, patience, {}, statement_cache_size=0), True
-        if await pool.fetchval("SELECT current_setting('antiphon.tenant', true)") == tenant:
+        if await pool.execute(_IS_SET.format(tenant.encode().hex())) == "SELECT 1":
             return pool, False
         await pool.close()  # a pooler may also drop them silently
         return await _new_pool(url, patience, {}, statement_cache_size=0), True
@@ -416,6 +423,7 @@ _SAID: dict[type[Exception], str] = {
         "another transaction has locked the thread for too long; look for it in pg_stat_activity, then try again"
     ),
     asyncpg.TooManyConnectionsError: "the server has no connection left; raise max_connections, or close other programs",
+    asyncpg.OutOfMemoryError: "the server has no memory left, perhaps for locks; raise max_locks_per_transaction",
 }
 """What a person can do about an error of PostgreSQL."""
 
@@ -432,12 +440,19 @@ def translated(exc: BaseException, place: str | None = None) -> LedgerError:
         case asyncpg.DiskFullError():
             return LedgerFullError(f"{where}: no space is left on its disk; make room there, then try again")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedObjectError():
-            return LedgerFormatError(f"{where}: {exc}; the tables are not those of a ledger, or someone altered them")
+            return LedgerFormatError(
+                f"{where}: {_line_of(exc)}; the tables are not those of a ledger, or someone altered them"
+            )
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return LedgerCorruptError(f"{where}: {exc}; go back to a dump")
+            return LedgerCorruptError(f"{where}: {_line_of(exc)}; go back to a dump")
         case TimeoutError():
             return LedgerUnavailableError(f"{where} did not answer in time; look at the server, then try again")
         case OSError() if not isinstance(exc, asyncpg.PostgresError):
             return LedgerUnavailableError(f"{where} cannot be reached: {exc}; look at the URL, and start the server")
         case _:
-            return LedgerUnavailableError(f"{where}: {exc}")
+            return LedgerUnavailableError(f"{where}: {_line_of(exc)}")
+
+
+def _line_of(exc: BaseException) -> str:
+    """Return an error as one line, without the details: they repeat the row that was refused, and so a message."""
+    return " ".join(str(exc.args[0] if exc.args else exc).split())

@@ -634,7 +634,11 @@ class PostgresLedger(Verbs):
     async def diagnose(self) -> tuple[Diagnosis, ...]:
         """Examine the server, its settings and its clock."""
         await self._compare_clocks()
-        return await self._pool.read(lambda session: _verify.diagnose(session, self._skew))
+        now = to_micros(self._now())
+        return await self._pool.read(lambda session: _verify.diagnose(session, self._skew, now))
 
     async def backup(self, path: str | Path) -> None:
-        raise ValueError(f"a ledger in PostgreSQL is copied by the server's own tools: pg_dump -Fc -f {path!s} {self.url}")
+        raise ValueError(
+            "a ledger in PostgreSQL is copied by the server's own tools, all tenants together: "
+            f"pg_dump -Fc -f {path!s} {shown_url(self._url)} as a superuser, or a user with BYPASSRLS"
+        )

@@ -4,7 +4,7 @@
 them as a `tsvector`, which holds the first 16,000 words of a message, up to a megabyte. Appends do not update the index. A
 search first adds the messages that it lacks. It remembers how far it is only up to the horizon, because a message of a
 transaction that still runs may yet appear before those that are already there; the few messages above the horizon are looked
-at again by the next search.
+at again by the next search. The horizon is read before the messages: what is committed in between is then above it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from antiphon.ledger._listing import (
     words_of,
 )
 from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
+from antiphon.ledger.postgres._careful import hold_indexes
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import blinded, find_key, thread_key
 from antiphon.ledger.postgres._rows import (
@@ -307,6 +308,8 @@ ORDER BY ts_rank(w.words, $2::text::tsquery, 1) DESC, m.era, m.xid, m.ord LIMIT 
 
 async def index_words(session: Session, after: CommitPlace | None) -> CommitPlace | None:
     """Add the next messages to the index of words; return where to continue, or None if it has all of them."""
+    await hold_indexes(session)
+    safe = await horizon(session)
     row = await session.fetchrow(INDEXED, WORDS)
     start = after or (BEGINNING if row is None else CommitPlace(row["era"], row["xid"], row["ord"]))
     rows = await session.fetch(_UNINDEXED, *start, _STEP)
@@ -315,7 +318,7 @@ async def index_words(session: Session, after: CommitPlace | None) -> CommitPlac
     texts = [(each["thread"], each["seq"], vector_of(fold_words(words_of(each["body"])))) for each in rows]
     await session.execute(_ADD_WORDS, *map(list, zip(*texts, strict=True)))
     last = CommitPlace(rows[-1]["era"], rows[-1]["xid"], rows[-1]["ord"])
-    known = min(last, await horizon(session))
+    known = min(last, safe)
     if row is None or known > CommitPlace(row["era"], row["xid"], row["ord"]):
         await session.execute(SET_INDEXED, WORDS, "1", *known)
     return last if len(rows) == _STEP else None

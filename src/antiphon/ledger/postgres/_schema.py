@@ -274,7 +274,28 @@ SELECT coalesce(string_agg(line, E'\n' ORDER BY line COLLATE "C"), '') FROM (
     WHERE c.relnamespace = 'antiphon'::regnamespace
 ) AS lines
 """
-"""What statements on the tables do depends on their columns, triggers and rules. Indexes only change how long they take."""
+"""What statements on the tables do depends on their columns, triggers and rules. Most indexes change only the time."""
+
+_GUARDS = """
+SELECT format('the row-level security of antiphon.%s', c.relname) AS what FROM pg_catalog.pg_class AS c
+WHERE c.relnamespace = 'antiphon'::regnamespace AND c.relkind = 'r'
+    AND EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
+    AND (c.relrowsecurity AND c.relforcerowsecurity AND ARRAY['tenant'::name] = (
+        SELECT array_agg(p.polname) FROM pg_catalog.pg_policy AS p WHERE p.polrelid = c.oid AND 0 = ANY(p.polroles)
+    )) IS NOT TRUE
+UNION ALL
+SELECT format('the unique index antiphon.%s', wanted.name) FROM unnest($1::text[]) AS wanted (name) WHERE NOT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+    WHERE c.relnamespace = 'antiphon'::regnamespace AND c.relname = wanted.name AND i.indisunique AND i.indisvalid
+)
+ORDER BY what
+"""
+"""What is missing of the walls between tenants, and of the indexes that writers rely on.
+
+A second policy for all users opens the wall as well: a row that one of them allows is visible. One for an auditor does not.
+"""
+_UNIQUE = ("threads_pkey", "threads_tenant_thread_id_key", "messages_pkey", "messages_by_id", "messages_by_place")
+"""The indexes that refuse a thread, a message or a place which is there already."""
 
 _MIGRATION_LOCK = 0x616E7470
 """`antp`: the advisory lock of those who create or change the tables."""
@@ -359,13 +380,23 @@ async def _check(connection: Connection) -> None:
             f"the tables of the ledger (format {version}) were altered: {', '.join(differing[:3])}; "
             "undo that, or go back to a dump"
         )
+    if missing := await connection.fetch(_GUARDS, list(_UNIQUE)):
+        raise LedgerCorruptError(
+            f"the tables of the ledger (format {version}) were altered: {missing[0][0]} is not what it was; "
+            "undo that, or go back to a dump"
+        )
 
 
 async def _open_era(connection: Connection) -> None:
-    """Begin a new era if the database counts its transactions anew, as after a dump was restored."""
+    """Begin a new era if the database counts its transactions anew, as after a dump was restored.
+
+    Each tenant looks at its own messages, so another one may be writing. Its transactions are waited for: readers take an
+    earlier era for complete.
+    """
     if not await connection.fetchval(_LATER):
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         if await connection.fetchval(_LATER):
+            await connection.execute("LOCK TABLE antiphon.messages IN SHARE MODE")
             await connection.execute("UPDATE antiphon.ledger SET era = era + 1")

@@ -26,7 +26,7 @@ from antiphon.ledger._terms import (
     check_vector,
     cosine,
 )
-from antiphon.ledger.postgres._careful import lock_threads
+from antiphon.ledger.postgres._careful import hold_indexes, lock_threads
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import check_collection
 from antiphon.ledger.postgres._queries import INDEXED, SET_INDEXED, horizon
@@ -64,18 +64,19 @@ async def update(session: Session, index: TermIndex, after: CommitPlace | None) 
         NotSearchableError: it covers an encrypted thread.
     """
     await check_collection(session, index.name)
+    await hold_indexes(session)
     await lock_threads(session, [f"terms of {index.name}"])
     row = await session.fetchrow(INDEXED, _name(index))
     if row is None or row["version"] != index.version:
         await drop(session, index.name)
         row, after = None, None
     known = BEGINNING if row is None else CommitPlace(row["era"], row["xid"], row["ord"])
+    safe = await horizon(session)  # before the messages, as for words
     rows = await session.fetch(_NEXT, *(after or known), index.name, _STEP)
     for each in rows:
         if (entry := index.entry_in(each["body"])) is not None:
             await _add(session, index.name, each["thread"], each["seq"], entry)
     is_last = len(rows) < _STEP
-    safe = await horizon(session)
     upto = safe if is_last else min(safe, CommitPlace(rows[-1]["era"], rows[-1]["xid"], rows[-1]["ord"]))
     if row is None or upto > known:
         await session.execute(SET_INDEXED, _name(index), index.version, *max(upto, known))

@@ -20,7 +20,7 @@ from antiphon.ledger._values import Damage, Diagnosis, Head
 from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import find_key
-from antiphon.ledger.postgres._queries import vector_of
+from antiphon.ledger.postgres._queries import tail_lag, vector_of
 from antiphon.ledger.postgres._rows import find_open_calls, find_thread, key_of, lineage, link_at, media_at, name_of, open_from
 from antiphon.messages import Message
 
@@ -193,6 +193,12 @@ _FEW_LOCKS = 64 * 50
 """Locks of all transactions together; a group of appends takes up to 200."""
 
 _LOOK = """
+WITH open AS MATERIALIZED (
+    SELECT xact_start AS since, application_name || ' (process ' || pid || ')' AS who
+    FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT prepared, 'the prepared transaction ' || gid FROM pg_prepared_xacts
+)
 SELECT
     current_setting('server_version_num')::integer AS number,
     current_setting('server_version') AS version,
@@ -203,22 +209,23 @@ SELECT
     current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer AS locks,
     (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user) AS is_above_rules,
     (SELECT count(*) FROM pg_stat_replication) AS standbys,
-    (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::double precision
-        FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()) AS oldest,
-    (SELECT application_name || ' (process ' || pid || ')' FROM pg_stat_activity
-        WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1) AS who
+    (SELECT extract(epoch FROM max(clock_timestamp() - since))::double precision FROM open) AS oldest,
+    (SELECT who FROM open ORDER BY since LIMIT 1) AS who,
+    (SELECT count(*) FROM open WHERE since IS NULL) AS hidden,
+    pg_size_pretty(pg_database_size(current_database())) AS size
 WHERE $1::text IS NOT NULL
 """
+"""An ordinary user sees that another user's transaction is open, and not since when."""
 
 
-async def diagnose(session: Session, skew: timedelta) -> tuple[Diagnosis, ...]:
+async def diagnose(session: Session, skew: timedelta, now: int) -> tuple[Diagnosis, ...]:
     """Examine the server; `skew` is how far its clock is from this machine's."""
     row = await session.fetchrow(_LOOK)
     assert row is not None  # noqa: S101 (the statement always has a row)
-    return tuple(_diagnoses(row, skew))
+    return tuple(_diagnoses(row, skew, await tail_lag(session, now)))
 
 
-def _diagnoses(row: Any, skew: timedelta) -> Iterator[Diagnosis]:
+def _diagnoses(row: Any, skew: timedelta, lag: float) -> Iterator[Diagnosis]:
     is_old = row["number"] < _OLDEST_SERVER
     yield Diagnosis("PostgreSQL", row["version"], "upgrade the server to 13 or later" if is_old else None)
     for name, danger in (
@@ -230,10 +237,18 @@ def _diagnoses(row: Any, skew: timedelta) -> Iterator[Diagnosis]:
         yield Diagnosis(name, row[name], f"set {name} = on in postgresql.conf: without it, {danger}" if is_off else None)
     oldest = row["oldest"] or 0.0
     held = f"{row['who']} has had a transaction open for {oldest:.0f} s" if oldest else "none is open"
+    held += f"; and {row['hidden']} of other users, for a time that only pg_read_all_stats shows" if row["hidden"] else ""
     yield Diagnosis(
         "oldest transaction",
         held,
         "end it, or set idle_in_transaction_session_timeout: it holds every tail back" if oldest > _OPEN_TOO_LONG else None,
+    )
+    yield Diagnosis(
+        "tail",
+        f"held back for {lag:.0f} s" if lag else "up to date",
+        "end the transaction that holds it back: a superuser sees it in pg_stat_activity or pg_prepared_xacts"
+        if lag > _OPEN_TOO_LONG
+        else None,
     )
     few = "raise max_locks_per_transaction or max_connections: a group of appends takes up to 200 locks"
     yield Diagnosis("locks", str(row["locks"]), few if row["locks"] < _FEW_LOCKS else None)
@@ -244,6 +259,7 @@ def _diagnoses(row: Any, skew: timedelta) -> Iterator[Diagnosis]:
     )
     kept = f"{row['standbys']} standbys, synchronous: {row['standby_names'] or 'none'}"
     yield Diagnosis("replication", kept)  # one server may be enough, so this is no advice
+    yield Diagnosis("disk", f"{row['size']} used; only the machine of the server shows how much is free")
     seconds = abs(skew.total_seconds())
     yield Diagnosis(
         "clock",

