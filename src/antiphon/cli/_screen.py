@@ -112,8 +112,8 @@ def note(message: str, style: str = "", *, command: str | None = None, has_lines
     """
     if has_lines:
         *before, message = message.split("\n")
-        for line in before:
-            note(line, style)
+        for each in before:
+            note(each, style)
     console, text = note_console(), Text(visible(message), style=style)
     told = "" if command is None else visible(command)
     if not console.is_terminal or not message or text.cell_len + cell_len(told) < console.width:
