@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def serve(
     *,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 chooses a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", metavar="NUMBER", min=0, max=65535, help="The port to listen on; 0 chooses a free one.")
+    ] = 8000,
     allow_remote: Annotated[
         bool,
         typer.Option(
@@ -100,7 +102,7 @@ def up(
         "antiphon-up"
     ),
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port of the server; 0 chooses a free one.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port of the server; 0 chooses a free one.")
     ] = 8000,
     model: ModelOption = None,
 ) -> None:
@@ -152,12 +154,12 @@ class _UpLines:
 
 def soak(
     *,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to cause faults.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to cause faults.")] = 60,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="The time between two faults.")] = 5,
     hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to run.")] = 3,
-    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 10,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, metavar="N", help="Orders per second.")] = 10,
     threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="How many threads the orders go to.")] = 200,
-    seed: Annotated[int, typer.Option(help="Chooses the faults: the same seed, the same sequence.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Chooses the faults: the same seed, the same sequence.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Kill, suspend and disconnect hosts and their PostgreSQL under load, then count what was lost.
