@@ -330,7 +330,7 @@ def test_the_command_that_a_fork_prints_continues_the_branch(folder: Path) -> No
     assert all(len(line) <= 80 for line in times)
 
 
-# ---------------------------------------------------------------- models and ledgers in hints
+# ---------------------------------------------------------------- keys
 
 
 @pytest.mark.slow
@@ -341,13 +341,6 @@ def test_a_thread_whose_key_is_missing_says_so_and_is_not_failed() -> None:
         assert type_command("run", "Hello?", "--model", "openai-chat:fake", "--name", "t1", **given).code == 4
         missing = type_command("resume", "t1", **{**given, "OPENAI_API_KEY": ""})
     assert (missing.code, "set OPENAI_API_KEY" in missing.said) == (2, True)
-
-
-@pytest.mark.slow
-def test_a_hint_names_the_ledger_that_was_named(folder: Path) -> None:
-    url = with_chat(folder)
-    unknown = type_command("show", "nobody", "--ledger", url, columns=300)
-    assert f"`antiphon threads --ledger {url}` lists them" in unknown.said
 
 
 # ---------------------------------------------------------------- output that cannot be written
