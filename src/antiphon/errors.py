@@ -29,7 +29,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── EncryptionError           a thread is encrypted
 │   │   ├── NoMasterKeyError      the ledger was opened without its master key; give it
 │   │   ├── WrongMasterKeyError   .given .expected: another master key wraps the keys; give that one
-│   │   ├── ForgottenError        the key of the thread was thrown away; nobody can read it any more
+│   │   ├── ForgottenError        the key of the thread was deleted; its messages can no longer be read
 │   │   ├── NotSearchableError    an encrypted thread is in no index; read it instead
 │   │   └── NotEncryptedError     the thread has no key to forget; delete it instead
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
@@ -38,7 +38,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ChainConfigError          a chain's configuration is unreadable, or has an unknown key
 │   ├── TeamFileError             a team file is unreadable, or has an unknown key
 │   ├── CastError                 an agent's name is unknown, or is used twice
-│   ├── SettingsError             .option: what a thread was run with is not there, has changed, or is not trusted; name it
+│   ├── SettingsError             .option: a recorded setting of the thread is missing, has changed, or is not trusted; name it
 │   └── ToolOffError              .tool .line: a tool is not enabled
 ├── ModelError                    .model: the requested model cannot be used
 │   ├── UnknownModelError         .nearest: no model has that name; check the name
@@ -52,11 +52,11 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
 ├── ServiceError                  .thread_id: a verb of the service cannot do what was asked
 │   ├── PlaceError                the thread has no such place, or does not continue from there; name another
-│   ├── CursorError               no cursor of this ledger; start from the beginning, or from a cursor that `follow` gave
+│   ├── CursorError               not a cursor of this ledger; start from the beginning, or from a cursor of `follow`
 │   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
 │   ├── BudgetNeededError         the thread has spent its budget; give it a new one
-│   ├── ThreadBusyError           .status .owner: it has not finished; wait for that, then ask again
+│   ├── ThreadBusyError           .status .owner: it has not finished; wait until it has, then try again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
 ├── RetrievalError                .source: a document cannot be added or searched
@@ -77,7 +77,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
     ├── ActorFailedError          the handler raised another exception; the supervisor decides
     ├── EffectFailedError         the function of an effect raised an exception
     ├── ParkedError               it waits for a person's decision
-    │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; put that right, resume
+    │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; fix that, then resume
     │       └── LimitReachedError .model: a limit of model requests for all hosts; resume later, or set another limit
     ├── ToolServerError           .server: a required tool server cannot be used; check it
     ├── HistoryMismatchError      the code does not match the thread's history

@@ -224,7 +224,7 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, url: str) -> None:
 def test_a_backup_needs_its_folder(tmp_path: Path, url: str) -> None:
     result = run("backup", tmp_path / "none" / "copy.db", "--ledger", url)
 
-    missing = f"there is no folder '{tmp_path}/none'; make it, or look at the path"
+    missing = f"there is no folder '{tmp_path}/none'; make it, or check the path"
     assert (result.exit_code, result.stderr) == (2, f"{tmp_path}/none/copy.db: {missing}\n")
 
 
@@ -285,7 +285,7 @@ def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
 
     assert {refusal(*command) for command in [*COMMANDS, *MORE] if command[0] != "show"} == {missing}  # which shows files too
     assert refusal("threads", ANTIPHON_LEDGER="sqlite:///no.db") == (
-        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; look at the path, or make one with `antiphon import`\n"
+        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; check the path, or make one with `antiphon import`\n"
     )
     assert not list(tmp_path.iterdir())
 
@@ -334,7 +334,7 @@ def test_a_path_is_as_good_as_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @each_command
 def test_a_missing_file_is_not_made(tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "none.db: there is no such ledger; look at the path, or make one with `antiphon import`" in refusal(
+    assert "none.db: there is no such ledger; check the path, or make one with `antiphon import`" in refusal(
         *command, "--ledger", "sqlite:///none.db"
     )
     assert not list(tmp_path.iterdir())
@@ -349,7 +349,7 @@ def test_an_absolute_path_with_three_slashes_is_put_right(url: str) -> None:
 def test_a_path_through_a_file_is_no_path(tmp_path: Path) -> None:
     path = save(tmp_path / "chat.json", CHAT)
 
-    assert "look at the path" in refusal("import", str(path), "--from", "marsys", "--ledger", f"sqlite:///{path}/ledger.db")
+    assert "check the path" in refusal("import", str(path), "--from", "marsys", "--ledger", f"sqlite:///{path}/ledger.db")
 
 
 @each_command
@@ -448,7 +448,7 @@ def test_an_export_to_a_full_disk_says_so(url: str) -> None:
 
 
 def test_an_export_to_a_place_that_is_none_says_so(tmp_path: Path, url: str) -> None:
-    missing = f"there is no folder '{tmp_path}/none'; make it, or look at the path"
+    missing = f"there is no folder '{tmp_path}/none'; make it, or check the path"
     assert refusal("export", "-o", f"{tmp_path}/none/x", "--ledger", url) == f"{tmp_path}/none/x: {missing}\n"
 
 
@@ -463,7 +463,7 @@ def test_an_export_that_stops_keeps_the_file_that_was_there(tmp_path: Path, url:
         result = run("export", *more, "-o", path, "--ledger", url)
         first, second = result.stderr.splitlines()
         assert (result.exit_code, first) == (1, f"{path}: {kept}")
-        assert second.startswith("thread 'chat' at seq 3: it is not what was written")
+        assert second.startswith("thread 'chat' at seq 3: it was altered")
 
     assert out.read_bytes() == whole
     assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["out.jsonl"]

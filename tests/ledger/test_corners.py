@@ -59,7 +59,7 @@ def test_errors_of_sqlite_say_what_to_do(theirs: type[apsw.Error], ours: type[Le
 
 def test_a_file_in_a_folder_that_is_gone_cannot_be_opened(tmp_path: Path) -> None:
     place = LedgerFile(str(tmp_path / "gone" / "ledger.db"), 5)
-    with pytest.raises(LedgerUnavailableError, match="cannot be opened: .*; look at the path and who may read it"):
+    with pytest.raises(LedgerUnavailableError, match="cannot be opened: .*; check the path and its permissions"):
         connect(place, create=True)
 
 

@@ -452,20 +452,20 @@ def test_a_thread_that_is_deleted_while_it_is_examined_is_not_damaged(tmp_path: 
 
 def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
-        with pytest.raises(LedgerUnavailableError, match=r"cannot be opened.*look at the path"):
+        with pytest.raises(LedgerUnavailableError, match=r"cannot be opened.*check the path"):
             await ledger.backup(tmp_path / "nowhere" / "backup.db")
 
     with_ledger(tmp_path / "ledger.db", work)
     assert [each.name for each in tmp_path.iterdir()] == ["ledger.db"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
 
     async def work(ledger: SqliteLedger) -> ThreadSummary | None:
         return await ledger.thread("t")
 
-    with pytest.raises(LedgerUnavailableError, match="cannot be made"):
+    with pytest.raises(LedgerUnavailableError, match="cannot be created"):
         with_ledger(tmp_path / "file" / "folder" / "ledger.db", work)
 
 

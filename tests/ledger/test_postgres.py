@@ -492,7 +492,7 @@ async def test_a_wall_or_a_unique_index_that_was_taken_away_is_named(
             await connection.execute("CREATE POLICY audit ON antiphon.messages FOR SELECT TO pg_monitor USING (true)")
             await _schema._check(connection)
             await connection.execute(altering)
-            with pytest.raises(errors.LedgerCorruptError, match=f"altered: {named}.* undo that, or go back to a dump"):
+            with pytest.raises(errors.LedgerCorruptError, match=f"altered: {named}.* undo that, or restore a dump"):
                 await _schema._check(connection)
             raise RuntimeError("roll back")
     except RuntimeError:
@@ -633,7 +633,7 @@ def test_an_error_of_the_server_is_one_line_and_has_no_row_in_it_g23() -> None:
     for code, expected in (
         ("23502", "PostgreSQL: null value in column"),
         ("42703", "PostgreSQL: null value in column; the tables are not those of a ledger, or someone altered them"),
-        ("XX001", "PostgreSQL: null value in column; go back to a dump"),
+        ("XX001", "PostgreSQL: null value in column; restore a dump"),
         ("53200", "PostgreSQL: the server has no memory left, perhaps for locks; raise max_locks_per_transaction"),
     ):
         found = asyncpg.PostgresError.new({**fields, "C": code})
@@ -778,7 +778,7 @@ def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: S
         ("DROP TABLE antiphon.words", ""),
     ):
         postgres.sql(altering, name)
-        assert "undo that, or go back to a dump" in _typed("threads", "--ledger", url)
+        assert "undo that, or restore a dump" in _typed("threads", "--ledger", url)
         if undoing:
             postgres.sql(undoing, name)
             assert run("threads", "--ledger", url).exit_code == 0
@@ -793,7 +793,7 @@ def test_a_wrong_password_is_one_line_and_exit_2(tenant: str) -> None:
         server.start()
         right = server.database("postgres", "postgres:right")
         line = _typed("threads", "--ledger", server.database("postgres", "postgres:wr0ng"))
-        assert "the password is wrong; look at the URL" in line
+        assert "the password is wrong; check the URL" in line
         assert "wr0ng" not in line
         asyncio.run(_write_one(right))
         assert run("threads", "--ledger", right).exit_code == 0

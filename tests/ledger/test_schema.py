@@ -51,7 +51,7 @@ def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Pat
     path = old_ledger(tmp_path / "ledger.db")
     with_ledger(path, verified)
     altered(path, sql)
-    with pytest.raises(LedgerCorruptError, match="was altered: .*go back to a backup") as caught:
+    with pytest.raises(LedgerCorruptError, match="was altered: .*restore a backup") as caught:
         with_ledger(path, verified)
     assert STRANGE[sql] in str(caught.value)
 

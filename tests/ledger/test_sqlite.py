@@ -51,7 +51,7 @@ def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatc
 
 
 def test_a_missing_file_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnavailableError, match=r"there is no file '.*none.db'; look at the path"):
+    with pytest.raises(LedgerUnavailableError, match=r"there is no file '.*none.db'; check the path"):
         opened(f"sqlite:///{tmp_path}/none.db", create=False)
     assert not list(tmp_path.iterdir())
 
@@ -88,7 +88,7 @@ def test_a_version_that_was_lowered_is_found_and_nothing_is_made_anew(version: i
     fill(path)
     with connected(path) as connection:
         connection.setting("user_version", version)
-    with pytest.raises(LedgerCorruptError, match=f"says it has ledger format {version}, which there never was"):
+    with pytest.raises(LedgerCorruptError, match=f"has ledger format {version}, which does not exist"):
         opened(f"sqlite:///{path}")
     with connected(path) as connection:
         assert connection.value("SELECT count(*) FROM messages") == 36

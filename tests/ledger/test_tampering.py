@@ -170,7 +170,7 @@ def test_what_was_altered_is_not_handed_out(original: Path, tmp_path: Path) -> N
             async for record in ledger.read("t2"):
                 seen.append(record.seq)  # noqa: PERF401 (it raises in between)
 
-        with pytest.raises(LedgerCorruptError, match="thread 't2' at seq 10: it is not what was written") as caught:
+        with pytest.raises(LedgerCorruptError, match="thread 't2' at seq 10: it was altered") as caught:
             await read()
         assert (caught.value.thread_id, caught.value.seq, caught.value.retryable) == ("t2", 10, False)
         assert seen == list(range(1, 10))

@@ -1,7 +1,7 @@
-"""Budgets of agents: how much they may use, in a thread and in a run of it, and how much they have used.
+"""Budgets of agents: the limits of a thread and of a run in it, and the usage so far.
 
 Usage is counted from the thread, so it is the same after a crash. A recorded outcome costs nothing. When a budget is used up,
-a new effect is refused; one that has begun may end.
+a new effect is refused; a started one may finish.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind: TypeAlias = Literal["request", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class AgentBudget:
-    """The limits of agents; None is no limit."""
+    """The limits of agents; None means no limit."""
 
     requests: int | None = None
     """Model requests."""
@@ -30,9 +30,9 @@ class AgentBudget:
     cost: Decimal | None = None
     """In US dollars, as far as prices are known."""
     depth: int | None = None
-    """How many agents may run inside of each other."""
+    """The nesting depth of agents."""
     seconds: float | None = None
-    """Since the run began, pauses and crashes included. A model request that takes longer is cancelled."""
+    """Seconds since the start of the run, including pauses and crashes. A model request that takes longer is cancelled."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Amount:
     began: datetime | None = None
 
     def begin(self, kind: Kind) -> None:
-        """Count an effect that begins."""
+        """Count an effect that starts."""
         if kind == "request":
             self.requests += 1
         else:
@@ -58,7 +58,7 @@ class Amount:
         self.cost += usage.cost or 0
 
     def used_up(self, budget: AgentBudget, kind: Kind, depth: int, now: datetime) -> str | None:
-        """Return the limit that forbids another effect of a kind; None if none does."""
+        """Return the limit that forbids another effect of a kind; None if there is none."""
         passed = 0.0 if self.began is None else (now - self.began).total_seconds()
         limits: list[tuple[float | Decimal | None, float | Decimal, str]] = [
             (budget.requests if kind == "request" else None, self.requests, "requests"),
@@ -116,7 +116,7 @@ class Spending:
                 amount.pay(message.usage)
 
     def begin(self, kind: Kind) -> None:
-        """Count an effect that begins now."""
+        """Count an effect that starts now."""
         for amount in (self.thread, self.run):
             amount.begin(kind)
 
@@ -127,7 +127,7 @@ class Spending:
                 amount.pay(usage)
 
     def seconds_left(self, limits: BudgetLimits, now: datetime) -> float | None:
-        """Return how many seconds an effect may take that begins now; None: no limit."""
+        """Return how many seconds an effect that starts now may take; None: no limit."""
         each = ((self.run, limits.run), (self.thread, limits.thread))
         left = [
             budget.seconds - (now - amount.began).total_seconds()
@@ -140,7 +140,7 @@ class Spending:
         """Refuse a new effect if a budget is used up.
 
         Raises:
-            BudgetExceededError: one is.
+            BudgetExceededError: one is used up.
         """
         for amount, budget, whose in ((self.run, limits.run, "the run"), (self.thread, limits.thread, "the thread")):
             if (spent := amount.used_up(budget, kind, depth, now)) is not None:
@@ -150,7 +150,7 @@ class Spending:
 
 
 def kind_of(message: Message, deciding_agents: Collection[str] = ()) -> Kind | None:
-    """Return the kind of effect that a row begins; None for any other row. Decisions of functions are not counted."""
+    """Return the kind of effect that a row starts; None for any other row. Decisions of functions are not counted."""
     payload = message.payload
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
         return None

@@ -6,18 +6,18 @@ has another prompt, a tool has another schema. Then `on_change` decides:
 | `on_change` | a recorded step that differs |
 |---|---|
 | `stop` | `HistoryMismatchError`, with the differences. Nothing is started |
-| `continue` | its recorded result counts as it is, and what is not recorded is done under the new program |
-| `restart` | it is done anew, and so is what follows from it. Refused if the run has begun a `once` effect |
+| `continue` | its recorded result is used unchanged, and steps without a record run under the new program |
+| `restart` | it runs again, and so does everything that follows from it. Refused if the run has started a `once` effect |
 
-The thread records each choice in a row `RUN_CHANGED`: G11 holds without exception where there is none. A person chooses with a
-row `RUN_CHANGE_ALLOWED`, which covers the steps that were recorded before it. So a permission is for one change: what is done
-under the new program is recorded after it, and is compared again.
+The thread records each choice in a row `RUN_CHANGED`: without such a row, G11 holds without exception. A person chooses with a
+row `RUN_CHANGE_ALLOWED`, which covers the steps that were recorded before it. So a permission covers one change: steps under
+the new program are recorded after it, and are compared again.
 
 **Covered** are model requests, plain tool calls and effects of the program itself. Toolkits, guards, approvals and notes are
-not, because they are made of other effects: a thread that was begun under a guard refuses a program without it.
+not, because they consist of other effects: a thread that was started under a guard refuses a program without it.
 
 **Patches.** `LedgerRun.patched` returns whether a run takes a new branch of its program. A run that has already passed that
-place does not: it has recorded steps that the program has not come to yet.
+place does not: it has recorded steps that the program has not reached yet.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PATCHED: Final = "RUN_PATCHED"
 
 
 def short_hash(value: Any) -> str:
-    """Return a hash of a JSON value, in base 32: hexadecimal digits may look like the number of a card, and be redacted."""
+    """Return a hash of a JSON value, in base 32: hexadecimal digits may look like a card number, and be redacted."""
     words = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
     return b32encode(sha256(words).digest()).decode()[:26].lower()
 
@@ -73,7 +73,7 @@ def short_hash(value: Any) -> str:
 
 _WIDTH = 140
 _AROUND = 40
-"""Characters that are shown before the first difference of a long line."""
+"""The number of characters shown before the first difference in a long line."""
 _MOST_LINES = 6
 
 
@@ -145,7 +145,7 @@ class StepChange:
     """How a step of the program differs from the recorded one."""
 
     what: str
-    """In a sentence."""
+    """The difference, in a sentence."""
     lines: Sequence[str] = ()
     """The differences."""
     digest: str = ""
@@ -162,13 +162,13 @@ class ThreadChanges:
         """Steps, with the digest of the change."""
         self._restarted: set[str] = set()
         self._allowed: dict[str, OnChange] = {}
-        """By step, what a person has chosen."""
+        """By step, the choice of a person."""
         self.once: list[str] = []
-        """The `once` effects that were begun since the run began."""
+        """The `once` effects that have started in the run."""
         self.steps: list[str] = []
-        """The effects of the run, in the order of their begin."""
+        """The effects of the run, in the order in which they started."""
         self.tools: set[str] = set()
-        """Those that are calls of plain tools."""
+        """The effects that are calls of plain tools."""
         self._is_read = False
         self._lock = Lock()
 
@@ -201,7 +201,8 @@ class ThreadChanges:
     def _heard_step(self, payload: OptionCallPayload, root: str) -> None:
         if payload.option_name in (AGAIN, PARK):
             return
-        if payload.arguments.get("effects") == "once":  # also of others: what a run does may have an id without its name
+        # Also rows of others: an effect of a run may have an id without the name of the run.
+        if payload.arguments.get("effects") == "once":
             self.once.append(payload.invocation_id)
         if is_below(payload.invocation_id, root):
             self.steps.append(payload.invocation_id)
@@ -223,7 +224,7 @@ class ThreadChanges:
             self._allowed = dict.fromkeys(self.steps, cast("OnChange", choice))
 
     def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
-        """Return how the run continues from a step that differs."""
+        """Return the choice for a step that differs."""
         if (step, change.digest) in self._continued:
             return "continue"
         return self._allowed.get(step, on_change)
@@ -233,7 +234,7 @@ class ThreadChanges:
         return step in self._restarted
 
     async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
-        """Record how the run continues from a step.
+        """Record the choice for a step.
 
         Raises:
             LedgerError: it could not be stored.
@@ -250,7 +251,7 @@ class ThreadChanges:
             self._continued.add((step, change.digest))
 
     def not_reached(self, part: str, reached: Collection[str], before: str) -> list[str]:
-        """Return the calls of plain tools in a run of an agent that the program has not made again before a step."""
+        """Return the calls of plain tools in a run of an agent that the program has not repeated before a step."""
         earlier = self.steps[: self.steps.index(before)] if before in self.steps else self.steps
         return [step for step in earlier if step in self.tools and parent_of(step) == part and base_of(step) not in reached]
 
@@ -264,7 +265,7 @@ def _data_of(message: Message) -> JsonObject | None:
 
 
 def is_of(invocation_id: str, root: str) -> bool:
-    """Whether an id is that of a run, or of a part of it."""
+    """Whether an id belongs to a run, or to a part of it."""
     return invocation_id == root or is_below(invocation_id, root)
 
 
@@ -276,9 +277,11 @@ async def _write(opened: Opened, id: str, said: dict[str, Json], *, about: str) 
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
-    """Record that a person lets the open runs of a thread, or one of them, go on under a changed program. Return these runs.
+    """Record that a person allows the open runs of a thread, or one of them, to continue under a changed program.
 
-    It covers the steps that are recorded by now. Toolkits, guards and approvals are never covered.
+    Return these runs.
+
+    It covers the steps that are recorded so far. Toolkits, guards and approvals are never covered.
 
     Raises:
         ValueError: there is no such open run.
@@ -297,7 +300,7 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
 
 
 async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) -> bool:
-    """Whether a person has let a run go on under a changed program since a time; `run` is its invocation.
+    """Whether a person has allowed a run to continue under a changed program since a time; `run` is its invocation.
 
     Raises:
         LedgerError: it cannot be read.
@@ -311,10 +314,10 @@ async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) 
 
 
 class RunStep(Effect):
-    """An effect of a run, for which the program says how to go on if it differs from what is recorded."""
+    """An effect of a run, with a choice of how to continue if it differs from the recorded one."""
 
     does_read_finished: bool = False
-    """Whether the recorded outcome counts in a finished run, whatever the program does now."""
+    """Whether the recorded outcome of a finished run is used, whatever the program does now."""
 
     def __init__(
         self,
@@ -362,7 +365,7 @@ class RunStep(Effect):
         payload = cast("OptionCallPayload", intent.payload)
         if outcome is None and not says_the_same_value(payload.arguments.get("arguments"), dict(self.arguments)):
             raise self.stopped(change, "it was begun and has not ended, so it would be done again with other arguments")
-        # An effect that was begun as `once`, or is one now, must not be done again.
+        # An effect that was `once` when it started, or is `once` now, must not run again.
         recorded = payload.arguments.get("effects")
         self._effects = "once" if "once" in (recorded, self._effects) else cast("Effects", recorded)
         self._option = payload.option_name  # an outcome names the option of its intent
@@ -371,7 +374,7 @@ class RunStep(Effect):
         """Take another id: the rows under this one are ignored from now on."""
         self.skip()
 
-    # ------------------------------------------------------------ the same for all steps
+    # ------------------------------------------------------------ common to all steps
 
     @override
     async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
@@ -400,7 +403,7 @@ class RunStep(Effect):
                 return False
 
     def _reads(self, change: StepChange) -> bool:
-        """Return True if the outcome of a finished run counts, although the program has changed."""
+        """Return whether the outcome of a finished run is used, although the program has changed."""
         if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
             return True
         raise self.stopped(change)
@@ -424,7 +427,7 @@ class RunStep(Effect):
 
 
 def _arguments(intent: Message) -> dict[str, Any]:
-    """Return the arguments of an effect; of a tool call, those of the tool."""
+    """Return the arguments of an effect; for a tool call, the arguments of the tool."""
     found = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
     inner = found.get("arguments") if isinstance(found, JsonObject) else None
     given = inner if isinstance(inner, JsonObject) else found
@@ -442,7 +445,7 @@ class Patches:
         self._lock = Lock()
 
     async def patched(self, opened: Opened, name: str) -> bool:
-        """Return whether a run takes a branch. The first answer holds for the whole run.
+        """Return whether a run takes a branch. The first answer is valid for the whole run.
 
         Raises:
             LedgerError: it could not be read or stored.

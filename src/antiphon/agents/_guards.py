@@ -1,19 +1,19 @@
-"""Guards: the toolkits under which the agents of a thread began, so that no program continues without them.
+"""Guards: the toolkits under which the agents of a thread started. No program may continue without them.
 
-A toolkit checks permissions and asks people. A program that is restarted without it, and gives the same functions to the agent
-as plain tools, would execute what a person has denied. So the thread records the toolkit of an agent: a row `TOOLKIT_GUARD`,
-with the tools that the agent may call, and those of them that a person must approve.
+A toolkit checks permissions and asks people. A program that is restarted without the toolkit, and gives the same functions to
+the agent as plain tools, would execute calls that a person has denied. So the thread records the toolkit of an agent: a row
+`TOOLKIT_GUARD`, with the tools that the agent may call, and those of them that a person must approve.
 
 | the thread has | and the program | it gets |
 |---|---|---|
-| a mark of a run of an agent | goes on with that run, without a toolkit | `UnguardedToolError` |
+| a mark of a run of an agent | continues that run without a toolkit | `UnguardedToolError` |
 | a mark of a run of an agent | gives it a tool of the toolkit as a plain tool | `UnguardedToolError` |
 | a tool that must be approved | gives it to any agent as a plain tool | `UnguardedToolError` |
 | a tool that must be approved, for an agent | gives it to that agent in a toolkit that does not ask | `UnguardedToolError` |
 | anything else | has more tools, or other grants | no error |
 
-That a tool must be approved follows from marks, and also from each question to a person and each decision to ask one: threads
-that are older than marks have those. The arguments for which a rule asks may change.
+Marks record that a tool must be approved. So does each question to a person and each decision to ask one: threads that are
+older than marks have these rows. The arguments for which a rule asks may change.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Cover:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of it, in base 32: hexadecimal digits may look like the number of a card, and be redacted."""
+        """Its SHA-256, in base 32: hexadecimal digits may look like a card number, and be redacted."""
         said = orjson.dumps([self.toolkit, self.agent, self.tools, self.asks, self.run])
         return b32encode(sha256(said).digest()).decode().rstrip("=").lower()
 
     def row(self) -> Message:
-        """Return it as the mark that is stored; its id is that of its place."""
+        """Return it as a mark for the thread; its id is that of its place."""
         said: dict[str, Json] = {
             "type": _GUARD,
             "toolkit": self.toolkit,
@@ -85,7 +85,7 @@ class Cover:
 
 
 class _Mark(BaseModel):
-    """A mark as it is read from a row."""
+    """A mark that was read from a row."""
 
     toolkit: str
     agent: str
@@ -95,7 +95,7 @@ class _Mark(BaseModel):
 
 
 class _Asked(BaseModel):
-    """The call that a question to a person, or the decision to ask one, is about."""
+    """The call that a question to a person, or a decision to ask one, refers to."""
 
     agent: str
     tool: str
@@ -116,7 +116,7 @@ class ThreadGuards:
         self._here: dict[str, frozenset[str]] = {}
         """By run of an agent: its toolkit in this program."""
 
-    # ------------------------------------------------------------ what the thread says
+    # ------------------------------------------------------------ reading the thread
 
     def heard(self, message: Message, root: str) -> None:
         """Read a row of the thread; `root` is the run that reads it."""
@@ -174,13 +174,13 @@ class ThreadGuards:
     def _ask(self, tool: str, agent: str, why: str) -> None:
         self._asks.setdefault(tool, {}).setdefault(agent, set()).add(why)
 
-    # ------------------------------------------------------------ what a program may do
+    # ------------------------------------------------------------ checking a program
 
     def enter(self, cover: Cover, thread_id: str) -> Message | None:
-        """Let an agent begin or continue under a toolkit. Return the mark to write; None if the thread has it.
+        """Let an agent start or continue under a toolkit. Return the mark to write; None if the thread has it.
 
         Raises:
-            UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
+            UnguardedToolError: the toolkit does not ask for an approval that the thread requires.
         """
         for tool in cover.tools:
             reasons = self._asks.get(tool, {}).get(cover.agent, ())
@@ -196,10 +196,10 @@ class ThreadGuards:
         return cover.row()
 
     def check_plain(self, run: str | None, names: Iterable[str], thread_id: str) -> None:
-        """Refuse plain tools of an agent that the thread says are guarded by a toolkit.
+        """Refuse plain tools of an agent that are guarded by a toolkit in this thread.
 
         Raises:
-            UnguardedToolError: one is guarded, or the run began under a toolkit and the program gives the agent none.
+            UnguardedToolError: one is guarded, or the run started under a toolkit and the program gives the agent none.
         """
         begun = self._begun.get(run or "", ())
         here = self._here.get(run or "")

@@ -1,12 +1,11 @@
 """Reports a run to observers: its operations by the GenAI conventions, and deltas while a model answers.
 
 **Each operation is reported once.** Pydantic AI can make such spans itself (`Agent.instrument_all()`, the capability
-`Instrumentation`). It makes them around the ledger, so also for a request whose answer comes from the ledger. Those
-get a mark, by which `antiphon.telemetry.CountOnce` leaves out their tokens. A run that is instrumented that way is reported as
-effects only, below the spans of Pydantic AI: names, tokens and times of models and tools are not reported twice.
+`Instrumentation`). It makes them outside of the ledger, and therefore also for a request whose answer comes from the ledger.
+Such spans get a mark, by which `antiphon.telemetry.CountOnce` leaves out their tokens. A run that is instrumented that way is
+reported as effects only, below the spans of Pydantic AI: names, tokens and times of models and tools are not reported twice.
 
-**Deltas are not stored.** The whole answer is, once, when it is complete. A slow listener misses deltas, and never delays
-the agent.
+**Deltas are not stored.** The complete answer is stored once. A slow listener misses deltas, and never delays the agent.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PROVIDERS: Final = {
     "moonshotai": "moonshot_ai",
     "xai": "x_ai",
 }
-"""Pydantic AI's name of a provider to that of the conventions, where they differ:
+"""From Pydantic AI's name of a provider to the name in the conventions, where they differ:
 https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/registry/attributes/gen-ai.md"""
 _SEVERAL: Final = "fallback:"
 _REPLAYED: Final = "antiphon.replayed"
@@ -53,7 +52,7 @@ _REPLAYED: Final = "antiphon.replayed"
 
 
 def provider_of(ctx: RunContext[object]) -> str:
-    """Return the provider of a run's model; of a fallback model, the first one."""
+    """Return the provider of a run's model; for a fallback model, the first provider."""
     system: str = getattr(ctx.model, "system", "")
     return provider_named(system.removeprefix(_SEVERAL).partition(",")[0])
 
@@ -64,7 +63,7 @@ def provider_named(name: str) -> str:
 
 
 def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]:
-    """Return the capabilities of a run, nested ones included."""
+    """Return the capabilities of a run, including nested ones."""
     found: list[AbstractCapability[object]] = []
     if ctx.root_capability is not None:
         ctx.root_capability.apply(found.append)
@@ -77,12 +76,12 @@ def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
 
 
 def _is_instrumented(ctx: RunContext[object]) -> bool:
-    """Whether Pydantic AI makes spans of the run."""
+    """Whether Pydantic AI makes spans for the run."""
     return any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
 
 
 def count_step(run: LedgerRun, ctx: RunContext[object], *, was_done: bool) -> None:
-    """Count a request or a call of an agent. If its outcome is recorded, mark the span that Pydantic AI made of it."""
+    """Count a request or a call of an agent. If its outcome is recorded, mark the span that Pydantic AI made for it."""
     if was_done:
         run.done += 1
     else:
@@ -129,7 +128,7 @@ class LiveDelta:
     thread_id: str
     agent: str | None
     invocation_id: str | None
-    """The request that it belongs to; the same if the request is repeated. None: between requests."""
+    """The request that it belongs to; it stays the same if the request is repeated. None: between requests."""
     event: AgentStreamEvent
 
 
@@ -140,8 +139,8 @@ _listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta | N
 async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
     """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
-    The deltas end with the run, or with the last one, if several are open in the thread. Agents that run in this process are
-    heard, if their `LedgerDurability` says `live=True`.
+    The deltas end with the last open run of the thread. Only agents in this process whose `LedgerDurability` has `live=True`
+    produce deltas.
     """
     queue: asyncio.Queue[LiveDelta | None] = asyncio.Queue(_ROOM)
     queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
@@ -156,7 +155,7 @@ async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator
 
 
 def _end(queue: asyncio.Queue[LiveDelta | None]) -> None:
-    if queue.full():  # the listener is slow, and misses deltas; it must not miss the end
+    if queue.full():  # a slow listener misses deltas, but must not miss the end
         queue.get_nowait()
     queue.put_nowait(None)
 
@@ -167,7 +166,7 @@ async def _each(queue: asyncio.Queue[LiveDelta | None]) -> AsyncIterator[LiveDel
 
 
 def live_publisher(agent: str | None) -> Callable[[Any], None] | None:
-    """Return what gives events of an agent to the listeners of the current run's thread; None outside of a run."""
+    """Return the function that passes events of an agent to listeners of the current run's thread; None outside of a run."""
     run, effect = current_run(), current_effect()
     if run is None:
         return None
@@ -182,7 +181,7 @@ def live_publisher(agent: str | None) -> Callable[[Any], None] | None:
 
 
 def publish_live(agent: str | None, event: Any) -> None:
-    """Give an event of an agent's model to the listeners of the current run's thread; outside of a run, do nothing."""
+    """Pass an event of an agent's model to the listeners of the current run's thread; outside of a run, do nothing."""
     if (publish := live_publisher(agent)) is not None:
         publish(event)
 
@@ -193,18 +192,18 @@ ItemT = TypeVar("ItemT")
 
 
 def durable_stream(thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any) -> AsyncGenerator[ItemT, None]:
-    """Run a stream in a run: for web frameworks, which read a stream after the function that made it has returned.
+    """Read a stream inside a run: for web frameworks, which read a stream after the function that made it has returned.
 
-    `stream` is called in the run, and its items are passed on as they come. The options are those of `ledger_run`. The run
-    ends with the stream. If the reader goes away before that, the run stays open, and the same request again continues it.
+    `stream` is called in the run, and its items are forwarded as they arrive. The options are those of `ledger_run`. The run
+    ends with the stream. If the reader disconnects before that, the run stays open, and the same request continues it.
 
     Raises:
-        TypeError: `stream` is no function, or an option is none of `ledger_run`.
+        TypeError: `stream` is not a function, or an option is not one of `ledger_run`.
         LedgerError, ParkedError, HistoryMismatchError: as `ledger_run` does, when the stream is read.
     """
     if not callable(stream):
         raise TypeError("durable_stream takes the function that makes the stream, not the stream: `words`, not `words()`")
-    inspect.signature(ledger_run).bind(thread_id, **options)  # here, not when the response has begun
+    inspect.signature(ledger_run).bind(thread_id, **options)  # raise here, not after the response has started
     return _read_in_run(thread_id, stream, options)
 
 
@@ -218,10 +217,10 @@ async def _read_in_run(
         async with ledger_run(thread_id, **options):
             async for item in stream():
                 items.put_nowait(item)
-                await asked.wait()  # the next one when it is wanted, as without a run
+                await asked.wait()  # read the next one only on demand, as without a run
                 asked.clear()
 
-    # In a task of its own: the steps of this generator may be taken in several tasks, and the run is in one context.
+    # In a task of its own: several tasks may advance this generator, but the run needs one context.
     reading = asyncio.create_task(read())
     try:
         while (found := await _first(items, reading)) is not None:

@@ -1,16 +1,16 @@
-"""Opening a run: who owns its thread, whether it was begun before, and how it ended then.
+"""Opening a run: claim its thread, find its earlier attempts, and read how they ended.
 
-A run is a course of effects outside of actors. `RunPart` is a part of it that numbers its effects for itself.
+A run is a course of effects outside of actors. `RunPart` is a part of it that numbers its own effects.
 
 **Owner.** The runs of a process on one ledger are one host (`ProcessHost`). The first run of a thread claims it, further runs
-share it, and the last one gives it up. If this process slept past its lease and another host took the thread over, the thread
-is lost for all its runs here: nothing is written or started any more (`RunCourse.evicted`), and it is claimed again only by a
-run that is opened after they have ended. A finished run is read without a claim, by any number of readers at once.
+share it, and the last one releases it. If this process was suspended past its lease and another host took over the thread, the
+thread is lost for all its runs here: they write and start nothing more (`RunCourse.evicted`), and only a run that is opened
+after they have ended claims it again. A finished run is read without a claim, by any number of readers at once.
 
-**Busy.** A run is busy while it is open elsewhere in this process, or another living host has its thread. A second caller that
-joins waits without a claim, and looks again and again: when the run has ended, it reads the recorded run; when the owner has
-died or released the thread with the run open, it claims the thread and continues the run. It never waits for a block that is
-around it, because that block waits for it.
+**Busy.** A run is busy while it is open elsewhere in this process, or another living host owns its thread. A second caller
+that joins waits without a claim, and polls: when the run has ended, it reads the recorded run; when the owner has died or
+released the thread with the run open, it claims the thread and continues the run. It never waits for an enclosing block,
+because that block waits for it.
 """
 
 from __future__ import annotations
@@ -89,34 +89,34 @@ from antiphon.runtime.extending import (
     unused,
 )
 
-# ---------------------------------------------------------------- causes outside
+# ---------------------------------------------------------------- failures outside
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _FIXABLE: Final = frozenset({401, 402, 403, 404, 407})
-"""The status codes of what a person can put right: the key, the account, the address of the server."""
+"""Status codes for problems that a person can fix: the key, the account, the address of the server."""
 _SERVER: Final = 500
-"""From here on, a status code says that the server is at fault."""
+"""From this status code on, the server is at fault."""
 _BROKEN: Final = (ModelAPIError, UnexpectedModelBehavior, OSError, httpx2.HTTPError, json.JSONDecodeError, ValidationError)
-"""What a request raises if the provider cannot be reached, or does not answer as it should."""
+"""The exceptions of a request if the provider cannot be reached, or gives an invalid answer."""
 _MISSING: Final = (MissingKeyError, MissingExtraError, WeightsError, LocalServerError, ToolServerError, StoppedError)
-"""What is missing here, and not in the thread."""
+"""The errors for something that is missing on this machine, not in the thread."""
 
 
 def is_outside(error: Exception) -> bool:
-    """Whether a model request failed because of something outside: the same request may succeed when that is put right."""
+    """Whether a model request failed because of something outside: the same request may succeed after that is fixed."""
     if isinstance(error, ModelHTTPError):
         return error.status_code in _RETRYABLE | _FIXABLE or error.status_code >= _SERVER
     return isinstance(error, (*_BROKEN, *_MISSING)) and not isinstance(error, ContentFilterError)
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether such a request may succeed in a moment, without a person."""
+    """Whether such a request may succeed soon, without a person."""
     is_fixable = isinstance(error, ModelHTTPError) and error.status_code in _FIXABLE
     return is_outside(error) and not is_fixable and not isinstance(error, _MISSING)
 
 
 def _stops(error: Exception) -> bool:
-    """Whether a program that ended with an error can be continued as it is, when something outside is put right."""
+    """Whether a program that ended with an error can be continued unchanged, after something outside is fixed."""
     if isinstance(error, BudgetExceededError):
         return error.limit is not None
     is_of_model = isinstance(error, ModelAPIError) and is_outside(error)
@@ -127,7 +127,7 @@ def _stops(error: Exception) -> bool:
 
 
 class EffectKeys:
-    """Numbers effects of the same name, so that each has a key of its own."""
+    """Numbers effects of the same name, so that each has its own key."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -170,7 +170,7 @@ class RunCourse(EffectKeys):
 
 
 class RunPart(EffectKeys):
-    """A part of a course with numbers of its own: the run of one agent, or the work of one tool."""
+    """A part of a course that numbers its own effects: the run of one agent, or the work of one tool."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str) -> None:
         super().__init__()
@@ -187,12 +187,12 @@ class RunPart(EffectKeys):
 
     @property
     def thread_id(self) -> str | None:
-        """The one of the whole course."""
+        """That of the whole course."""
         return self._whole.thread_id
 
     @property
     def attempt(self) -> int:
-        """The one of the whole course."""
+        """That of the whole course."""
         return self._whole.attempt
 
     @property
@@ -206,7 +206,7 @@ class RunPart(EffectKeys):
 
     @property
     def evicted(self) -> FencedError | None:
-        """The one of the whole course."""
+        """That of the whole course."""
         return self._whole.evicted
 
     def wait(self, change: int) -> None:
@@ -224,24 +224,24 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await something to its end, even if the caller is cancelled: once, or at every await, as scopes of AnyIO do."""
+    """Await something to its end, even if the caller is cancelled: once, or at every await, as AnyIO scopes do."""
     task = asyncio.create_task(work)
-    _tasks.add(task)  # a task that nobody refers to may be collected
+    _tasks.add(task)  # a task without a reference may be garbage-collected
     task.add_done_callback(_tasks.discard)
     await asyncio.shield(task)
 
 
 SharedT = TypeVar("SharedT")
 OnChange: TypeAlias = Literal["stop", "continue", "restart"]
-"""What a run does if the program differs from a recorded step: stop, use the recorded outcome, or repeat the step."""
+"""The behaviour of a run if the program differs from a recorded step: stop, use the recorded outcome, or repeat the step."""
 
 PROGRAM: Final = "program"
 """The name of the program in the rows of a run."""
 FAILED: Final = "RUN_FAILED"
-"""A call that is open while a run has ended with an error, and has not been continued."""
+"""A call that is open from the failure of a run until the run is continued."""
 FAILED_STATUS: Final = "failed"
 _LONGEST_ERROR = 2000
-"""Characters of an error that are recorded."""
+"""The maximum length of a recorded error, in characters."""
 
 _RECOVERIES = Settings().recoveries
 
@@ -278,7 +278,7 @@ class _Finished(Journal):
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened run: its journal, its course, and what its parts share."""
+    """An opened run: its journal, its course, and the objects that its parts share."""
 
     journal: Journal
     course: Course
@@ -288,7 +288,7 @@ class Opened:
     """The runs of agents that an earlier attempt of this run has recorded."""
     tenure: Tenure | None = field(default=None, repr=False)
     kind: str = ""
-    """That of the thread, if it was claimed for this run."""
+    """The kind of the thread, if the thread was claimed for this run."""
     again: tuple[str, ...] = ()
     """The rows that record further attempts."""
     had_stopped: bool = False
@@ -296,9 +296,9 @@ class Opened:
     root: str = ""
     """The invocation id of the whole run."""
     began: datetime | None = None
-    """When the first attempt began."""
+    """When the first attempt started."""
     on_change: OnChange | None = None
-    """What to do if the program differs from a recorded step; None: the setting of the agent."""
+    """The behaviour if the program differs from a recorded step; None: the setting of the agent."""
     is_program: bool = False
     """Whether it is a run of a program, not the work of a handler."""
     input: Json = None
@@ -312,7 +312,7 @@ class Opened:
         return isinstance(self.journal, _Finished)
 
     def within(self, course: Course) -> Opened:
-        """Return the same for a part of the run."""
+        """Return a copy for a part of the run."""
         return Opened(
             self.journal,
             course,
@@ -335,7 +335,7 @@ class Opened:
         return cast("SharedT", self.shared[cls])
 
     async def give_up(self, error: HistoryMismatchError) -> None:
-        """Release the thread for other code, if it was claimed for this run: this program differs from the recorded steps."""
+        """Release the thread for another build, if it was claimed for this run: this program differs from the records."""
         if self.tenure is not None and not self.is_finished:
             await self.tenure.give_up(error)
 
@@ -350,7 +350,7 @@ class Opened:
         await self.journal.write(thread_id, rows, **({"status": "completed"} if self.had_stopped else {}))
 
     async def fail(self, error: Exception) -> None:
-        """Record the error that the program ended with, if this process owns the run: it has failed, or is stopped."""
+        """Record the error that ended the program, if this process owns the run: the run has failed, or is stopped."""
         if self.tenure is None or self.is_finished:
             return
         thread_id, run = self.course.thread_id or "", self.course.invocation_id
@@ -367,7 +367,7 @@ class Opened:
             await self.journal.write(thread_id, [row], **({"status": status} if has_own_status else {}))
 
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
-        """Return effects that began and did not end, here or in a process that died, and that this attempt did not reach."""
+        """Return effects that started and did not end, here or in a process that died, and that this attempt did not reach."""
         if not self.again:
             return self.course.open_effects
         await self.journal.settle(thread_id)
@@ -377,14 +377,14 @@ class Opened:
         return [row for row in own if _option(row) != PARK and row.invocation_id not in parked]
 
     async def leave(self) -> None:
-        """Give the thread up, if it was claimed for this run and no other run here needs it."""
+        """Release the thread, if it was claimed for this run and no other run here needs it."""
         if self.tenure is not None:
             self.journal.end(block_ended(self.course.thread_id or ""))
             await self.tenure.leave(self.course.invocation_id, self.kind)
 
 
 def block_ended(thread_id: str) -> str:
-    """Return what is said to a task or a stream that goes on after its block."""
+    """Return the error text for a task or a stream that continues after its block."""
     return (
         f"the block of ledger_run({thread_id!r}) has ended: nothing can be recorded any more; "
         "read a stream inside of the block, or give it to durable_stream"
@@ -392,7 +392,7 @@ def block_ended(thread_id: str) -> str:
 
 
 class OpenAnswers:
-    """The answers of a run that are being streamed: what records each of them, and the name of its agent."""
+    """The answers of a run that are being streamed, with the name of the agent of each."""
 
     def __init__(self) -> None:
         self._recordings: dict[asyncio.Future[Any], str] = {}
@@ -413,18 +413,18 @@ def _option(call: Message) -> str | None:
 
 
 def _failures(rows: Sequence[Record], run: str) -> list[str]:
-    """Return the open rows that say that a run has failed."""
+    """Return the open rows that record the failure of a run."""
     about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == run]
     return [row.invocation_id or "" for row in about if _option(row) == FAILED]
 
 
 def _shown_option(option: str) -> str:
-    """Return the name of an effect in what a person reads: of a call of a tool, that of the tool."""
+    """Return the name of an effect for display; for a tool call, the name of the tool."""
     return option.rpartition(".call_tool:")[2]
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:
-    """Return the row that closes an effect that the run has left open. A `once` effect is parked for a person."""
+    """Return the row that closes an effect which the run has left open. A `once` effect is parked for a person."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
@@ -448,29 +448,29 @@ class Tenure:
         self._at_work: dict[str, RunCourse | None] = {}
         """By invocation; None until the run is open."""
         self._ends: dict[str, asyncio.Event] = {}
-        """By invocation of a run at work that others wait for; set when it leaves."""
+        """By invocation of a running run that others wait for; set when it leaves."""
         self._lost: FencedError | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether no run is at work."""
+        """Whether no run is active."""
         return not self._at_work
 
     def has(self, invocation_id: str) -> bool:
-        """Whether a run is at work."""
+        """Whether a run is active."""
         return invocation_id in self._at_work
 
     async def until_left(self, invocation_id: str) -> None:
-        """Wait until a run at work here has left."""
+        """Wait until an active run of this process has left."""
         await self._ends.setdefault(invocation_id, asyncio.Event()).wait()
 
     async def until_over(self) -> None:
-        """Wait until no run is at work here."""
+        """Wait until no run is active here."""
         while self._at_work:
             await self.until_left(next(iter(self._at_work)))
 
     async def refusal(self) -> OwnedError:
-        """Return the error for a run that is at work in this process."""
+        """Return the error for a run that is active in this process."""
         name, now = self._host.name, current_port().now()
         until = [each.until for each in await self.journal.ledger.hosts() if each.host.name == name and each.is_alive]
         return OwnedError(self._thread_id, name, until[0] if until else now + timedelta(seconds=_LEASE), _BUSY)
@@ -489,19 +489,19 @@ class Tenure:
         """Remove a run. After the last one, the thread is free for other hosts.
 
         Call it with `to_the_end`: if it is cancelled half-way, this process owns a thread that it does not run, and no other
-        host can run it, for as long as this process lives.
+        host can run it until this process ends.
         """
-        # First: a claim that a cancelled caller has begun would come after the release, or fence a run that is opened next.
+        # First: a pending claim of a cancelled caller would take effect after the release, or fence a run that is opened next.
         await self.journal.until_claimed(self._thread_id)
         del self._at_work[invocation_id]
         try:
             await self._host.leave(self._release if self.is_over else None, kind=kind)
-        finally:  # after the release: a caller that waited must not find the thread owned by a host that leaves
+        finally:  # after the release: a waiting caller must not find the thread owned by a leaving host
             if (end := self._ends.pop(invocation_id, None)) is not None:
                 end.set()
 
     async def give_up(self, error: HistoryMismatchError) -> None:
-        """Release the thread for other code, unless other runs here need it: this program cannot continue it."""
+        """Release the thread for another build, unless other runs here need it: this program cannot continue it."""
         thread_id, journal = self._thread_id, self.journal
         if len(self._at_work) > 1 or not journal.epoch(thread_id):
             return
@@ -534,10 +534,10 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
 
 
 def check_choice(name: str, given: str | None, choices: object) -> None:
-    """Refuse a word that is none of the choices.
+    """Refuse a value that is not one of the choices.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is not one of them.
     """
     words: tuple[str, ...] = get_args(choices)
     if given is not None and given not in words:
@@ -546,14 +546,15 @@ def check_choice(name: str, given: str | None, choices: object) -> None:
 
 
 OnBusy: TypeAlias = Literal["join", "raise"]
-"""What a caller does if the run is open already, or another process owns the thread: wait for it, or raise."""
+"""The behaviour of a caller if the run is already open, or another process owns the thread: wait for it, or raise."""
 
 _BUSY = "wait until it has ended (on_busy='join'), or run in another thread"
 _OWN_SYSTEM = "a system of this program has it: in a handler, use ledger_run(context)"
 _LEASE = Settings().heartbeat * 3
 _FIRST_LOOK = 0.02
 _LONGEST_PAUSE = 0.5
-"""The most seconds between two polls of a busy thread. The first are shorter, because most repeated runs are short."""
+"""The longest time between two polls of a busy thread, in seconds. The first pauses are shorter, because most repeated runs
+are short."""
 
 
 async def open_run(
@@ -567,15 +568,16 @@ async def open_run(
     on_busy: OnBusy = "join",
     input: Json = None,
 ) -> Opened:
-    """Begin or continue a run. `admit` is called before each effect, and the observer is notified of each.
+    """Start or continue a run. `admit` is called before each effect, and the observer is notified of each.
 
-    `input` is recorded with a run that begins. It must be the same for one that was begun before, unless it is None.
+    `input` is recorded when a run starts. For a run that was started before, it must be the same, or None.
 
     Raises:
-        HistoryMismatchError: the run was begun with another input.
-        ParkedError: it was continued too often, and a person must look at it.
-        OwnedError: it is open already, or another living process has the thread; with `on_busy="raise"`.
-        FencedError: another process has taken the thread over while other runs of it are running here; with that, too.
+        HistoryMismatchError: the run was started with another input.
+        ParkedError: it was continued too often, and a person must settle it.
+        OwnedError: it is already open, or another living process owns the thread; only with `on_busy="raise"`.
+        FencedError: another process has taken over the thread while other runs of it are active here; only with
+            `on_busy="raise"`.
         RefusedError: the thread is paused.
         WithdrawnError: the thread is terminated.
         LedgerError: the ledger cannot be used.
@@ -592,7 +594,7 @@ async def open_run(
                 raise await tenure.refusal()
             await tenure.until_left(invocation_id)
             continue
-        # No await between the look at the tenure and this: two callers must not both begin the run.
+        # No await between the check of the tenure and this line: two callers must not both start the run.
         opening = _Opening(tenure, thread_id, invocation_id, kind, admit=admit, observer=observer, input=input)
         try:
             await tenure.join(invocation_id, kind)
@@ -605,7 +607,8 @@ async def open_run(
             await to_the_end(tenure.leave(invocation_id, kind))
             if on_busy == "raise":
                 raise
-            await tenure.until_over()  # the thread is lost for all runs here, and claimed again after they have ended
+            # The thread is lost for all runs here, and can be claimed again only after they have ended.
+            await tenure.until_over()
         except BaseException:
             await to_the_end(tenure.leave(invocation_id, kind))
             raise
@@ -615,21 +618,21 @@ async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> 
     """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller.
 
     Raises:
-        OwnedError: it must not.
+        OwnedError: waiting is not allowed.
     """
     if on_busy == "raise":
         raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _BUSY) from None
     for each in await ledger.hosts():
         is_own = each.host.name == busy.owner and is_of_this_process(each.host)
         if is_own and not any(kind.startswith(f"{RUN_KIND}/") for kind in each.host.kinds):
-            # Its handler may be the caller: it would wait until its deadline, and the thread is not released before.
+            # Its handler may be the caller: it would wait until its deadline, because the thread is not released before.
             raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _OWN_SYSTEM) from None
 
 
 async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> None:
-    """Wait until a run has ended, or no living host has its thread.
+    """Wait until a run has ended, or no living host owns its thread.
 
-    It only reads: a claim that is refused would still take the write lock of a file.
+    It only reads: even a refused claim would take the write lock of a file.
     """
     pause = _FIRST_LOOK
     while True:
@@ -643,7 +646,7 @@ async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> Non
 
 
 async def _run_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
-    """Return the rows that say that a run has begun, and that it has ended."""
+    """Return the rows that record the start and the end of a run."""
     records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
     return [record for record in records if record.message.lane == "effect"]
 
@@ -654,7 +657,7 @@ async def _rows_end(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
 
 
 async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer: Observer | None) -> Opened | None:
-    """Return a finished run, which is only read: the thread is not claimed. None if the run has not ended."""
+    """Return a finished run, which is only read, without a claim of the thread. None if the run has not ended."""
     rows = await _run_rows(ledger, thread_id, invocation_id)
     if not rows or rows[-1].message.kind != "option_result":
         return None
@@ -671,17 +674,17 @@ def _input_of(run: Record) -> Json:
 
 
 def _check_input(recorded: Json, given: Json, run: str) -> None:
-    """Refuse another input than the recorded one. The thread is not marked: the caller is wrong, not the program.
+    """Refuse an input that differs from the recorded one. The thread is not marked: the caller is wrong, not the program.
 
     Raises:
-        HistoryMismatchError: it is another one.
+        HistoryMismatchError: it differs.
     """
     if given is not None and not says_the_same_value(recorded, given):
         raise HistoryMismatchError(f"run {run!r} was begun with another input: give this one another id", "program")
 
 
 async def _no_park(reason: str, evidence: dict[str, Json]) -> None:
-    """Park nothing: a finished run starts nothing, so nothing of it can be unknown."""
+    """Park nothing: a finished run starts nothing, so no outcome can be unknown."""
 
 
 RUN_KIND: Final = "run"
@@ -689,7 +692,7 @@ RUN_KIND: Final = "run"
 
 
 def program_name() -> str:
-    """Return the name of this program: that of the module or file it was started as, or `program`."""
+    """Return the name of this program: the name of its main module or file, or `program`."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     found = spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem if file else ""
@@ -697,7 +700,7 @@ def program_name() -> str:
 
 
 def _passing(journal: Journal, admit: Admit | None, observer: Observer | None) -> Journal:
-    """Return the journal for one of the runs, with the `admit` and the observer of that run."""
+    """Return the journal for one run, with the `admit` and the observer of that run."""
     own = copy(journal)
     own.admit = admit or journal.admit
     observe(own, observer)
@@ -727,14 +730,14 @@ class _Opening:
         self._kind = kind
 
     async def open(self) -> Opened:
-        """Claim the thread, and begin or continue the run. If another host has ended it since, it is read.
+        """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read.
 
         Raises:
             OwnedError: another living host has the thread.
         """
         if await self._journal.own(self._thread_id, self._kind) > 1:
-            await self._check_held()  # as the owner: no other host can pause it now
-        rows = await _run_rows(self._journal.ledger, self._thread_id, self._id)  # no other host can begin or end it
+            await self._check_held()  # checked as the owner: no other host can pause it now
+        rows = await _run_rows(self._journal.ledger, self._thread_id, self._id)  # no other host can start or end it
         if not rows:
             return await self._first()
         _check_input(_input_of(rows[0]), self._input, self._id)
@@ -749,14 +752,14 @@ class _Opening:
         if self._input is None:
             await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
             return self._opened(1, began=began)
-        # Stored before anything else: another program can then continue the run, wherever this one dies.
+        # Stored before anything else: then another program can continue the run, wherever this one dies.
         said: dict[str, Json] = {"program": program, "input": self._input}
         row = begun(RUN, self._id, thread_id=self._thread_id, arguments=said)
         (record,) = await self._journal.write(self._thread_id, [row])
-        return self._opened(1, began=began, input=_input_of(record))  # as it is stored: a later process gets the same
+        return self._opened(1, began=began, input=_input_of(record))  # as stored: a later process gets the same value
 
     async def _check_held(self) -> None:
-        """Refuse a paused or terminated thread: nothing in this process could resume it."""
+        """Refuse a paused or terminated thread: this process has nothing that could resume it."""
         held = (await self._journal.ledger.replay(self._thread_id, LIFE.fold())).held
         if held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
@@ -796,10 +799,10 @@ class _Opening:
         return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the failed effects that were the last of the run: they are retried, where that is safe, or a person says so.
+        """Return the failed effects that ended the run: they are retried, if that is safe or a person has requested it.
 
-        An earlier failure stays: the program has seen it and gone on. Also return the runs of agents: the courses with a model
-        request.
+        An earlier failure stays: the program has seen it and continued. Also return the runs of agents: the courses with a
+        model request.
         """
         reopened: set[str] = set()
         harmless: set[str] = set()
@@ -822,7 +825,7 @@ class _Opening:
         return frozenset(failed | reopened), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Park an effect for a person. The other effects of the run go on."""
+        """Park an effect for a person. The other effects of the run continue."""
         await self._park_row(str(evidence["effect"]), {"reason": reason, "to": "program", **evidence})
 
     async def _unused(self, name: Callable[[int], str], first: int) -> int:
@@ -830,5 +833,5 @@ class _Opening:
 
     async def _park_row(self, about: str, evidence: dict[str, Json], time: int = 1) -> None:
         row: Message = begun(PARK, park_id(about, time), thread_id=self._thread_id, parent_id=about, arguments=evidence)
-        with suppress(AppendRefusedError):  # it is parked already, for another reason
+        with suppress(AppendRefusedError):  # it is already parked, for another reason
             await self._journal.write(self._thread_id, [row])

@@ -1,14 +1,14 @@
-"""Programs: functions that can be named, so that another process continues the runs that a dead one has left.
+"""Programs: named functions, so that another process can continue the runs of a dead one.
 
-A run is continued by calling the same function again in the same run: recorded steps return their outcomes, and it goes on
-from there. The function must therefore get everything from the run: its input is recorded with the run, and the rest is code.
-A program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
+A run is continued by calling the same function again in the same run: recorded steps return their outcomes, and it continues
+from there. So the function must take everything from the run: its input is recorded with the run, and the rest is code. A
+program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
 
 **Which runs are taken.** Runs of the given programs that have no owner and wait for no person (`RunStatus.is_left`), unless
-this build has given them up. A run that an outside failure has stopped is taken by `recover_runs`, because a person asks for
-it, and not by `host_runs`, which would ask a provider that is down again and again. A run that failed is taken only if the
-caller says so: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives
-the thread to one of them.
+this build has given them up. A run that a failure outside has stopped is taken by `recover_runs`, because a person requests
+it, and not by `host_runs`, which would call a failing provider again and again. A failed run is taken only if the caller
+requests it: its program has seen the error. Two processes that recover at the same time do not collide: the ledger gives the
+thread to one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Work: TypeAlias = Callable[[LedgerRun], Awaitable[ResultT]]
 
 
 class RunProgram(Generic[ResultT]):
-    """A function that begins, joins and continues the runs of one name."""
+    """A function that starts, joins and continues the runs of one name."""
 
     def __init__(self, name: str, work: Work[ResultT]) -> None:
         """Create a program; threads of its runs have the kind `run/NAME`.
@@ -63,14 +63,14 @@ class RunProgram(Generic[ResultT]):
         on_busy: OnBusy = "join",
         **options: Any,
     ) -> ResultT:
-        """Return the result for a thread and an id: run it, join or continue it, or take the result from the records.
+        """Return the result for a thread and an id: start, join or continue the run, or read the recorded result.
 
-        `input` is recorded when the run begins, and is `run.input` in the function. `options` are further ones of
+        `input` is recorded when the run starts, and is `run.input` in the function. `options` are further options of
         `ledger_run`.
 
         Raises:
-            HistoryMismatchError: the run was begun with another input, or the function does not repeat what it did.
-            OwnedError: the run is open already, and `on_busy` is "raise".
+            HistoryMismatchError: the run was started with another input, or the function does not repeat its recorded steps.
+            OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
             LedgerError: the ledger cannot be used.
         """
@@ -108,14 +108,14 @@ def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -
 
 
 Recoverable: TypeAlias = "RunProgram[Any] | AbstractAgent[Any, Any]"
-"""A program, or an agent, which stands for its `agent_program`."""
+"""A program, or an agent, which means its `agent_program`."""
 
 
 def programs_by_name(programs: Iterable[Recoverable]) -> dict[str, RunProgram[Any]]:
     """Return programs by name; an agent is the program that runs it.
 
     Raises:
-        SetupError: one is neither program nor agent, or two have the same name.
+        SetupError: one is neither a program nor an agent, or two have the same name.
     """
     found: dict[str, RunProgram[Any]] = {}
     for each in programs:
@@ -166,14 +166,14 @@ async def recover_runs(
     at_once: int = _AT_ONCE,
     build: str | None = None,
 ) -> tuple[RecoveredRun, ...]:
-    """Continue the runs that a dead or stopped process has left, and return how each ended, in the order of their ends.
+    """Continue the runs that a dead or stopped process has left, and return how each ended, in the order in which they ended.
 
-    A run that this build has given up is tried once more, which costs nothing: what differed may have been put right since.
-    `with_failed` continues also those that failed. `at_once` is how many threads are worked on at the same time; the runs of
-    one thread are continued one after the other. `build` is the version of the programs, by default that of the main file.
+    A run that this build has given up is tried once more, which costs nothing: the difference may have been fixed since.
+    `with_failed` also continues failed runs. `at_once` is the number of threads that are continued at the same time; the runs
+    of one thread are continued one after the other. `build` is the version of the programs, by default that of the main file.
 
     Raises:
-        SetupError: one of the programs is none, or two have the same name.
+        SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be used.
     """
     recovery = _Recovery(ledger, programs, with_failed=with_failed, with_stopped=True, at_once=at_once)
@@ -193,13 +193,13 @@ async def host_runs(
     at_once: int = _AT_ONCE,
     build: str | None = None,
 ) -> None:
-    """Continue runs that dead or stopped processes leave, until `stop` is set. Then the runs at work are left to others.
+    """Continue runs that dead or stopped processes leave, until `stop` is set. Then the active runs are left to other hosts.
 
     `ready` is awaited once, with the name of this host in the ledger; `hear` with each run that was continued.
 
     Raises:
-        SetupError: one of the programs is none, or two have the same name.
-        LedgerError: the ledger cannot be used at the beginning.
+        SetupError: one of the values is not a program, or two have the same name.
+        LedgerError: the ledger cannot be used at the start.
     """
     stop = stop or asyncio.Event()
     recovery = _Recovery(ledger, programs, with_failed=False, at_once=at_once, hear=hear)
@@ -209,7 +209,7 @@ async def host_runs(
         work: set[asyncio.Task[None]] = set()
         try:
             while not stop.is_set():
-                with suppress(LedgerError):  # it is unavailable for a while, or a thread was deleted meanwhile
+                with suppress(LedgerError):  # the ledger is temporarily unavailable, or a thread was deleted meanwhile
                     work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()}
                 work = {each for each in work if not each.done()}
                 await _wait(stop, _LOOK)
@@ -226,7 +226,7 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 
 class _Recovery:
-    """Finds the runs that are left, and continues them."""
+    """Finds runs without an owner, and continues them."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class _Recovery:
         self._programs = programs_by_name(programs)
         asked = {"failed": with_failed, "stopped": with_stopped}
         self._also = frozenset(status for status, is_asked in asked.items() if is_asked)
-        """The status of runs that are taken, besides those that are left."""
+        """The statuses of runs that are taken, besides those without an owner."""
         self._turns = asyncio.Semaphore(at_once)
         self._hear = hear
         self._at_work: set[str] = set()
@@ -252,7 +252,7 @@ class _Recovery:
 
     @asynccontextmanager
     async def hosting(self, build: str | None) -> AsyncGenerator[str, None]:
-        """Register a host with the kinds of the programs, while the block lasts; yield its name."""
+        """Register a host with the kinds of the programs for the duration of the block; yield its name."""
         host = process_host(self._ledger)
         if build is not None:
             host.set_build(build)
@@ -305,14 +305,14 @@ class _Recovery:
         if run.name not in self._programs or not (run.is_left or run.status in self._also):
             return False
         if "stopped" in self._also:
-            return True  # a person has asked: something may be put right that the build does not show
+            return True  # a person has requested it: something may be fixed that the build does not show
         build = process_host(self._ledger).build
         marks = [each.at for each in thread.unfit if each.build == build]
         # This build has given the run up. Since then, a person may have allowed it to continue.
         return not marks or await is_allowed(self._ledger, run.thread_id, f"{run.thread_id}/{run.id}", marks[0])
 
     def start(self, thread_id: str, runs: Sequence[RunStatus]) -> asyncio.Task[None]:
-        """Begin to continue the runs of a thread."""
+        """Start to continue the runs of a thread."""
         self._at_work.add(thread_id)
         return asyncio.create_task(self._continue(thread_id, runs), name=f"antiphon-recover-{thread_id}")
 
@@ -330,7 +330,7 @@ class _Recovery:
         try:
             await own.run(run.thread_id, id=run.id, ledger=self._ledger, on_busy="raise")
         except OwnedError:
-            return  # another process was quicker
+            return  # another process was faster
         except AntiphonError as exc:
             reason = text_of(exc)
         except Exception as exc:  # noqa: BLE001 (the program's; it is recorded with the run, and reported below)
@@ -341,7 +341,7 @@ class _Recovery:
             self._hear(ended)
 
     async def _after(self, run: RunStatus, error: str | None) -> tuple[RunState, str | None]:
-        """Return the state of a run that was continued, as the ledger has it."""
+        """Return the state of a continued run from the ledger."""
         try:
             thread = await self._ledger.thread(run.thread_id)
             found = () if thread is None else await runs_of(self._ledger, thread, ())
@@ -351,11 +351,11 @@ class _Recovery:
         return ("completed", None) if state is None else (state.status, error or state.reason)
 
 
-# ---------------------------------------------------------------- before a deploy
+# ---------------------------------------------------------------- before a deployment
 
 Forecast: TypeAlias = Literal["continues", "stops", "waits", "fails"]
 _PATIENCE: Final = 0.05
-"""Seconds that the parallel parts of a program have to come to the end of their records, when the first of them is there."""
+"""Seconds that the parallel parts of a program have to reach the end of their records, after the first of them has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ class RunCheck:
     id: str
     name: str
     forecast: Forecast
-    """It continues; it stops, because it does not repeat what is recorded; it waits for a person; it fails before."""
+    """It continues; it stops, because it does not repeat its recorded steps; it waits for a person; it fails before that."""
     reason: str | None = None
 
 
@@ -375,11 +375,11 @@ async def check_runs(
 ) -> tuple[RunCheck, ...]:
     """Return the forecast for each open run of a ledger, or of one thread, oldest first. Nothing is written.
 
-    Each run is tried in a copy of its thread, up to the first step that is not recorded: no model or tool is called, and
-    `reconcile` is not asked. Code between the steps is executed.
+    Each run is tried in a copy of its thread, up to the first step that is not recorded: no model, tool or `reconcile`
+    function is called. Code between the steps is executed.
 
     Raises:
-        SetupError: one of the programs is none, or two have the same name.
+        SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be read.
     """
     named, turns = programs_by_name(programs), asyncio.Semaphore(at_once)
@@ -398,14 +398,14 @@ async def _check(ledger: Ledger, own: RunProgram[Any], run: RunStatus) -> RunChe
     try:
         with trial_scope(trial):
             await own.run(run.thread_id, id=run.id, ledger=trial.ledger, on_busy="raise")
-    except BaseException as exc:  # the end of the records may come in a group, from parallel parts
+    except BaseException as exc:  # the end of the records may be in an exception group, from parallel parts
         found = _first_of(exc)
         if isinstance(found, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             raise
         if not isinstance(found, _EndOfRecords):
             is_mismatch, is_parked = isinstance(found, HistoryMismatchError), isinstance(found, ParkedError)
             forecast, reason = "stops" if is_mismatch else "waits" if is_parked else "fails", text_of(found)
-    await asyncio.sleep(_PATIENCE)  # parallel parts that the program does not wait for come to their end, too
+    await asyncio.sleep(_PATIENCE)  # let parallel parts that the program does not wait for reach their end, too
     return RunCheck(run.thread_id, run.id, own.name, forecast, reason)
 
 

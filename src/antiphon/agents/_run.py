@@ -1,17 +1,17 @@
-"""Runs: the effects of a program in a thread. The program can be killed anywhere, started again, and continues.
+"""Runs: the effects of a program in a thread. The program can be killed anywhere, and continues when it is started again.
 
-A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. The work
-in it is recorded as effects of that call. The same program, run again, finds the call, and every recorded effect returns its
+A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. Its work
+is recorded as effects of that call. When the same program runs again, it finds the call, and every recorded effect returns its
 outcome instead of being executed. The process that opens a run owns the thread while it lives; no other host takes it. Another
-caller of the same run waits, and gets the recorded outcomes (`on_busy`). A process that was thought dead, because it slept
-past its lease, is fenced.
+caller of the same run waits, and gets the recorded outcomes (`on_busy`). A process that was suspended past its lease, and
+therefore considered dead, is fenced.
 
-`current_run()` is where tools, toolkits and models find the run that they are part of.
+Tools, toolkits and models find their run with `current_run()`.
 
-**Missing durability.** What is meant to be recorded, and is not, is a `DurabilityWarning`, or an error with `required=True`.
-Two things must be seen when an agent begins, before any capability is asked: that it has no capability for durable execution,
-and that its history has what this very run has said before. So `Agent.iter`, which all ways to run an agent use, is wrapped
-when the first run is entered.
+**Missing durability.** Steps that should be recorded and are not cause a `DurabilityWarning`, or an error with
+`required=True`. Two conditions must be detected when an agent starts, before any capability is called: that it has no
+capability for durable execution, and that its history contains messages of an earlier attempt of this run. So `Agent.iter`,
+which all ways to run an agent use, is wrapped when the first run is entered.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, obser
 
 
 class DurabilityWarning(UserWarning):
-    """Something in a run is not recorded, so it is done again when the program runs again."""
+    """Something in a run is not recorded, so it is repeated when the program runs again."""
 
 
 def report_missing(reason: str, *, required: bool) -> None:
     """Report that something is not recorded.
 
     Raises:
-        RuntimeError: the run says that everything must be.
+        RuntimeError: the run requires that everything is recorded.
     """
     if required:
         raise RuntimeError(reason)
@@ -85,11 +85,11 @@ def report_missing(reason: str, *, required: bool) -> None:
 
 
 _NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools", "pydantic_ai"})
-"""The packages whose frames are between a warning and the line of the program that it is about."""
+"""The packages whose frames are between a warning and the line of the program that caused it."""
 
 
 def _callers_level() -> int:
-    """Return the `stacklevel` at which the function that calls this one warns of the program's own line."""
+    """Return the `stacklevel` with which the calling function warns about the program's own line."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
         level, frame = level + 1, frame.f_back
@@ -97,13 +97,13 @@ def _callers_level() -> int:
 
 
 AgentWatch: TypeAlias = Callable[[str, str | None], str | None]
-"""Is given the name of an agent that begins, and its name in the journal, or None if it has no durability; returns the id
-of the run that begins, or None outside of one."""
+"""Gets the name of an agent that starts, and its name in the journal, or None if it has no durability; returns the id of the
+run that starts, or None outside of one."""
 _watching: list[AgentWatch] = []
 
 
 def watch_agents(watch: AgentWatch) -> None:
-    """Call a function with each agent that begins to run. Only the first call of this function has an effect."""
+    """Call a function with each agent that starts to run. Only the first call of this function has an effect."""
     if _watching:
         return
     _watching.append(watch)
@@ -129,7 +129,7 @@ def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
 def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
     """Return the arguments without the messages of an earlier attempt of the same run, and everything after them.
 
-    A conversation that was saved after the run has them. With them, the same request would be another one.
+    A conversation that was saved after the run has them. With them, the same request would be a different one.
     """
     conversation, history = given.get("conversation"), given.get("message_history")
     messages: list[Any] = list((history if conversation is None else conversation.messages) or ())
@@ -181,7 +181,7 @@ async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
 
 
 def _file_of(ledger: Ledger | str) -> str | None:
-    """Return the file of a ledger, however it is written; None if it has none."""
+    """Return the file of a ledger in a normal form; None if it has no file."""
     url: str = ledger if isinstance(ledger, str) else getattr(ledger, "url", "")
     return str(Path(url.removeprefix(_SQLITE)).resolve()) if url.startswith(_SQLITE) else None
 
@@ -220,7 +220,7 @@ def current_run() -> LedgerRun | None:
 
 @dataclass(frozen=True, slots=True)
 class Namesake:
-    """Another run of an agent that has the same name."""
+    """Another run of an agent with the same name."""
 
     id: str
     is_at_work: bool
@@ -260,13 +260,13 @@ class LedgerRun:
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
-        """How many agents run around this one."""
+        """The nesting depth: the number of enclosing agents."""
         self.watch = watch or Watch()
-        """How it treats changes that tools make besides their results."""
+        """How it handles changes that tools make besides their results."""
         self.done = 0
-        """How many requests and calls an agent made in it."""
+        """How many requests and tool calls its agents have made."""
         self.replayed = 0
-        """How many were not made, because the ledger has their outcomes."""
+        """How many were skipped, because the ledger has their outcomes."""
         self._admit = admit
         self._observer = observer
         self._opened: Opened | None = None
@@ -274,15 +274,15 @@ class LedgerRun:
         self._stack = AsyncExitStack()
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
-        """The ledger that it was last asked to open, if it is that of this run."""
+        """The argument of the last `open`, if it is the ledger of this run."""
         self._agents = EffectKeys()
         self._taken_up: set[str] = set()
         self._at_work: dict[str, object] = {}
-        """The runs of agents that have begun and not ended, each with its question."""
+        """The active runs of agents, each with its question."""
         self._parts: dict[str, LedgerRun] = {}
         self._is_used = input is not None
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ properties
 
     @property
     def is_open(self) -> bool:
@@ -309,7 +309,7 @@ class LedgerRun:
 
     @property
     def journal(self) -> Journal:
-        """The ledger as the owner of the thread writes it."""
+        """The journal of the thread."""
         return self.opened.journal
 
     @property
@@ -324,12 +324,12 @@ class LedgerRun:
 
     @property
     def forgiven(self) -> Collection[str]:
-        """The effects whose failure ended the run the last time: they are retried."""
+        """The effects whose failure ended the previous attempt: they are retried."""
         return self.opened.forgiven
 
     @property
     def is_again(self) -> bool:
-        """Whether the run was begun before, so that the thread has rows of it."""
+        """Whether the run was started before, so that the thread has rows of it."""
         return self.course.attempt > 1
 
     @property
@@ -337,7 +337,7 @@ class LedgerRun:
         """The input of the run, as plain JSON: the same in every process that continues it. None if it had no input."""
         return thaw(self.opened.input)
 
-    # ------------------------------------------------------------ doing
+    # ------------------------------------------------------------ effects and notes
 
     async def effect(
         self,
@@ -351,14 +351,14 @@ class LedgerRun:
     ) -> Any:
         """Execute an effect once and return its result, as JSON. When the program runs again, return the recorded result.
 
-        `run` is given a key that stays the same over all tries. `option` is what the journal calls it, if not by the key;
-        `parent_id` the call that it follows from.
+        `run` gets a key that is the same in every attempt. `option` is the name in the journal, by default the key.
+        `parent_id` is the call that caused it.
 
         Raises:
             EffectFailedError: `run` raised.
             RefusedError: `run` failed with a code of its own.
             ParkedError: its outcome is unknown, and it must not be executed twice; a person settles it.
-            HistoryMismatchError: the program does not repeat what it did in its last run.
+            HistoryMismatchError: the program does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
         self._is_used = True
@@ -371,7 +371,7 @@ class LedgerRun:
         return await effect.perform(inside)
 
     async def now(self, *, key: str = "now") -> datetime:
-        """Return the time, aware, in UTC. When the program runs again, return the recorded one.
+        """Return the time in UTC, with its time zone. When the program runs again, return the recorded time.
 
         Raises:
             LedgerError: it could not be stored.
@@ -397,8 +397,8 @@ class LedgerRun:
     async def patched(self, name: str) -> bool:
         """Whether the run takes a new branch of the program: `if await run.patched("new-terms"): … else: …`.
 
-        A run that begins with the new program takes it, and so does one that has not come to this place yet. A run that has
-        passed it takes the old branch, as it did. The answer is recorded, and holds for the whole run.
+        A run that starts with the new program takes it, and so does a run that has not reached this place yet. A run that has
+        passed this place takes the old branch, as before. The answer is recorded, and is valid for the whole run.
 
         Raises:
             LedgerError: it could not be stored.
@@ -415,18 +415,18 @@ class LedgerRun:
         return await _Reading(self, key).perform(value)
 
     async def note(self, message: Message, *, key: str = "note") -> Record:
-        """Append a control message about the run, such as a decision, once: not again when the program runs again.
+        """Append a control message about the run, such as a decision, once: it is not repeated when the program runs again.
 
         Its id consists of the run's id and the key; its time is the ledger's.
 
         Raises:
-            HistoryMismatchError: the program noted something else here in its last run.
+            HistoryMismatchError: the recorded note is a different one.
             LedgerError: it could not be stored.
         """
         return await self._append(message, key, "control")
 
     async def note_soon(self, message: Message, *, key: str) -> None:
-        """Do as `note`, but write it with the next rows: without a commit of its own, and before anything that depends on it.
+        """Like `note`, but written with the next rows: without its own commit, and before anything that depends on it.
 
         Raises:
             LedgerError: it could not be stored.
@@ -434,16 +434,16 @@ class LedgerRun:
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "control")])
 
     async def say(self, message: Message, *, key: str = "say") -> Record:
-        """Append a talk message, once; otherwise as `note`.
+        """Append a talk message once; otherwise like `note`.
 
         Raises:
-            HistoryMismatchError: the program said something else here in its last run.
+            HistoryMismatchError: the recorded message is a different one.
             LedgerError: it could not be stored.
         """
         return await self._append(message, key, "talk")
 
     async def say_soon(self, message: Message, *, key: str) -> None:
-        """Do as `say`, but write it with the next rows, as `note_soon` does.
+        """Like `say`, but written with the next rows, as with `note_soon`.
 
         Raises:
             LedgerError: it could not be stored.
@@ -469,7 +469,7 @@ class LedgerRun:
     # ------------------------------------------------------------ parts
 
     async def open(self, ledger: Ledger | str) -> None:
-        """Begin or continue the run in a ledger; do nothing if it has one. A URL is opened until the run ends.
+        """Start or continue the run in a ledger; do nothing if it has one. A URL is opened until the run ends.
 
         Raises:
             ParkedError: a person must settle something first.
@@ -479,7 +479,7 @@ class LedgerRun:
         if self._has_left:
             raise RuntimeError(block_ended(self.thread_id))
         if ledger is self._opened_as:
-            return  # at each step of an agent: to resolve the names of files takes as long as to write a row
+            return  # this is called at each step of an agent, and resolving a file name takes as long as writing a row
         given = ledger
         if self._opened is None:
             async with self._opening:
@@ -489,7 +489,7 @@ class LedgerRun:
         self._opened_as = given
 
     def _is_own(self, ledger: Ledger | str) -> bool:
-        """Whether it is the ledger of this run, or its URL, however that is written."""
+        """Whether it is the ledger of this run, or its URL in any spelling."""
         if ledger is self.ledger or ledger == self._url:
             return True
         file = _file_of(ledger)
@@ -519,10 +519,10 @@ class LedgerRun:
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
-        """Whether a block around this one has the thread: it must not wait, because it would wait for that block.
+        """Whether an enclosing block owns the thread: this one must not wait, because it would wait for that block.
 
         Raises:
-            RuntimeError: a block around this one has the same run.
+            RuntimeError: an enclosing block has the same run.
         """
         is_nested, around = False, self._around
         while around is not None:
@@ -567,14 +567,14 @@ class LedgerRun:
 
     @contextmanager
     def agent_at_work(self, part: LedgerRun, question: object = None) -> Generator[None, None, None]:
-        """Register a run of an agent and its question while it is at work.
+        """Register a run of an agent and its question while it is active.
 
         Raises:
-            HistoryMismatchError: another agent ran here, by the thread. Its requests would be paid for again.
+            HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
         own = part.course.invocation_id
         self._taken_up.add(own)
-        if own not in self.opened.agents and not self._at_work:  # agents that run in parallel may begin in another order
+        if own not in self.opened.agents and not self._at_work:  # agents that run in parallel may start in another order
             self._check_agents(f"runs agent {own!r}")
         self._at_work[own] = question
         try:
@@ -583,7 +583,7 @@ class LedgerRun:
             self._at_work.pop(own, None)
 
     def namesakes(self) -> list[Namesake]:
-        """Return the other runs of agents of the same name, beside this one: those that are recorded or at work."""
+        """Return the other runs of agents with the same name: those that are recorded or active."""
         own, around = self.course.invocation_id, self._around
         if around is None:
             return []
@@ -595,16 +595,16 @@ class LedgerRun:
         return [Namesake(each, each in at_work, each in at_work and at_work[each] == at_work.get(own)) for each in others]
 
     def _check_agents(self, deed: str) -> None:
-        """Refuse to close a run in which an agent did not run that ran before."""
+        """Refuse to close a run if an agent that ran before did not run."""
         prefix = f"{self.course.invocation_id}/"
-        # One that was restarted has the name of the one before it.
+        # A restarted agent has the name of the one before it.
         left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
             raise HistoryMismatchError(reason, self.course.to)
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
-        """Return a part of this run that numbers its effects for itself."""
+        """Return a part of this run that numbers its own effects."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
         part._url = self._url
         part._around = self
@@ -637,18 +637,18 @@ class LedgerRun:
         """Record its end.
 
         Raises:
-            HistoryMismatchError: an agent did not run that ran before.
-            LedgerError: that cannot be stored.
+            HistoryMismatchError: an agent that ran before did not run.
+            LedgerError: it cannot be stored.
         """
         if self._opened is not None:
             self._check_agents("ends")
             await self._opened.close()
 
     async def give_up(self, error: HistoryMismatchError) -> None:
-        """Release the thread for other code: this program differs from the recorded steps.
+        """Release the thread for another build: this program differs from the recorded steps.
 
         The thread is marked: this build cannot continue it. It gets the status `stopped`, unless a living host of another
-        build has its kind. A program that continues the run takes both back.
+        build can run its kind. A program that continues the run clears both.
         """
         if self._opened is not None:
             await self._opened.give_up(error)
@@ -676,7 +676,7 @@ class LedgerRun:
     async def leave(self) -> None:
         """Release the thread. A run that was not closed stays open, and can be continued.
 
-        It is done to its end, also if the caller is cancelled meanwhile.
+        It runs to its end, even if the caller is cancelled meanwhile.
         """
         self._has_left = True
         await to_the_end(self._leave())
@@ -684,7 +684,7 @@ class LedgerRun:
     async def _leave(self) -> None:
         try:
             if self._opened is not None:
-                with suppress(LedgerError):  # its caller has the error, or the run has failed already
+                with suppress(LedgerError):  # its caller has the error, or the run has already failed
                     await self._opened.journal.settle(self.thread_id)
         finally:
             if self._opened is not None:
@@ -713,7 +713,10 @@ def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Gene
 
 
 class _Reading(Effect):
-    """An effect that only reads, as a clock. Nothing depends on the intent, so intent and outcome are written together."""
+    """An effect that only reads, such as a clock.
+
+    Nothing depends on its intent, so intent and outcome are written together.
+    """
 
     is_told = False
 
@@ -731,13 +734,13 @@ class _Reading(Effect):
 
 
 def _random_bytes(count: int) -> bytes:
-    """Return random bytes. They come from the port, so that a test or a simulation is exact."""
+    """Return random bytes from the port, so that a test or a simulation is deterministic."""
     return sha256(current_port().new_id().encode()).digest()[:count]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A ledger in which runs are opened, whatever ledger they name, and a function that is called before each new step."""
+    """A ledger in which runs are opened, whichever ledger they name, and a function that is called before each new step."""
 
     ledger: Ledger
     admit: Admit
@@ -747,7 +750,7 @@ _trial: ContextVar[Trial | None] = ContextVar("antiphon.agents.trial", default=N
 
 
 def is_trial() -> bool:
-    """Whether runs are only tried: nothing outside may be asked."""
+    """Whether runs are only tried: nothing outside may be called."""
     return _trial.get() is not None
 
 
@@ -771,29 +774,29 @@ class _Scope(AbstractContextManager[CurrentT, None]):
 
 
 def run_scope(run: LedgerRun) -> AbstractContextManager[LedgerRun, None]:
-    """Make a run the current one."""
+    """Make a run the current run."""
     return _Scope(_run, run)
 
 
 def trial_scope(trial: Trial) -> AbstractContextManager[Trial, None]:
-    """Try runs in a ledger of their own."""
+    """Try runs in a separate ledger."""
     return _Scope(_trial, trial)
 
 
 def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect, None]:
-    """Make an effect the current one."""
+    """Make an effect the current effect."""
     return _Scope(_effect, effect)
 
 
 class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextManager[LedgerRun, None]):
-    """The block of a run: `async with`, or `with` where no event loop runs, as around `agent.run_sync`."""
+    """The block of a run: `async with`, or `with` if no event loop runs, as around `agent.run_sync`."""
 
     def __init__(self, thread_id: str, block: AbstractAsyncContextManager[LedgerRun]) -> None:
         self._thread_id = thread_id
         self._block = block
         self._is_entered = False
         self._context = copy_context()
-        """Where the block is entered and left, if there is no task that does both."""
+        """The context in which the block is entered and left, if no single task does both."""
         self._token: Token[LedgerRun | None] | None = None
 
     @override
@@ -819,7 +822,7 @@ class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextMana
         self._in_loop(self._block.__aexit__(*raised))
 
     def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Do a step on the loop that `run_sync` uses."""
+        """Run a step on the loop that `run_sync` uses."""
         loop = _current_loop()
         if loop.is_running():
             step.close()
@@ -838,7 +841,7 @@ def _current_loop() -> asyncio.AbstractEventLoop:
     """Return the loop of this thread, as Pydantic AI finds it for `run_sync`: a new one, if there is none."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # that there is none
+            warnings.simplefilter("ignore", DeprecationWarning)  # the warning that there is no loop
             loop = asyncio.get_event_loop()
     except RuntimeError:
         loop = None
@@ -863,49 +866,49 @@ def ledger_run(
     debug: bool = False,
     required: bool = False,
 ) -> RunBlock:
-    """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
+    """Record all steps of the agents in the block in a thread, and reuse the records when the program runs again.
 
-    A run is identified by its thread and its `id`. The same again continues where it was, or returns what is recorded, if it
-    was finished. For another run in the same thread, give another id. The ledger is that of the agents' `LedgerDurability`,
-    unless you give one. In a handler of an actor, give its context instead of a thread: the effects belong to the handled
-    message. `admit` is called with the thread before each effect, and returns an `async with` block to begin it in: while it
-    waits, nothing begins, and if it raises, nothing does (in a handler, the system's `admit` is used). `observer` is notified
-    of the effects, as that of a system is; in a handler it is the system's.
+    A run is identified by its thread and its `id`. The same thread and id continue the run where it stopped, or return the
+    recorded results if it has finished. For another run in the same thread, give another id. The ledger is that of the agents'
+    `LedgerDurability`, unless you give one. In a handler of an actor, give its context instead of a thread: the effects belong
+    to the handled message. `admit` is called with the thread before each effect, and returns an `async with` block in which
+    the effect starts: while the block waits on entry, the effect does not start, and if it raises, the effect never starts (in
+    a handler, the system's `admit` is used). `observer` is notified of the effects, like the observer of a system; in a
+    handler, it is the system's.
 
-    If the same run is open elsewhere, in this process or another, or another process has the thread, this call joins: it
-    waits, and when the run has ended, the block returns what is recorded. If the owner dies meanwhile, this process continues
-    the run. Bound the wait with `asyncio.timeout`. With `on_busy="raise"` it raises `OwnedError` at once.
+    If the same run is open elsewhere, in this process or another, or another process owns the thread, this call joins: it
+    waits, and when the run has ended, the block returns the recorded results. If the owner dies meanwhile, this process
+    continues the run. Limit the wait with `asyncio.timeout`. With `on_busy="raise"` it raises `OwnedError` at once.
 
-    The process has the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
-    kind `run/NAME`: by default that of the module or file that the program was started as. Give one if several programs
-    continue the same threads. `input` is recorded when the run begins, so that another process can continue it (`program`,
-    `recover_runs`): `run.input` is the recorded one.
+    The process owns the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
+    kind `run/NAME`; the default is the name of the main module or file. Give one if several programs continue the same
+    threads. `input` is recorded when the run starts, so that another process can continue it (`program`, `recover_runs`):
+    `run.input` is the recorded value.
 
-    `on_change` says what to do where the program differs from what is recorded, because it was changed: `stop` raises
-    `HistoryMismatchError` with the differences, `continue` takes what is recorded as it is and goes on under the new program,
-    `restart` does the changed part anew, unless a `once` effect was begun. Without it, the agents' `LedgerDurability` says it,
-    and else it is `stop`.
+    `on_change` is the behaviour where a changed program differs from the records: `stop` raises `HistoryMismatchError` with
+    the differences; `continue` uses the records unchanged and continues under the new program; `restart` repeats the changed
+    part, unless a `once` effect has started. The default is the value of the agents' `LedgerDurability`, else `stop`.
 
-    `state` are dependencies that tools change: they are stored with each call that changes them, and restored when the run
-    continues. With `debug`, a tool that changes its dependencies and does not say so raises `UserError`, which names both.
+    `state` has dependencies that tools change: they are stored with each call that changes them, and restored when the run
+    continues. With `debug`, a tool that changes its dependencies unrecorded raises a `UserError` that names the tool and the
+    change.
 
     If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or
-    as stopped if something outside has failed: a provider, a key, a spent budget. One that was cancelled or interrupted waits
-    for a program that continues it.
+    as stopped if something outside has failed: a provider, a key, a spent budget. A cancelled or interrupted run waits for a
+    program that continues it.
 
-    A block in which nothing is recorded, and an agent in it that has no `LedgerDurability`, is reported as a
-    `DurabilityWarning`; if it is `required` that everything is recorded, as an error. A program without an event loop uses
-    `with` instead of `async with`, and `agent.run_sync` in it.
+    A block in which nothing is recorded, and an agent in it without `LedgerDurability`, cause a `DurabilityWarning`; with
+    `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
 
     Raises:
         UserError: the state cannot be stored and restored.
-        ValueError: `on_busy` or `on_change` is none of the words above.
+        ValueError: `on_busy` or `on_change` is not one of the values above.
         ParkedError: a person must settle something first.
         RuntimeError: something that is required to be recorded is not.
-        OwnedError: the run is open already, or another living process has the thread, and `on_busy` is "raise". Nothing was
-            done.
-        FencedError: another process has taken the thread over.
-        HistoryMismatchError: the program does not repeat what it did in its last run, or the run was begun with another input.
+        OwnedError: the run is already open, or another living process owns the thread, and `on_busy` is "raise". Nothing
+            was done.
+        FencedError: another process has taken over the thread.
+        HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
         LedgerError: the ledger cannot be used.
     """
     check_choice("on_busy", on_busy, OnBusy)
@@ -954,7 +957,7 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
 
 
 async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
-    """Record how a block has ended. The errors of a task group count as if they came one by one."""
+    """Record how a block has ended. The errors of a task group count individually."""
     errors = list(_errors_of(error))
     if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
         await run.give_up(mismatches[0])
@@ -963,12 +966,12 @@ async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
 
 
 def _is_not_the_programs(error: BaseException) -> bool:
-    """Whether the run is continued by another process, or by this one after a person's answer."""
+    """Whether another process continues the run, or this one does after a person's answer."""
     return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
 
 
 def _errors_of(error: BaseException) -> Iterator[BaseException]:
-    """Return an error, or those that a group consists of, at any depth."""
+    """Return an error, or the errors in a group, at any depth."""
     if isinstance(error, BaseExceptionGroup):
         for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
             yield from _errors_of(each)
@@ -977,7 +980,7 @@ def _errors_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
-    """Return the id of the run that begins. Report an agent without durability; in an effect it is recorded with that."""
+    """Return the id of the run that starts. Report an agent without durability, except in an effect, which records it."""
     run = current_run()
     if run is None:
         return None

@@ -1,7 +1,7 @@
-"""Status of runs: the open runs, their owners, their age, and what they wait for.
+"""Status of runs: the open runs, their owners, their age, and the reason why they wait.
 
 No status is stored. It is computed from the open calls of a thread, its owner, and the report of its last owner.
-The first line that holds decides:
+The first row of this table that applies decides:
 
 | a run is | if |
 |---|---|
@@ -10,9 +10,9 @@ The first line that holds decides:
 | `stopped` | its program ended because something outside failed, and nobody has continued it |
 | `failed` | its program ended with another error, and nobody has continued it |
 | `waiting` | a person must approve a call of it, or resume its thread |
-| `running` | a living host has its thread |
+| `running` | a living host owns its thread |
 | `stopped` | the last program could not continue it |
-| `waiting` | nobody has it: its process has died, or was stopped. A program can continue it |
+| `waiting` | nobody owns it: its process has died, or was stopped. A program can continue it |
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _PAUSED: Final = "paused"
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as the ledger knows it."""
+    """A run, as recorded in the ledger."""
 
     thread_id: str
     id: str
-    """Give it to `ledger_run` to continue the run; of a long or odd id, a digest."""
+    """Pass it to `ledger_run` to continue the run; for a long or unusual id, a digest."""
     name: str | None
-    """The name of its program: the thread has the kind `run/NAME`. None if the thread is of another kind."""
+    """The name of its program: the thread has the kind `run/NAME`. None if the thread has another kind."""
     status: RunState
     owner: str | None
-    """The living host that has its thread."""
+    """The living host that owns its thread."""
     began_at: datetime
     ended_at: datetime | None = None
     attempts: int = 1
-    """How often it was begun or continued."""
+    """How often it was started or continued."""
     reason: str | None = None
-    """Why it is parked, failed or stopped, or what it waits for."""
+    """The reason why it is parked, failed, stopped or waiting."""
     input: Json = None
     """Its input, if it was recorded."""
     unfit: tuple[str, ...] = ()
     """The builds that cannot continue it."""
     is_left: bool = False
-    """Whether no living host has it and it waits for no person: a program may continue it."""
+    """Whether no living host owns it and it waits for no person: a program may continue it."""
 
     @property
     def age(self) -> timedelta:
-        """How long it has taken, until now or until it ended."""
+        """The time since its start, until now or until its end."""
         return (self.ended_at or current_port().now()) - self.began_at
 
     def to_json(self) -> dict[str, Any]:
@@ -82,9 +82,9 @@ class RunStatus:
 
 
 async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
-    """Return the open runs of a ledger or of one thread, oldest first; `with_ended`: also those that have ended.
+    """Return the open runs of a ledger or of one thread, oldest first; with `with_ended`, also the ended ones.
 
-    Open runs are found by an index. For those that have ended, the threads of runs are read.
+    Open runs are found by an index. For ended runs, the threads of runs are read.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -137,7 +137,7 @@ async def _with_open_runs(ledger: Ledger) -> list[str]:
 async def runs_of(
     ledger: Ledger, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
 ) -> tuple[RunStatus, ...]:
-    """Return the open runs of a thread; `with_ended`: also those that have ended.
+    """Return the open runs of a thread; with `with_ended`, also the ended ones.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -157,7 +157,7 @@ async def runs_of(
 
 
 def _key_of(message: Message) -> str | None:
-    """Return the id of the run that a row begins; None for other rows."""
+    """Return the id of the run that a row starts; None for other rows."""
     payload, thread_id = message.payload, message.thread_id or ""
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload) or payload.option_name != RUN:
         return None
@@ -201,7 +201,7 @@ def _status(
 
 
 def _name(run: OptionCallPayload, thread: ThreadSummary) -> str | None:
-    """Return the name of a run's program: as its row says, or as the first run of the thread was called."""
+    """Return the name of a run's program: from its row, or the name of the first run of the thread."""
     said = run.arguments.get("program")
     if isinstance(said, str):
         return said
@@ -209,7 +209,7 @@ def _name(run: OptionCallPayload, thread: ThreadSummary) -> str | None:
 
 
 def _is_about(call: Message, run_id: str) -> bool:
-    """Whether an open call belongs to a run: by its id, or by the call that it is about."""
+    """Whether an open call belongs to a run: by its id, or by the call that it refers to."""
     return any(each == run_id or is_below(each, run_id) for each in (call.invocation_id, call.parent_id) if each is not None)
 
 
@@ -257,7 +257,7 @@ def _said(call: Message, name: str) -> str | None:
 
 
 def _approvals(calls: Sequence[Message]) -> list[Approval]:
-    """Return the approvals that a run waits for. One that has expired is refused when the run is continued."""
+    """Return the approvals that a run waits for. An expired one is refused when the run is continued."""
     now = current_port().now()
     asked = [Approval.of_question(call) for call in calls]
     return [each for each in asked if each is not None and not each.is_late(now)]

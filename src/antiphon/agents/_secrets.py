@@ -1,12 +1,12 @@
-"""Secrets: sensitive values of tool calls, given to the tool and stored nowhere.
+"""Secrets: sensitive values of tool calls, which are passed to the tool and never stored.
 
 A tool of a toolkit names its sensitive arguments. When a model calls it, their values are removed from the model's answer
 before the answer is stored, and before the agent sees it: the thread, the next prompt and the history that the agent returns
-have `[redacted:sensitive]`. The values are kept in memory while the run is open, and are put back when the tool is started. A
-value that appears later in the run (in a tool's result or error, or in a model's answer) is removed there, too.
+have `[redacted:sensitive]`. The values are kept in memory while the run is open, and are put back when the tool is started. If
+a value appears later in the run (in a tool's result or error, or in a model's answer), it is removed there, too.
 
-So the values are lost with the process. A call that was executed is recorded and is not executed again. A call that had not
-begun is refused without them: the model is told, and may send them again.
+So the values are lost with the process. A call that was executed is recorded and is not executed again. A call that has not
+started is refused without them: the model gets that error, and may send them again.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ WITHHOLDS: Final = "withholds"
 """The key in a tool's metadata that lists the arguments the toolkit puts back."""
 _OWN: Final = "antiphon"
 _FEWEST: Final = 4
-"""The shortest value that is searched for inside other texts. A shorter one is removed only where it is the whole text."""
+"""The length of the shortest value that is searched for inside other texts. A shorter one is removed only where it is the
+whole text."""
 _STRUCTURE: Final = frozenset({"part_kind", "provider_name", "timestamp", "tool_call_id", "tool_kind", "tool_name"})
 """Fields that identify a part of a message, and are never sensitive."""
 _REDACTED: Final = re.compile(r"\[redacted:[^\]]*\]")
 
 
 def is_redacted(value: object) -> bool:
-    """Whether a value is the mark of a removed one: removed here, or by the ledger because of its name."""
+    """Whether a value is the mark of a removed value, removed here or by the ledger."""
     return isinstance(value, str) and _REDACTED.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
 class SecretArguments:
-    """Which arguments of which tools are removed from a model's answer."""
+    """The arguments of tools that are removed from a model's answer."""
 
     tools: Mapping[str, tuple[frozenset[str], frozenset[str]]]
-    """By tool: the sensitive names, and all names it has. Arguments of unknown names are removed, too."""
+    """By tool, its sensitive names and all its names. Arguments with unknown names are removed, too."""
 
     @classmethod
     def of(cls, tools: Iterable[ToolDefinition]) -> SecretArguments:
@@ -75,7 +76,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str | None, str | None], Unit] = {}
-        """By run of an agent and call: the values by name."""
+        """By run of an agent and call, the values by name."""
         self._values: list[Any] = []
 
     @classmethod
@@ -83,10 +84,10 @@ class Secrets:
         """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ removing values
 
     def take_out(self, answer: Unit, withholding: SecretArguments, run_id: str | None) -> Unit:
-        """Remember the sensitive values of a model's answer, and return the answer without them."""
+        """Keep the sensitive values of a model's answer, and return the answer without them."""
         if not withholding.tools and not self._values:
             return answer
         parts = [self._part(part, withholding, run_id) for part in answer["parts"]]
@@ -145,7 +146,7 @@ class Secrets:
                 text = text.replace(secret, SENSITIVE)
         return text
 
-    # ------------------------------------------------------------ and back
+    # ------------------------------------------------------------ putting values back
 
     def put_back(self, arguments: dict[str, object], run_id: str | None, call_id: str | None) -> dict[str, object]:
         """Return the arguments of a call with the removed values put back, as far as this process has them."""

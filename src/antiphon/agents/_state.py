@@ -1,11 +1,12 @@
 """Changes that a tool call makes besides its result: to the usage of its run, and to dependencies.
 
-A recorded call does not run again. So what it added to `ctx.usage` is stored with its outcome, and added again when a run
-continues. What it did to `deps` is stored if the program gives them as `ledger_run(state=DepsState(…))`: the whole state with
-the outcome of each call that changed it.
+A recorded call does not run again. So the usage that it added to `ctx.usage` is stored with its outcome, and added again when
+a run continues. Changes to `deps` are stored if the program passes `ledger_run(state=DepsState(…))`: the whole state, with the
+outcome of each call that changed it.
 
-**One call at a time.** A state that is stored with one call must not have half of the changes of another. So calls of a run
-with a state wait for each other. A call inside of another one, as of an agent that a tool runs, does not wait for the outer.
+**One call at a time.** A state that is stored with one call must not contain half of the changes of another. So calls of a run
+with a state wait for each other. A call inside another call, such as a call of an agent that a tool runs, does not wait for
+the outer one.
 
 `ledger_run(debug=True)` compares the dependencies before and after each call, and names the tool that changed them unrecorded.
 """
@@ -36,10 +37,10 @@ _usage: TypeAdapter[RunUsage] = TypeAdapter(RunUsage)
 
 
 class CountedUsage(RunUsage):
-    """The usage of a run as one tool call sees it. All changes are made to the run's own; those of this call are counted.
+    """The usage of a run, for one tool call. Changes are made to the usage of the run; those of this call are counted.
 
-    Calls that run in parallel share the usage of their run, so its values before and after a call do not say what that call
-    added. The values here are the run's own: both have the same `__dict__`.
+    Parallel calls share the usage of their run, so its values before and after a call do not show what that call added. The
+    values here are those of the run: both objects have the same `__dict__`.
     """
 
     __slots__ = ("_added", "_whole")
@@ -60,7 +61,7 @@ class CountedUsage(RunUsage):
 
     @property
     def details(self) -> dict[str, int]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The run's own; changes are counted."""
+        """The details of the run; changes are counted."""
         return _CountedDetails(self._whole.details, self._added.details)
 
     @override
@@ -69,12 +70,12 @@ class CountedUsage(RunUsage):
         self._added.incr(incr_usage)
 
     def added(self) -> RunUsage | None:
-        """Return what this call has added; None if nothing."""
+        """Return the usage that this call has added; None if nothing."""
         added = self._added
         return added if added.has_values() or added.unmeasured_requests else None
 
     def take_back(self) -> None:
-        """Subtract what this call has added: the call is repeated, and adds it again."""
+        """Subtract the usage that this call has added: the call is repeated, and adds it again."""
         for name, value in vars(self._added).items():
             if isinstance(value, int | float | Decimal):
                 setattr(self._whole, name, getattr(self._whole, name) - value)
@@ -101,7 +102,7 @@ class CountedUsage(RunUsage):
 
 
 class _CountedDetails(dict[str, int]):
-    """The details of a usage; what is set is set in the run's own, and counted."""
+    """The details of a usage; an assignment changes the details of the run, and is counted."""
 
     def __init__(self, whole: dict[str, int], added: dict[str, int]) -> None:
         super().__init__(whole)
@@ -128,11 +129,11 @@ class DepsState(Generic[DepsT]):
     """
 
     deps: DepsT
-    """The object that the agents of the run are given as `deps`, or a part of it."""
+    """The object that the agents of the run get as `deps`, or a part of it."""
     dump: Callable[[DepsT], Json] | None = None
     """Returns the state as JSON."""
     load: Callable[[DepsT, Any], None] | None = None
-    """Puts a state that `dump` has returned into the object."""
+    """Restores a state that `dump` has returned into the object."""
 
 
 class StoredState:
@@ -142,13 +143,13 @@ class StoredState:
         """Make it.
 
         Raises:
-            UserError: `dump` returns no JSON, or `load` does not restore what `dump` returned.
+            UserError: `dump` does not return JSON, or `load` does not restore the output of `dump`.
         """
         self._deps = given.deps
         self._name = type(given.deps).__qualname__
         self._dump, self._load = _functions(given)
         self._count = 0
-        """The number of the last change. Recorded calls of one step may come in another order."""
+        """The number of the last change. Recorded calls of one step may be restored in another order."""
         self.put(self.now())
 
     def now(self) -> bytes:
@@ -240,7 +241,7 @@ _SCALARS: Final = (str, bytes, int, float, bool, type(None), Decimal)
 
 
 def fingerprint(deps: object) -> dict[str, str]:
-    """Return the values in dependencies, by their place. Objects of other packages are compared by identity and `repr`."""
+    """Return the values in dependencies, by path. Objects of other packages are compared by identity and `repr`."""
     found: dict[str, str] = {}
     own = type(deps).__module__.partition(".")[0]
     waiting: list[tuple[str, object]] = [("deps", deps)]
@@ -276,7 +277,7 @@ def _children(value: object, own: str) -> Iterator[tuple[str, object]]:
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the places that differ, the outermost first."""
+    """Return the paths that differ, the outermost first."""
     changed = {place for place in before.keys() | after.keys() if before.get(place) != after.get(place)}
     return sorted(changed, key=lambda place: (place.count(".") + place.count("["), place))
 
@@ -288,7 +289,7 @@ _CHANGES: Final = "changes"
 
 
 class Watch:
-    """How a run treats changes of tools: its state, and whether it looks for changes that are not recorded."""
+    """How a run handles changes of tools: its state, and whether it detects unrecorded changes."""
 
     def __init__(self, state: DepsState[Any] | None = None, *, debug: bool = False) -> None:
         self.state = None if state is None else StoredState(state)
@@ -296,7 +297,7 @@ class Watch:
         self._locks: dict[str, Lock] = {}
 
     def alone(self, around: str) -> AbstractAsyncContextManager[None]:
-        """Return the block of a call, in which no other call of the same invocation runs; without a state, any may."""
+        """Return the block of a call, in which no other call of the same invocation runs; without a state, others may."""
         if self.state is None and not self.debug:
             return nullcontext()
         return self._locks.setdefault(around, Lock())
@@ -322,7 +323,7 @@ class ToolChanges:
         return self._usage is not None
 
     def begin(self) -> RunContext[Any]:
-        """Return the context for the tool. If it was started before, that start is taken back."""
+        """Return the context for the tool. If it was started before, the changes of that start are reverted."""
         state = self._watch.state
         if self._usage is not None:
             self._usage.take_back()
@@ -332,12 +333,12 @@ class ToolChanges:
             self._state_before = b"" if state is None else state.now()
             self._before = fingerprint(self._ctx.deps) if self._watch.debug else {}
         self._usage = CountedUsage(self._ctx.usage)
-        own = copy(self._ctx)  # `replace` builds it anew from its fifty fields
+        own = copy(self._ctx)  # `replace` would rebuild it from its fifty fields
         own.usage = self._usage
         return own
 
     def stored(self) -> dict[str, Json]:
-        """Return the changes in their stored form, beside the result or the details of the error; empty if there are none."""
+        """Return the changes in their stored form, next to the result or the details of the error; empty if there are none."""
         changes = {} if self._usage is None or self._repeats else self._changes(self._usage)
         return {_CHANGES: changes} if changes else {}
 
@@ -362,7 +363,7 @@ class ToolChanges:
         return found
 
     def check(self) -> None:
-        """Refuse to go on after changes that could not be stored.
+        """Refuse to continue after changes that could not be stored.
 
         Raises:
             UserError: there are some.
@@ -371,7 +372,7 @@ class ToolChanges:
             raise UserError(self._unsaid)
 
     def restore(self, stored: object, where: str) -> None:
-        """Make the recorded changes of a call that did not run in this process; `stored` has them beside other fields.
+        """Apply the recorded changes of a call that did not run in this process; `stored` has them among other fields.
 
         Raises:
             HistoryMismatchError: the state cannot be restored.

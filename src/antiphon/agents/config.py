@@ -22,7 +22,7 @@ _MOST_BYTES = 1_000_000
 
 
 class _Section(BaseModel):
-    """Unknown fields are refused: a typing mistake must not silently change a setting."""
+    """Unknown fields are refused: a typo must not silently change a setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class WebConfig(_Section):
     blocked_domains: tuple[str, ...] = ()
     max_results: int = Field(default=5, ge=1, le=50)
     max_characters: int = Field(default=20_000, ge=1)
-    """The limit of a page's text."""
+    """The maximum length of a page's text."""
     max_bytes: int = Field(default=5_000_000, ge=1)
     """The limit of a download, before and after decompression."""
     timeout: int = Field(default=20, ge=1)
@@ -58,9 +58,9 @@ _SHOWN = 10
 
 
 def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str = "no tool", also: Iterable[str] = ()) -> str:
-    """Return the end of an error about an unknown name: the name that was probably meant, or the names that there are.
+    """Return the end of an error about an unknown name: the name that was probably meant, or the known names.
 
-    `also` are names that may be meant, and that are not listed.
+    `also` are names that may be meant, but are not listed.
     """
     known = sorted(names)
     if close := get_close_matches(wrong, (*known, *also), 1):
@@ -90,7 +90,7 @@ def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) 
     """Return the contents of a TOML file, validated as a `form`.
 
     Raises:
-        AntiphonError: of the class `error`: it cannot be read, or is wrong; the text says where.
+        AntiphonError: of the class `error`: it cannot be read, or is not valid; the text has the place.
     """
     try:
         return form.model_validate(tomllib.loads(read_small(path).decode()))
@@ -106,7 +106,7 @@ def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) 
 
 
 def first_problem(error: ValidationError, form: type[BaseModel]) -> tuple[str, str]:
-    """Return where the first problem of a file is, and what it is; about an unknown key, with the one probably meant."""
+    """Return place and text of the first problem of a file; for an unknown key, with the key that was probably meant."""
     first = error.errors(include_url=False)[0]
     *place, last = first["loc"] or ("",)
     if first["type"] == "extra_forbidden":
@@ -117,7 +117,7 @@ def first_problem(error: ValidationError, form: type[BaseModel]) -> tuple[str, s
 
 
 def _keys(form: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the keys that a table of a file may have. Numbers of lists and names of tables are no fields."""
+    """Return the keys that a table of a file may have. List indexes and table names are not fields."""
     for each in place:
         if isinstance(each, str) and each in form.model_fields:
             form = next(_forms(form.model_fields[each].annotation), form)
@@ -136,7 +136,7 @@ def read_config() -> Config:
     """Return the configuration; the default one if there is no file.
 
     Raises:
-        ConfigError: the file cannot be read, or is wrong.
+        ConfigError: the file cannot be read, or is not valid.
     """
     named = os.environ.get(_VARIABLE)
     path = Path(named or _FILE)

@@ -1,7 +1,7 @@
-"""What a library needs that builds on agents: parts of runs, the talk of a thread, prices, approvals, settings of tools.
+"""Names for libraries that build on agents: parts of runs, the talk of a thread, prices, approvals, settings of tools.
 
-A program that runs agents needs `antiphon.agents` only. `antiphon.patterns` is built on this module: a pattern runs agents as
-parts of a run of its own. These names may change with a minor version; rows that are stored keep their meaning.
+A program that runs agents needs only `antiphon.agents`. `antiphon.patterns` is built on this module: a pattern runs agents as
+parts of its own run. These names may change with a minor version; stored rows keep their meaning.
 """
 
 from antiphon.agents._budget import Amount, Bounds, BudgetLimits

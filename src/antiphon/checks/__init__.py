@@ -1,6 +1,6 @@
-"""What is wrong with a conversation, for a target or for any, and how to mend it.
+"""Checks of a conversation, for one target or for all, and repairs.
 
-`check` names what a provider would refuse, and `repair` puts it right: both by one table of rules, each with a code for ever.
+`check` reports what a provider would refuse, and `repair` fixes it. Both use one table of rules, each with a permanent code.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

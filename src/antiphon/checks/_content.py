@@ -17,9 +17,9 @@ _LISTS: Mapping[str, frozenset[str]] = {
 }
 """Lists that must not be empty."""
 _UNIT = 2
-"""Steps to the content of a unit; a path that goes further is about a block in it."""
+"""The path length to the content of a unit; a longer path leads to a block in it."""
 _AS_BLOCKS = "blocks"
-"""Anthropic's note that one text came in a list of blocks, and is written so."""
+"""Anthropic's note that a single text was in a list of blocks, and is written in that form."""
 _DATA_FIELDS = {
     "text",
     "inlinedata",
@@ -31,16 +31,16 @@ _DATA_FIELDS = {
     "toolcall",
     "toolresponse",
 }
-"""Of which a part of Gemini's has one, in either spelling."""
+"""The fields of which a part of Gemini has one, in either spelling."""
 _MODIFYING_FIELDS = {"thoughtsignature", "videometadata"}
-"""Which a part may have alone: a proof of thoughts that are not shown, and how the video before it is to be seen."""
+"""The fields that a part may have alone: a signature of hidden thoughts, and settings of the video before it."""
 
 
-# ---------------------------------------------------------------- empty texts and silent messages
+# ---------------------------------------------------------------- empty texts and empty messages
 
 
 def _silent(view: View) -> Iterator[tuple[int, ...]]:
-    """Return the messages of the target's that say nothing, each as the positions of ours."""
+    """Return the empty messages in the target's format, each as the positions of our messages."""
     speakers = view.accepted.speaks
     for position in view.shown:
         if view.sides[position] in speakers & {"system", "user"} and is_silent(view, position):
@@ -72,18 +72,18 @@ def _empty_texts(view: View) -> Iterator[Trouble]:
 
 
 def _is_empty_slot(view: View, position: int) -> bool:
-    """Whether all there is are instructions that are an empty text, and no list: these are taken."""
+    """Whether the conversation has only instructions that are an empty text and not a list: these are accepted."""
     notes = view.messages[position].metadata.get(view.accepted.name, {})
     return notes.get("slot") is True and _AS_BLOCKS not in notes and len(view.messages[position].parts) == 1
 
 
 def _has_empty_block(view: View, position: int) -> bool:
-    """Whether an empty text is written that is no part of ours: a result that came as a block, or an error without words."""
+    """Whether an empty text is written that is not one of our parts: a result as a block, or an error without a message."""
     return _is_empty_in_list(view, position) or any(_is_empty_text(*fact) for fact in _facts(view, position))
 
 
 def _is_empty_in_list(view: View, position: int) -> bool:
-    """Whether a result is an empty text in a list of blocks; by itself it may be empty."""
+    """Whether a result is an empty text in a list of blocks; outside of a list, it may be empty."""
     message = view.messages[position]
     if not isinstance(message.payload, OptionResultPayload) or message.payload.result != "" or message.payload.is_error:
         return False
@@ -151,7 +151,7 @@ def _say_something(view: View, trouble: Trouble, edits: Edits) -> str:
     return "a user message '.' is added"
 
 
-# ---------------------------------------------------------------- what only the wire can say
+# ---------------------------------------------------------------- data that only the wire format has
 
 
 def _is_empty_list(view: View, path: Path, value: object) -> bool:
@@ -351,4 +351,4 @@ CONTENT = (
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
     ),
 )
-"""In the order in which they are mended; that nothing is left to say is looked at last."""
+"""In the order of repair; an empty conversation is checked last."""

@@ -1,7 +1,7 @@
-"""What `check` reports and what `repair` leaves: findings, changes, and the marks under the namespace `checks`.
+"""The results of `check` and `repair`: findings, changes, and the marks under the namespace `checks`.
 
-Nothing that was said is deleted or rewritten. What must not be sent is marked as *left out*: it stays where it is, and
-dialects write the conversation without it. What was never said and had to be, is added and marked so.
+No content is deleted or rewritten. Content that must not be sent is marked as *left out*: it stays at its position, and
+dialects write the conversation without it. Required content that was missing is added and marked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.messages.trusted import EMPTY, plain_of
 # ---------------------------------------------------------------- findings and changes
 
 Severity: TypeAlias = Literal["error", "warning"]
-"""`error`: it is refused. `warning`: it may be, or the dialect writes it differently, or it is not what was meant."""
+"""`error`: it is refused. `warning`: it may be refused, or the dialect writes it differently, or it is probably unintended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Change:
     """Something that `repair` did."""
 
     code: str
-    """The rule it was done for."""
+    """The rule that required it."""
     message_id: str | None
-    """The message it was done to, by the id that it had; None for the conversation as a whole."""
+    """The changed message, by its original id; None for the conversation as a whole."""
     done: str
     """What was done, in a phrase."""
 
@@ -87,7 +87,7 @@ SaidT = TypeVar("SaidT", bound=Message | TextPart | MediaPart | ReasoningPart | 
 
 
 def is_left_out(said: Message | Part) -> bool:
-    """Whether a message, or a part of one, is kept out of what dialects write."""
+    """Whether a message, or a part of one, is left out by dialects."""
     # Fast path for empty metadata: this runs for every message and most parts.
     return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(said, "metadata").get(NAMESPACE, ())
 
@@ -98,7 +98,7 @@ def is_marked(message: Message) -> bool:
 
 
 def marked(said: SaidT, mark: str, code: str) -> SaidT:
-    """Return a message or part with one mark more: why, by the code of the rule."""
+    """Return a message or part with one more mark: the reason, by the code of the rule."""
     return cast("SaidT", said.model_copy(update={"metadata": with_mark(said.metadata, mark, code)}))
 
 
@@ -107,14 +107,14 @@ def with_mark(metadata: Metadata, mark: str, code: str) -> dict[str, Any]:
 
 
 def with_parts(message: Message, parts: tuple[Part, ...]) -> Message:
-    """Return a message of words, or a result, with other parts."""
+    """Return a message of parts, or a result, with other parts."""
     return message.model_copy(update={"payload": message.payload.model_copy(update={"parts": parts})})
 
 
 def projected(conversation: Conversation) -> Conversation:
-    """Return a conversation without what is left out; the same one if nothing is.
+    """Return a conversation without the content that is left out; the same one if nothing is.
 
-    Dialects encode this, so that what `repair` left out stays in the history and is not sent.
+    Dialects encode this, so that content that `repair` left out stays in the history and is not sent.
     """
     if not any(map(_has_left_out, conversation)):
         return conversation

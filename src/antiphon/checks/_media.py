@@ -1,4 +1,4 @@
-"""AP6xx: media and limits. What may be shown where, in which form, and how much of everything."""
+"""AP6xx: media and limits. Which media are allowed where, in which form, and how much."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
 
 
 def _why_no_file(view: View, part: MediaPart) -> str | None:
-    """Return why a file is refused that does not say its type: by its name it is sound, which is given in another way."""
+    """Return why a file without a type is refused: by its name it is audio, which must be given in another form."""
     name = part.file_name or part.prompt_hint or part.url.partition("?")[0].rpartition("/")[2]
     is_sound = name.rpartition(".")[2].lower() in _SOUND_ENDINGS
     is_file = view.accepted.name == "openai-responses" and part.modality == "document"
@@ -62,7 +62,7 @@ def _why_no_file(view: View, part: MediaPart) -> str | None:
 
 
 def _mime_of(part: MediaPart) -> str:
-    """Return the type of a medium that holds its content itself."""
+    """Return the type of a medium that contains its data."""
     return (part.mime or part.url[5:].partition(",")[0].partition(";")[0]).lower()
 
 
@@ -130,7 +130,7 @@ def _too_many_marks(view: View) -> Iterator[Trouble]:
 
 
 def _erase_marks(view: View, trouble: Trouble, edits: Edits) -> str:
-    """Take out the first ones, so that the last, which cover most, stay; those of tools and instructions last of all."""
+    """Remove the first marks, so that the last, which cover most, stay; marks of tools and instructions are removed last."""
     surplus = left = trouble.about[0]
     for position in view.shown:
         if view.sides[position] != "system":
@@ -158,7 +158,7 @@ def _erase_marks_of(view: View, position: int, left: int, edits: Edits) -> int:
 
 
 def _unmarked(view: View, part: Part, left: int) -> tuple[Part, int]:
-    """Return a part without its marks; a block that only the format can say has them in it."""
+    """Return a part without its marks; a block that only the format can express contains them."""
     metadata, left = _without_marks(view, part.metadata, left)
     update: dict[str, Any] = {"metadata": metadata}
     if own_block(part, view.accepted.name):
@@ -240,4 +240,4 @@ MEDIA = (
         targets=("anthropic-messages", "gemini"),
     ),
 )
-"""In the order in which they are mended."""
+"""In the order of repair."""

@@ -1,4 +1,4 @@
-"""AP2xx: ids and names. A dialect maps what its format refuses; what it wrote before is written as it was, and refused."""
+"""AP2xx: ids and names. A dialect maps names that its format refuses; a native message is written unchanged, and refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.messages import OptionCallPayload, OptionResultPayload
 
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool"})
 _SHOWN = 60
-"""Characters of a name that are shown."""
+"""The maximum length of a shown name, in characters."""
 
 
 def _shown(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A dialect's notes on the messages it read: the one module that knows where rules find wire data.
+"""A dialect's notes on the messages that it read: the only module that knows where rules find wire data.
 
 A message that was read from a dialect has that dialect's name in its metadata: it is *native* there, and is written back
 unchanged. The dialect writes any other message from the core: it maps ids, moves media and fills gaps. So the same problem is
@@ -13,7 +13,8 @@ A dialect may keep any data in its namespace. The rules look for these keys, all
 - `slot`: true, for instructions in the format's own place for them;
 - `needs`: the ids of other messages that must be sent with this one;
 - `blocks`: true, if a single text was in a list of blocks, and is written back so;
-- `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as what item of OpenAI Responses it is written.
+- `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: the item of OpenAI Responses as which it is
+  written.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from antiphon.messages import Conversation, ForeignPart, Message, Metadata, Part
 
 Path: TypeAlias = tuple[str | int, ...]
 Fact: TypeAlias = tuple[Path, Any]
-"""Something that a unit said beyond what would be written: where, and what."""
+"""Wire data of a unit that the dialect would not write: its path and its value."""
 Holder: TypeAlias = Message | Part | Tool | Conversation
 
 _UNIT = 2
-"""Steps to a key of a unit; a path that goes further is about something in it."""
+"""The path length to a key of a unit; a longer path leads inside it."""
 
 _IDS = (("id",), ("provider_response_id",))
-"""Under which keys a unit has its id; the second is Pydantic AI's."""
+"""The keys under which a unit has its id; the second is Pydantic AI's."""
 
 ABSENT = object()
 """The result for a missing key; null is not missing."""

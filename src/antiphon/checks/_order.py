@@ -1,4 +1,4 @@
-"""AP4xx: who speaks when. The first word, the last word, neighbours, and where instructions stand."""
+"""AP4xx: the order of speakers. The first and the last message, adjacent messages, and the position of instructions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def _first_words(view: View) -> Iterator[Trouble]:
 
 
 def _is_answer(view: View, first: int) -> bool:
-    """Whether all there is is one answer, as it was given: it is whole, and is not sent so. With more, it is a request."""
+    """Whether the conversation is a single answer as received: it is complete, and is not sent in this form.
+
+    With more, it is a request.
+    """
     is_one = set(view.shown).issubset(view.unit_of(first)) and not view.conversation.tools
     return is_one and view.setting("shape") in ("response", "one")
 
@@ -83,7 +86,7 @@ def _later_instructions(view: View, position: int) -> Iterator[Trouble]:
 
 
 def _may_stand(view: View, position: int) -> bool:
-    """Whether instructions follow a user (or a result of the provider's own), and are the last word or precede an answer."""
+    """Whether instructions follow a user (or a result of the provider's own tool), and are last or precede an answer."""
     before, after = view.before(position), view.after(position)
     while before is not None and view.sides[before] == "system":
         before = view.before(before)
@@ -145,4 +148,4 @@ ORDER = (
         targets=("anthropic-messages",),
     ),
 )
-"""In the order in which they are mended."""
+"""In the order of repair."""

@@ -15,11 +15,11 @@ from antiphon.messages import ForeignPart, OptionCallPayload
 
 
 def _severity(view: View, position: int) -> Severity:
-    """Return how bad it is that half of a pair is missing: in the protocol of actors it may be under way, or elsewhere."""
+    """Return the severity of a missing half of a pair: in the protocol of actors, it may be pending, or elsewhere."""
     return "warning" if view.messages[position].lane == "control" else "error"
 
 
-# ---------------------------------------------------------------- a half is missing
+# ---------------------------------------------------------------- calls without results, and results without calls
 
 
 def _open_calls(view: View) -> Iterator[Trouble]:
@@ -48,14 +48,14 @@ def _orphans(view: View) -> Iterator[Trouble]:
 
 
 def _native_calls(view: View, position: int) -> Iterator[Mapping[str, Any]]:
-    """Return the calls of the service's own tools, which the caller may answer too, as it does a tool search."""
+    """Return the calls of the service's own tools that the caller may also answer, such as a tool search."""
     for _, part in view.parts(position):
         if isinstance(part, ForeignPart) and str((box := box_of(part.value)).get("type", "")).endswith("_call"):
             yield box
 
 
 def _continued(view: View) -> Iterator[tuple[str, str]]:
-    """Return the settings by which the service has what came before: the target's, and, without one, those of all."""
+    """Return the settings that refer to a history stored by the service: the target's, or, without a target, those of all."""
     for target in TARGETS.values() if view.target is None else (view.target,):
         yield from ((target.name, key) for key in target.continues)
 
@@ -71,7 +71,7 @@ def _repeated(view: View) -> Iterator[Trouble]:
         yield Trouble(position, problem, _severity(view, position))
 
 
-# ---------------------------------------------------------------- both are there, in the wrong order
+# ---------------------------------------------------------------- pairs in the wrong order
 
 
 def _early_results(view: View) -> Iterator[Trouble]:
@@ -138,7 +138,7 @@ def _tell_apart(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _is_twin(view: View, position: int) -> bool:
-    """Whether a message is there twice in a row, and nothing needs the second: half of a pair is not alone."""
+    """Whether a message occurs twice in a row, and the second is not needed to complete a pair."""
     pairing, before = view.pairing, view.before(position)
     is_paired = position in pairing.answers or position in pairing.calls or position in pairing.early
     if before is None or is_paired or position in pairing.early.values():
@@ -290,4 +290,4 @@ PAIRING = (
         severity="warning",
     ),
 )
-"""In the order in which they are mended."""
+"""In the order of repair."""

@@ -28,9 +28,9 @@ from antiphon.messages import Message, ReasoningPart
 
 _SIGNATURE = "thoughtSignature"
 _WITH_SIGNATURES = re.compile(r"gemini-(?:[3-9]|\d\d)")
-"""Models that want signatures back."""
+"""Models that require their signatures back."""
 _REASONING_ID = "rs_"
-"""How the ids of reasoning items begin."""
+"""The prefix of the ids of reasoning items."""
 
 
 def _reasons(view: View, position: int) -> list[tuple[int, ReasoningPart]]:
@@ -71,7 +71,7 @@ def _lonely_reasoning(view: View) -> Iterator[Trouble]:
 
 
 def _is_its_item(view: View, position: int) -> bool:
-    """Whether an item may be what a stored reasoning led to: a message is known to the service by its id only."""
+    """Whether an item may be the output of a stored reasoning: the service knows a message only by its id."""
     is_known = view.messages[position].kind != "parts" or any(items_with_ids(view, position))
     return view.is_native(position) and (is_known or view.setting("store") is False)
 
@@ -150,7 +150,7 @@ def _unsigned_thinking(view: View) -> Iterator[Trouble]:
 
 
 def _thoughtless_calls(view: View) -> Iterator[Trouble]:
-    """With manual thinking, the turn that the present results answer must begin with its thinking."""
+    """With manual thinking, the turn that the current results answer must start with its thinking."""
     if box_of(view.setting("thinking")).get("type") != "enabled" or not view.utterances:
         return
     utterance = view.utterances[-1]
@@ -166,7 +166,7 @@ def _disable_thinking(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _unsigned_calls(view: View) -> Iterator[Trouble]:
-    """Look at the calls of the current turn: all since the user last said something."""
+    """Check the calls of the current turn: all since the last message of the user."""
     model = view.setting("model")
     severity: Severity = "error" if isinstance(model, str) and _WITH_SIGNATURES.search(model) else "warning"
     since = max((position for position in view.shown if view.sides[position] == "user"), default=-1)
@@ -283,4 +283,4 @@ PROOFS = (
         targets=("anthropic-messages",),
     ),
 )
-"""In the order in which they are mended."""
+"""In the order of repair."""

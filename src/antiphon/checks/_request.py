@@ -1,4 +1,4 @@
-"""AP7xx: settings of the request that a conversation was read from, where they contradict what it says or declares."""
+"""AP7xx: settings of the request that a conversation was read from, if they contradict its messages or tools."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CHOICES = ("tool_choice", "toolConfig", "tool_config")
 
 
 def _declared(view: View) -> set[str]:
-    """Return the names of all tools, also of those that only the format knows."""
+    """Return the names of all tools, including those that only the format knows."""
     return {tool.name for tool in view.conversation.tools}.union(_names(_declarations(view)))
 
 
 def _declarations(view: View) -> object:
-    """Return what a dialect noted of the tools that were declared."""
+    """Return a dialect's notes on the declared tools."""
     return view.conversation.metadata.get(view.accepted.name, {}).get("tools")
 
 
@@ -31,7 +31,7 @@ def _names(value: object) -> Iterator[str]:
         yield from _names(inner)
 
 
-# ---------------------------------------------------------------- tools that are not there
+# ---------------------------------------------------------------- missing tools
 
 
 def _forced_tools(view: View) -> Iterator[Trouble]:
@@ -43,7 +43,7 @@ def _forced_tools(view: View) -> Iterator[Trouble]:
 
 
 def _chosen(choice: object) -> list[str]:
-    """Return the names of the tools that a request asks for, in whichever way its format does."""
+    """Return the names of the tools that a request requires, in the way of its format."""
     box = box_of(choice)
     config = box_of(box.get("functionCallingConfig", box.get("function_calling_config")))
     allowed = config.get("allowedFunctionNames", config.get("allowed_function_names"))
@@ -79,7 +79,7 @@ def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _lost_namespaces(view: View) -> Iterator[Trouble]:
-    """Look for calls of tools that are declared in a namespace only, and were read without it."""
+    """Find calls of tools that are declared only in a namespace, and were read without it."""
     namespaces = dict(_in_namespaces(_declarations(view)))
     for tool in view.conversation.tools:
         namespaces.pop(tool.name, None)
@@ -183,4 +183,4 @@ REQUEST = (
         targets=("anthropic-messages",),
     ),
 )
-"""In the order in which they are mended."""
+"""In the order of repair."""

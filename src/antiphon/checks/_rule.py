@@ -51,7 +51,7 @@ class Edits:
         return self._now.get(position, self._view.messages[position])
 
     def conversation(self) -> Conversation:
-        """Carry everything out."""
+        """Return the conversation with all edits."""
         return Conversation(self._messages(), tools=self.tools, metadata=self.metadata)
 
     def _messages(self) -> Iterator[Message]:
@@ -63,7 +63,7 @@ class Edits:
                 yield self.message(each) if isinstance(each, int) else each
         yield from self._last
 
-    # ------------------------------------------------------------ what was said stays
+    # ------------------------------------------------------------ leaving out and moving
 
     def leave_out(self, position: int) -> None:
         """Keep a message out of the projection."""
@@ -91,7 +91,7 @@ class Edits:
         self._moved.add(position)
         self._after.setdefault(after, []).append(position)
 
-    # ------------------------------------------------------------ what was never said is added
+    # ------------------------------------------------------------ adding
 
     def add_placeholder(self, before: int | None) -> None:
         """Add a minimal user message; before None: at the end."""
@@ -130,7 +130,7 @@ class Edits:
         )
         self._after.setdefault(after, []).append(marked(message, ADDED, self._code))
 
-    # ------------------------------------------------------------ what only the wire knows is changed
+    # ------------------------------------------------------------ wire data, fields and ids
 
     def release(self, position: int) -> None:
         """Let the dialect rewrite a message from the core."""
@@ -203,7 +203,7 @@ class Edits:
 
     @cached_property
     def _heads(self) -> dict[int, int]:
-        """The first message of a unit, for each of its others: their ids are its id and a number."""
+        """By message of a unit other than its first, the first message: the ids of the others are its id and a number."""
         heads: dict[int, int] = {}
         last: dict[str, int] = {}
         for position, message in enumerate(self._view.messages):
@@ -278,9 +278,9 @@ class CheckRule:
     """How to fix it: a sentence."""
     find: Callable[[View], Iterable[Trouble]]
     mend: Callable[[View, Trouble, Edits], str] | None = None
-    """Fix one violation and return what was done; None for warnings that only a person can decide on."""
+    """Fix one violation and return a description of the change; None for warnings that only a person can decide."""
     severity: Severity = "error"
-    """As bad as it gets."""
+    """The highest severity."""
     targets: tuple[str, ...] = ()
     """The targets that refuse it; empty: all do, so the rule also runs without a target."""
     is_eased: bool = False

@@ -1,4 +1,4 @@
-"""What each provider's format accepts, and what its service is known to answer to what it refuses, as data.
+"""What each provider's format accepts, and the known error messages of its service, as data.
 
 The rules read it, and so do the dialects when they map ids and names.
 """
@@ -14,27 +14,27 @@ from typing import Literal, TypeAlias
 from antiphon.messages import Modality
 
 Place: TypeAlias = Literal["system", "user", "assistant", "result"]
-"""Who holds a part, as a provider sees it."""
+"""The place of a part in the provider's terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How an id or a name must be written."""
+    """The allowed spelling of an id or a name."""
 
     pattern: re.Pattern[str]
     longest: int
 
     def accepts(self, text: str) -> bool:
-        """Whether a text is written so."""
+        """Whether a text has this spelling."""
         return len(text) <= self.longest and self.pattern.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """In what forms a medium may be given."""
+    """The accepted forms of a medium."""
 
     schemes: frozenset[str]
-    """The beginnings of its URL: `data` for bytes, `urn` for a file that the provider holds."""
+    """The schemes of its URL: `data` for bytes, `urn` for a file that the provider stores."""
     mimes: frozenset[str] | None = None
     """The types that bytes may have; None: any."""
 
@@ -50,51 +50,52 @@ class Target:
     name: str
     """The name of its dialect."""
     title: str
-    """What people call it."""
+    """Its usual name."""
     call_id: Spelling
     option_name: Spelling
     speaker: Spelling | None
     """The name of a participant; None: the format has none."""
     media: Media
     files: str = ""
-    """How the owner begins in the URN of a file that this provider holds; empty: files of all are taken."""
+    """The prefix of the owner in the URN of a file that this provider stores; empty: files of all are accepted."""
     models: re.Pattern[str] | None = None
-    """How the provider's own models are called; others are those of compatible servers. None: there are no such servers."""
+    """Matches the names of the provider's own models; others belong to compatible servers. None: there are no such servers."""
     joins_turns: bool = False
     """Whether the target treats consecutive model turns as one."""
     results: Literal["next", "later"] = "later"
-    """Where results stand: directly after the turn that called, or anywhere later."""
+    """The position of results: directly after the turn with the calls, or anywhere later."""
     reuses_ids: bool = True
-    """Whether a later turn may use a call id again."""
+    """Whether a later turn may reuse a call id."""
     arguments: Literal["text", "object"] = "text"
     """Whether arguments may be any text, or must be an object."""
     first_role: Literal["user"] | None = None
-    """Who must speak first; None: anybody."""
+    """The role of the first message; None: any."""
     system: Literal["anywhere", "front", "after_user"] = "anywhere"
-    """Where instructions may stand: `front` is a field of their own; `after_user` is that and directly after a user's turn."""
+    """The allowed positions of instructions: `front` is a separate field; `after_user` is that, and directly after a user's
+    turn."""
     ends_with_assistant: bool = True
-    """Whether the last word may be the assistant's."""
+    """Whether the last message may be the assistant's."""
     empty_text: bool = True
     """Whether a text may be empty."""
     unsaid: Literal["none", "empty", "blank"] = "none"
-    """What texts the dialect leaves out of what it writes itself: none, empty ones, or those of white space too."""
+    """The texts that the dialect omits when it writes from the core: none, empty ones, or also those of white space."""
     speaks: frozenset[Place] = frozenset()
-    """Whose messages must say something."""
+    """The roles whose messages must not be empty."""
     needs_message: bool = True
-    """Whether something besides instructions must be said."""
+    """Whether a message besides instructions is required."""
     media_in_errors: bool = True
     """Whether an error result may show media."""
     continues: tuple[str, ...] = ()
-    """Settings by which a request goes on with what the service has: calls may be there."""
+    """Settings with which a request continues a history that the service stores, which may contain calls."""
     item_ids: Mapping[str, Spelling] = field(default_factory=dict[str, Spelling])
-    """How the ids of items are written, by the type of the item, as far as it is known; none: the format has no items."""
+    """The spelling of the ids of items, by the type of the item, as far as it is known; empty: the format has no items."""
     most_messages: int | None = None
     most_tools: int | None = None
     most_cache_marks: int | None = None
     longest_text: int | None = None
-    """Characters of one text."""
+    """The maximum length of one text, in characters."""
     largest_request: int | None = None
-    """Bytes of all that is sent."""
+    """The maximum size of a request, in bytes."""
 
 
 _UNBOUNDED = 2**31
@@ -123,7 +124,7 @@ _ITEM_PREFIXES = {
     "custom_tool_call": "ctc",
     "web_search_call": "ws",
 }
-"""How the ids of items begin: those types of which it is known that another beginning is refused."""
+"""The prefixes of the ids of items, for the types that are known to refuse another prefix."""
 
 _EVERY_MEDIUM: tuple[Modality, ...] = ("image", "audio", "video", "document")
 _MIB = 1024 * 1024
@@ -131,9 +132,9 @@ _MIB = 1024 * 1024
 _OPENAI_CHAT = Target(
     name="openai-chat",
     title="OpenAI Chat Completions",
-    call_id=Spelling(_ANYTHING.pattern, 40),  # some routes take 64
+    call_id=Spelling(_ANYTHING.pattern, 40),  # some routes accept 64
     option_name=Spelling(_PLAIN, 64),
-    speaker=Spelling(_PLAIN, 64),  # newer routes take more
+    speaker=Spelling(_PLAIN, 64),  # newer routes accept more
     media={
         "user": {
             "image": Accepted(_BYTES | _WEB),
@@ -160,7 +161,7 @@ _OPENAI_RESPONSES = Target(
     media={
         "user": {"image": _GIVEN, "document": _GIVEN},
         "result": {"image": _GIVEN, "document": _GIVEN},
-        "assistant": {"image": Accepted(_BYTES | _FILE)},  # what its own image tool made
+        "assistant": {"image": Accepted(_BYTES | _FILE)},  # images of its own image tool
     },
     files="openai",
     models=_OPENAI_MODELS,

@@ -1,4 +1,4 @@
-"""The verbs: `check` reports what is wrong with a conversation, `repair` mends what is refused. Both read `RULES`."""
+"""The verbs: `check` reports the problems of a conversation, `repair` fixes those that are refused. Both use `RULES`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
 from antiphon.messages import NO_LIMITS, Conversation, use_limits
 
-# The order in which they are mended: a later rule sees what an earlier one has done.
+# The order of repair: a later rule sees the changes of an earlier one.
 RULES: tuple[CheckRule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)
 
 
 _ROUNDS = 8
-"""How often the rules are gone through at most: what one leaves out, another may miss. More than three have not been seen."""
+"""The maximum number of passes over the rules: content that one rule leaves out may be required by another. No case needed
+more than three."""
 
 
 def check(conversation: Conversation, target: str | None = None) -> list[Finding]:
@@ -39,10 +40,10 @@ def check(conversation: Conversation, target: str | None = None) -> list[Finding
 
 
 def repair(conversation: Conversation, target: str | None = None) -> Repaired:
-    """Fix what the target refuses, with minimal changes: no content is rewritten, and each change is reported.
+    """Fix everything that the target refuses, with minimal changes: no content is rewritten, and each change is reported.
 
-    What is missing is added, what must not be sent is marked and left out by dialects, what is in the wrong place is moved.
-    The same conversation is always mended in the same way, and what is mended needs no mending.
+    Missing content is added, content that must not be sent is marked and left out by dialects, and misplaced content is moved.
+    The repair is deterministic, and a repaired conversation needs no further repair.
 
     Raises:
         LookupError: no target has that name.
@@ -66,7 +67,7 @@ def _target(name: str | None) -> Target | None:
 
 
 def _mended(view: View, rule: CheckRule, changes: list[Change]) -> View:
-    """Mend all errors of one rule, and report the changes."""
+    """Fix all errors of one rule, and report the changes."""
     troubles = list(_errors(rule, view)) if rule.mend is not None and rule.applies(view.target) else ()
     if rule.mend is None or not troubles:
         return view
@@ -103,7 +104,7 @@ def _finding(rule: CheckRule, trouble: Trouble, view: View) -> Finding:
 
 
 def _answer(rule: CheckRule, severity: Severity, target: Target | None) -> str:
-    """Return what the target would say; without a target, what one of those says that are known to refuse it."""
+    """Return the error message of the target; without a target, that of one which is known to refuse it."""
     if target is None:
         target = next((TARGETS[name] for name in rule.answers), None)
         others = ", for one,"

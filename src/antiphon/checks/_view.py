@@ -1,9 +1,9 @@
-"""A conversation as a target sees it: who speaks, what is one utterance, which result answers which call.
+"""A conversation from the point of view of a target: roles, utterances, and the pairs of calls and results.
 
 Built once and shared by all rules; each part is computed on first use, in one pass. Everything is by position in the
 conversation. Omitted messages and the journal are not visible; for a provider, control messages are not either.
 
-Rules and dialects must agree on who speaks (`usual_role`) and on what is one utterance (`same_utterance`), so both ask here.
+Rules and dialects must agree on roles (`usual_role`) and utterances (`same_utterance`), so both use these functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.checks._native import ABSENT, is_native, setting_of
 from antiphon.checks._targets import Place, Target
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, Part
 
-# ---------------------------------------------------------------- who speaks
+# ---------------------------------------------------------------- roles and utterances
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
@@ -30,7 +30,7 @@ _TALKING: dict[str | None, Role] = {"system": "system", "user": "user", "assista
 
 def usual_role(message: Message) -> Role:
     """Return the role of a message: the role hint decides, then the policy; agents are assistants."""
-    fields = message.__dict__  # as in `same_utterance`: dialects ask this of every message they write
+    fields = message.__dict__  # `__dict__`, as in `same_utterance`: faster, and dialects call this for every message
     return _TALKING.get(fields["role_hint_for_llm"]) or _TALKING.get(fields["policy"], "assistant")
 
 
@@ -49,7 +49,7 @@ def same_utterance(one: Message, other: Message) -> bool:
 
 
 def _side_of(message: Message) -> Place:
-    """Return in whose place a message stands: who calls is an assistant."""
+    """Return the role of a message in its position: a caller is an assistant."""
     if message.kind == "option_call":
         return "assistant"
     return "result" if message.kind == "option_result" else usual_role(message)
@@ -74,7 +74,7 @@ class CallPairs:
 
 
 class View:
-    """What rules look at."""
+    """The input of rules."""
 
     def __init__(self, conversation: Conversation, target: Target | None) -> None:
         self.conversation = conversation
@@ -97,7 +97,7 @@ class View:
             raise RuntimeError("a rule that looks at the target must name its targets")
         return self.target
 
-    # ------------------------------------------------------------ looking at messages
+    # ------------------------------------------------------------ messages
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
         return ((position, self.messages[position]) for position in self.shown)
@@ -112,7 +112,7 @@ class View:
 
     @cached_property
     def by_host(self) -> Severity:
-        """The severity of what the provider refuses but compatible servers (known by their models) may accept."""
+        """The severity of a problem that only the provider refuses, not compatible servers, recognized by their models."""
         model = self.setting("model")
         own = None if self.target is None else self.target.models
         return "warning" if own is not None and isinstance(model, str) and not own.match(model) else "error"
@@ -165,7 +165,7 @@ class View:
     # ------------------------------------------------------------ units
 
     def was_apart(self, position: int) -> bool:
-        """Whether a native message began a new unit, where the dialect would have joined it to the one before."""
+        """Whether a native message started a new unit, although the dialect would have joined it to the previous one."""
         dialect = "" if self.target is None else self.target.name
         return self.messages[position].metadata.get(dialect, {}).get("joined") is False
 

@@ -1,12 +1,12 @@
-"""What the target's dialect writes for a message: whether it is empty, and which items with ids it becomes.
+"""The output of the target's dialect for a message: whether it is empty, and which items with ids it becomes.
 
 **Empty messages.** A dialect writes its own messages back unchanged, including empty texts. From other messages it omits
 blank texts, reasoning and foreign parts of other providers. The rules must do the same, or a request that looks valid is sent
 with an empty message.
 
-**Items**, as OpenAI Responses has them: each message is one or more, and the service knows its own by their ids. The id of a
-call, a result or a message stands beside what is said, and may be left out. Reasoning, and what the service's own tools did,
-is only known by its id, which is part of what was said.
+**Items** of OpenAI Responses: each message is one or more items, and the service recognizes its own by their ids. The id of a
+call, a result or a message is separate from its content, and may be left out. Reasoning, and the work of the service's own
+tools, is identified only by its id, which is part of the content.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from antiphon.checks._native import is_own, own_block, unit_id
 from antiphon.checks._view import View
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Message, Part, ReasoningPart, TextPart
 
-# ---------------------------------------------------------------- silence
+# ---------------------------------------------------------------- empty messages
 
 _SIGNATURE = "thoughtSignature"
-"""What an empty text of Gemini's may be there to hold."""
+"""The field for which an empty text of Gemini may exist."""
 
 
 def is_silent(view: View, position: int) -> bool:
@@ -133,7 +133,7 @@ def _items_of_parts(parts: Iterable[tuple[int, Part]], dialect: str, is_assistan
     for place, part in parts:
         notes = part.metadata.get(dialect, {})
         if item is not None and item.type == "reasoning" and isinstance(part, ReasoningPart) and "id" not in notes:
-            item = replace(item, places=(*item.places, place))  # another thought of the same
+            item = replace(item, places=(*item.places, place))  # another thought of the same item
             continue
         if item is not None:
             yield item

@@ -332,7 +332,7 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
     named_by = "" if is_named else f", which {VARIABLE} names"
     if Path("/", path).exists():
         return f"{path}{named_by}: there is no such ledger; an absolute path has four slashes, {_FILE}/{path}"
-    return f"{path}{named_by}: there is no such ledger; look at the path, or make one with `antiphon import`"
+    return f"{path}{named_by}: there is no such ledger; check the path, or make one with `antiphon import`"
 
 
 async def _within(
@@ -360,7 +360,7 @@ async def _within(
         except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all
             fail(str(exc), code=2)
         except OSError as exc:
-            fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
+            fail(f"{url}: {exc.strerror or exc}; check the path", code=2)
         try:
             return await work(*ledgers)
         except (OwnedError, ThreadBusyError) as exc:

@@ -111,7 +111,7 @@ def _write_errors(output: Path) -> Generator[None]:
         yield
     except OSError as exc:
         if not output.parent.is_dir():
-            fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or look at the path", code=2)
+            fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or check the path", code=2)
         fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {kept}"), code=2)
     except BaseException:
         note(f"{output}: {kept}")

@@ -242,7 +242,7 @@ def _write_new(path: Path, text: str, *, mode: int) -> None:
     except FileExistsError:
         fail(f"{path} is there already; a key is written to a new file", code=2)
     except OSError as exc:
-        fail(f"{path}: {exc.strerror or exc}; look at the path", code=2)
+        fail(f"{path}: {exc.strerror or exc}; check the path", code=2)
 
 
 def rotate(
@@ -274,7 +274,7 @@ def backup(
 ) -> None:
     """Write a consistent copy of a ledger to a new file."""
     if not out.parent.is_dir():
-        fail(f"{out}: there is no folder {str(out.parent)!r}; make it, or look at the path", code=2)
+        fail(f"{out}: there is no folder {str(out.parent)!r}; make it, or check the path", code=2)
     with wheel("copying"):
         with_ledger(ledger, partial(_copy, out=out))
     note(f"{out}: {service.file_size(out.stat().st_size)}; open it with --ledger sqlite:///{out}")

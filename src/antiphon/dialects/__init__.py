@@ -1,4 +1,4 @@
-"""Other people's message formats, as pure functions to and from the core.
+"""Message formats of providers and frameworks, as pure functions to and from the core.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,4 +1,4 @@
-"""What a dialect is.
+"""The protocol of a dialect, and the values that it returns.
 
 A dialect is a name and two pure functions. It does no I/O, has no state, uses no clock and no random source, and imports no
 provider's SDK. The same data always gives the same messages.
@@ -31,7 +31,7 @@ class Loss:
     what: str
     """What is lost: a field of the message (`thread_id`), or a kind of content (`media`)."""
     reason: str
-    """Why, in a phrase."""
+    """The reason, in a phrase."""
 
 
 class Encoded:
@@ -81,7 +81,7 @@ class Dialect(Protocol):
 
     @property
     def summary(self) -> str:
-        """What it is, in a phrase."""
+        """A short description."""
         ...
 
     def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
@@ -103,7 +103,7 @@ class Dialect(Protocol):
         ...
 
     def recognise(self, data: object) -> str | None:
-        """Return why parsed JSON looks like this format; None if it does not."""
+        """Return the reason why parsed JSON looks like this format; None if it does not."""
         ...
 
 

@@ -250,7 +250,7 @@ def settled(value: object) -> Any:
 
 
 def called(name: object, invocation_id: object) -> str:
-    """Name a call for a reader."""
+    """Return a description of a call for an error."""
     return f"the call {settled(name)!r}" + (f" ({invocation_id})" if invocation_id else "")
 
 
@@ -281,7 +281,7 @@ def json_text(value: object) -> str:
         raise EventError(_HALF_ALONE) from None
 
 
-# ---------------------------------------------------------------- looks into events
+# ---------------------------------------------------------------- typed access to events
 
 
 def text_in(holder: Mapping[str, Any], key: str) -> str:

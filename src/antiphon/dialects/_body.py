@@ -99,7 +99,7 @@ class BodyFormat:
     """Return the invocation of an item of a unit's list (a call or a result), if a unit can hold several."""
     options: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The reason for the loss of a facet, if it is another than that the format has no place for it."""
+    """The reason for the loss of a facet, if it is not that the format has no place for it."""
 
     def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[object]:
         """Write the format's field for instructions; None if the format has none."""
@@ -224,7 +224,7 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
 
 
 def _skimmed(form: BodyFormat, body: Body) -> dict[str, Any]:
-    """Return what another format needs to know of a request besides its messages: its settings, and its own tools."""
+    """Return the data of a request that another format needs besides its messages: its settings, and its own tools."""
     if body.shape != "request" or not (body.rest or body.tools):
         return {}
     native = _native_names(form, body)

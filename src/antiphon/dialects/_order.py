@@ -35,7 +35,7 @@ class Arranged:
 
 
 def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -> Arranged:
-    """Return messages in the order that providers ask for."""
+    """Return messages in the order that providers require."""
     if is_regular(messages) or all(map(is_native, messages)):
         return Arranged(messages)
     return _Arranging(messages, is_native).result()

@@ -190,7 +190,7 @@ def _is_small(value: object, limits: Limits) -> bool:
         return False
     if _MOST_GROWTH * len(text) + _MOST_AROUND > limits.message_bytes or len(text) > limits.nodes:
         return False
-    openings = len(text) - len(text.replace(b"{", b"").replace(b"[", b""))  # quicker than to count them
+    openings = len(text) - len(text.replace(b"{", b"").replace(b"[", b""))  # faster than counting them
     return openings + _ENVELOPE <= limits.depth
 
 
@@ -265,7 +265,7 @@ class Reading:
 class Unit:
     """One object of the format, with typed access to its keys; an error names the place."""
 
-    # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
+    # Slots, because every message passes here: an attribute that is sometimes in the class, sometimes in the instance is slow.
     __slots__ = (
         *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
         *("created_at", "to", "turn_id", "correlation_id", "metadata", "_made_id"),

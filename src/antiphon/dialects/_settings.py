@@ -1,8 +1,8 @@
-"""The settings of a request that every provider has, whatever it calls them: one table by format, read in both directions.
+"""The settings of a request that every provider has, under its own names: one table by format, read in both directions.
 
-Temperature, the most tokens of an answer, top_p and stop sequences mean the same everywhere. So a request that is converted
-keeps them, within the range that the target accepts. A model belongs to a provider: it is written only if the caller names
-one for the target. All other settings are the provider's own, and are reported as lost.
+Temperature, the maximum number of output tokens, top_p and stop sequences mean the same everywhere. So a request that is
+converted keeps them, within the range that the target accepts. A model belongs to a provider: it is written only if the caller
+names one for the target. All other settings are specific to the provider, and are reported as lost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from antiphon.messages.json_values import plain
 MODEL: Final = "model"
 _STOP: Final = "stop"
 _CONVERSATION: Final = ("functions", "tools", "input", "contents", "systemInstruction", "system_instruction")
-"""Keys that a dialect keeps of the conversation itself, and of its tools; these are compared elsewhere."""
+"""Keys that a dialect keeps for the conversation itself and its tools; these are compared elsewhere."""
 _NOTHING: Final[tuple[object, ...]] = (None, "", {}, [])
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a format: its key, and what the format accepts."""
+    """One setting of a format: its key, and the values that the format accepts."""
 
     keys: tuple[str, ...]
     """The key, and its other spellings; the first is written."""
     least: int = 0
     most: int | None = None
-    """The largest value; of stop sequences, how many."""
+    """The largest value; for stop sequences, the largest number of them."""
     blank: bool = True
     """Whether a stop sequence may be white space only."""
 
@@ -114,7 +114,7 @@ class _Found:
     """A neutral setting of a request."""
 
     key: str
-    """The key as the request has it, for people."""
+    """The key as the request spells it, for errors."""
     value: Any
 
 
@@ -129,7 +129,7 @@ def _requests(conversation: Conversation, target: str) -> Iterator[tuple[str, di
 
 
 def _read(name: str, rest: Mapping[str, Any]) -> tuple[dict[str, _Found], list[str]]:
-    """Return the neutral settings of a request, and the keys of its own ones; the model is neither."""
+    """Return the neutral settings of a request, and the keys of its provider-specific ones; the model is neither."""
     form = _FORMATS.get(name, RequestFormat({}))
     outer = next((key for key in form.inside if isinstance(rest.get(key), dict)), None)
     fields = rest if outer is None else {**rest, **{f"{outer}.{key}": value for key, value in rest[outer].items()}}
@@ -140,7 +140,7 @@ def _read(name: str, rest: Mapping[str, Any]) -> tuple[dict[str, _Found], list[s
     for setting, accepted in form.settings.items() if outer is not None or not form.inside else ():
         for key in (f"{prefix}{spelling}" for spelling in accepted.keys):
             value = _valid(setting, fields.get(key))
-            # A second spelling with another value stays among the own settings, and is reported.
+            # A second spelling with another value stays among the provider-specific settings, and is reported.
             if key in left and value is not None and (setting not in found or found[setting].value == value):
                 found.setdefault(setting, _Found(key, value))
                 left.remove(key)
@@ -148,12 +148,12 @@ def _read(name: str, rest: Mapping[str, Any]) -> tuple[dict[str, _Found], list[s
 
 
 def _says_nothing(key: str, value: object) -> bool:
-    """Whether a setting has no effect: it is empty, or says what every format does anyway."""
+    """Whether a setting has no effect: it is empty, or equals the default of every format."""
     return value in _NOTHING or (key == "stream" and value is False)
 
 
 def _valid(setting: str, value: Any) -> Any:
-    """Return a value of a setting, stop sequences as a list; None if it is not of the right kind."""
+    """Return the value of a setting, stop sequences as a list; None if it has the wrong type."""
     if setting == _STOP:
         listed = [value] if isinstance(value, str) else value
         is_valid = isinstance(listed, list) and all(isinstance(each, str) for each in cast("list[Any]", listed))
@@ -163,7 +163,7 @@ def _valid(setting: str, value: Any) -> Any:
 
 
 def _fitting(neutral: Mapping[str, _Found], target: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the neutral settings as a format writes them, within its range, and what is not as it was."""
+    """Return the neutral settings as a format writes them, within its range, and the changes that this made."""
     written: dict[str, Any] = {}
     changed: list[str] = []
     for setting, found in neutral.items():

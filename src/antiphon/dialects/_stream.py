@@ -63,7 +63,7 @@ class Stream:
         self._last_event: str | None = None
         self._failed: DialectError | None = None
 
-    # ---------------------------------------------------------------- taking in
+    # ---------------------------------------------------------------- input
 
     def feed(self, data: bytes) -> tuple[Delta, ...]:
         """Feed bytes of the answer's HTTP body, split anywhere, and return the deltas.
@@ -136,7 +136,7 @@ class Stream:
         where, may_pass = f"event {self._count}", failure.code is not None and bool(_PASSING.fullmatch(failure.code))
         return StreamFailedError(failure.message, dialect=self._dialect, where=where, code=failure.code, retryable=may_pass)
 
-    # ---------------------------------------------------------------- giving out
+    # ---------------------------------------------------------------- output
 
     def finish(self) -> Conversation:
         """Return the complete answer, the same as without streaming.
@@ -203,7 +203,7 @@ class Stream:
         """The id or sequence number of the last event, for servers that can continue from it."""
         return self._last_event
 
-    # ---------------------------------------------------------------- stopping and going on
+    # ---------------------------------------------------------------- suspend and resume
 
     @property
     def state(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:
         text = given if isinstance(given, bytes) else _in_ascii(given)
         if not _HALF.search(text):
             raise
-    parsed(_HALF.sub(rb"\\ufffd", text), dialect)  # refuses whatever else is wrong
+    parsed(_HALF.sub(rb"\\ufffd", text), dialect)  # refuses everything else that is wrong
     return json.loads(text)
 
 

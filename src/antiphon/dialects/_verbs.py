@@ -70,9 +70,9 @@ def convert(
 
 
 def places(data: Any, dialect: str) -> tuple[Path, ...]:
-    """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect cannot say.
+    """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect has none.
 
-    Several messages of ours have the same path if the format says them in one.
+    Several core messages have the same path if the format has one message for them.
 
     Raises:
         DecodeError: the data is not in that format.

@@ -41,7 +41,7 @@ SECOND_RESULT = "AP104"
 DUPLICATE_ID = "AP108"
 
 _MONEY = Context(prec=50, traps=[])
-"""The context of sums of cost: more digits than any amount of money has, and no exception if a cost is absurd."""
+"""The decimal context for sums of cost: more digits than any amount of money has, and no exception for absurd costs."""
 _MOST_TOKENS = 2**63 - 1
 
 
@@ -116,7 +116,7 @@ class Admission(NamedTuple):
 
 
 class Lookup(Protocol):
-    """The questions that the admission asks about a thread, including the messages that it shares with its origin."""
+    """The lookups that the admission needs in a thread, including the messages that it shares with its origin."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         """Return the records with this message id: none or one, or several in an imported history."""
@@ -137,7 +137,7 @@ MOVED: Final = ""
 
 
 class Move(NamedTuple):
-    """Where a thread was moved to, and what waited for a host then."""
+    """The destination of a moved thread, and the work that waited for a host at the time."""
 
     to: str
     due_at: int | None
@@ -145,7 +145,7 @@ class Move(NamedTuple):
 
 
 def move_of(state: State) -> Move | None:
-    """Return where a thread was moved to; None if it was not.
+    """Return the destination of a moved thread; None if it was not moved.
 
     Raises:
         LedgerCorruptError: the stored value was altered.
@@ -156,7 +156,7 @@ def move_of(state: State) -> Move | None:
         found = orjson.loads(state.unfit).get(MOVED)
         return None if found is None else Move(**orjson.loads(found[0]))
     except (ValueError, TypeError, AttributeError, LookupError) as exc:
-        raise LedgerCorruptError("the place that it was moved to is not what was written", state.thread_id) from exc
+        raise LedgerCorruptError("the place that it was moved to was altered", state.thread_id) from exc
 
 
 def check_here(state: State) -> None:
@@ -172,10 +172,10 @@ def check_here(state: State) -> None:
 def admit(
     state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup, key: ThreadKey | None = None
 ) -> Admission:
-    """Decide on an append; `key` is that of the thread, if it is encrypted.
+    """Decide on an append; `key` is the key of the thread, if it is encrypted.
 
     Raises:
-        FencedError: the epoch is not the thread's.
+        FencedError: the epoch is not that of the thread's owner.
         AppendConflictError: the thread has another length than expected.
         AppendRefusedError: a message breaks a rule, and the history is not admitted as foreign.
         ThreadMovedError: the thread was moved to another ledger.

@@ -16,25 +16,26 @@ including one that is empty or already stored. A caller that is not the owner us
 
 **Hosts.** A process that runs threads is a host. It is alive while it renews its lease with `beat`. No other host can claim
 the thread of a host that is alive. A lease decides who may claim a thread; only the epoch decides who may append. So a host
-that slept past its lease continues the threads that nobody has claimed since, and is fenced in the others. A clock that jumps
-ends no lease.
+that was suspended past its lease continues the threads that nobody has claimed since, and is fenced in the others. A clock
+that jumps does not end a lease.
 
 **Due.** `post` marks its thread as due in the same transaction. The mark stays until an owner reports the message as seen. So
 `take` finds a posted message that no owner has handled, after any crash. `ledger/_ownership.py` has the exact rules.
 
-**Limits.** A limit of model requests is for all hosts of the ledger. Permits are leased with the lease of the host: those of a
-dead host are free, and what it had reserved of the day's money counts as spent. `ledger/_permits.py` has the exact rules.
+**Limits.** A limit on model requests applies to all hosts of the ledger together. Permits are valid as long as the lease of
+the host: those of a dead host are free, and its reservations of the daily budget count as spent. `ledger/_permits.py` has the
+exact rules.
 
 **Without secrets.** The ledger removes secrets before it stores a message, unless it was opened with `redaction="off"`.
 Callers get the stored form back. A thread stays redacted or unredacted from its first message on. A name that looks like a
-secret is refused, not rewritten. All hosts of a ledger redact by the same rules: a host with others is refused.
+secret is refused, not rewritten. All hosts of a ledger redact by the same rules: a host with different rules is refused.
 
 **Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
 an altered message and never returns it.
 
-**Encrypted.** A ledger that is opened with a master key encrypts every new thread, under a key of its own. The chain covers
-what is stored, so it can be verified without any key. The words of an encrypted thread are in no index. `forget` throws the
-key of a thread away: its messages cannot be read any more, and its chain stays whole.
+**Encrypted.** A ledger that is opened with a master key encrypts every new thread with a separate key. The chain covers the
+stored bytes, so it can be verified without any key. The words of an encrypted thread are in no index. `forget` deletes the key
+of a thread: its messages can no longer be read, and its chain stays intact.
 
 **Derived indexes.** The indexes of words and of terms can be computed from the messages. `verify` checks them, and a store may
 drop and rebuild them. A search sees every message that was committed before it began.
@@ -85,7 +86,7 @@ class Ledger(Protocol):
 
     @property
     def signals(self) -> Signals | None:
-        """The carrier of signals to other processes, such as words that are being said; None: there is none for words."""
+        """The carrier of signals to other processes, such as live text; None: there is none for live text."""
         ...
 
     # ------------------------------------------------------------ writing
@@ -99,14 +100,14 @@ class Ledger(Protocol):
         ...
 
     async def redaction_rules(self) -> RedactionRules:
-        """Return the digests of the rules of this handle, and of those that the hosts of the ledger redact by."""
+        """Return the digests of this handle's rules, and of the rules that the hosts of the ledger use."""
         ...
 
     async def adopt_redaction(self) -> RedactionRules:
-        """Make the rules of this handle those of the ledger.
+        """Make the rules of this handle the rules of the ledger.
 
-        The first host that registers does that by itself. Later hosts with other rules are refused. Stored messages stay as
-        they are: a message that is repeated may then have other bytes, and is refused.
+        The first host that registers does that automatically. Later hosts with different rules are refused. Stored messages do
+        not change: a repeated message may then have different bytes, and is refused.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
@@ -169,13 +170,13 @@ class Ledger(Protocol):
     async def beat(self, host: Host) -> datetime:
         """Register a host, or renew its lease; return when the lease ends, by the port's clock.
 
-        A host that slept past its lease may beat again: it keeps the threads that nobody has claimed since. A new process with
-        the name of a dead host is another host: it does not own the dead host's threads.
+        A host that was suspended past its lease may beat again: it keeps the threads that nobody has claimed since. A new
+        process with the name of a dead host is another host: it does not own the dead host's threads.
 
         Raises:
             HostNameTakenError: another living process has that name.
             LedgerUnavailableError: the store is locked, full or failing.
-            OtherRedactionError: the ledger was opened with other redaction rules than its hosts have.
+            OtherRedactionError: the ledger was opened with other redaction rules than those of its hosts.
             SecretNameError: a name in it looks like a secret.
         """
         ...
@@ -270,7 +271,7 @@ class Ledger(Protocol):
     async def set_limit(self, limit: Limit) -> None:
         """Set the limits of a model for all hosts, or of all models together (`*`). A limit of nothing removes them.
 
-        Hosts learn it within seconds. What is at work goes on, and counts.
+        Hosts learn it within seconds. Running requests continue, and count.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
@@ -283,10 +284,12 @@ class Ledger(Protocol):
         ...
 
     async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
-        """Lease permits for model requests in bulk. `wants` has what the host has at work and wants, by model of a limit.
+        """Lease permits for model requests in bulk.
 
-        The host gives the permits out to its own requests. They are worth as long as its lease. Each call replaces what the
-        call before it gave, so it also gives permits back; to repeat it is harmless. `ledger/_permits.py` has the exact rules.
+        `wants` has the running and waiting requests of the host, by model of a limit.
+
+        The host grants the permits to its own requests. They are valid as long as its lease. Each call replaces the permits of
+        the call before it, so it also returns permits; repeating a call is harmless. `ledger/_permits.py` has the exact rules.
         A model without a limit gets a grant without limits.
 
         Raises:
@@ -297,10 +300,10 @@ class Ledger(Protocol):
         ...
 
     async def hinted(self, after: int, within: float) -> int:
-        """Wait until another process may have given a host work, at most so many seconds; return the number of hints so far.
+        """Wait until a host may have work from another process, at most so many seconds; return the number of hints so far.
 
-        Give that number as `after` the next time. Hints may be lost, doubled or late, so a host looks for work without them,
-        too. A store without hints just waits, and returns `after`.
+        Pass that number as `after` the next time. Hints may be lost, repeated or late, so a host also polls for work. A store
+        without hints just waits, and returns `after`.
         """
         ...
 
@@ -336,10 +339,10 @@ class Ledger(Protocol):
         ...
 
     async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
-        """Mark a thread as moved to another ledger, whose URL is `to`; return what is stored of it beside its rows.
+        """Mark a thread as moved to another ledger, whose URL is `to`; return its stored data other than its rows.
 
         From then on it cannot be claimed, taken, appended to or posted to here, and earlier owners are fenced: so no effect
-        starts in both ledgers. It can still be read, forked and deleted. To repeat the call is harmless. This only marks the
+        starts in both ledgers. It can still be read, forked and deleted. Repeating the call is harmless. This only marks the
         thread: `service.copy_threads` copies it.
 
         Raises:
@@ -361,11 +364,11 @@ class Ledger(Protocol):
         ...
 
     async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        """Throw away the key of an encrypted thread, and return the ids of the threads that were forgotten.
+        """Delete the key of an encrypted thread, and return the ids of the threads that were forgotten.
 
-        Nobody can read its messages, media, open calls and snapshots any more, in no copy that has not the key too. Its
-        chain stays, and `verify` checks it. Its owner is fenced, and no host takes it. Branches share its messages, so they
-        are forgotten with it, or not at all. No master key is needed.
+        Its messages, media, open calls and snapshots can no longer be read, except in copies that include the key. Its chain
+        stays, and `verify` checks it. Its owner is fenced, and no host takes it. Branches share its messages, so they are
+        forgotten with it, or not at all. No master key is needed.
 
         Raises:
             ForgottenError: it was forgotten before.
@@ -376,7 +379,7 @@ class Ledger(Protocol):
         ...
 
     async def rotate(self, new: MasterKey) -> int:
-        """Wrap the keys of all threads by another master key, and return how many. Messages are not written again.
+        """Wrap the keys of all threads with another master key, and return how many. Messages are not rewritten.
 
         Processes that use the old master key get `WrongMasterKeyError` from then on.
 
@@ -392,7 +395,7 @@ class Ledger(Protocol):
     # ------------------------------------------------------------ reading
 
     async def encryption(self) -> EncryptionStatus | None:
-        """Return how much of the ledger is encrypted; None if no thread ever was, and no master key is given."""
+        """Return how much of the ledger is encrypted; None if no thread was ever encrypted, and no master key is given."""
         ...
 
     async def is_encrypted(self, thread_id: str) -> bool:
@@ -407,7 +410,7 @@ class Ledger(Protocol):
         """Return the rows of a thread for `restore`, and its wrapped key; of a branch, its own rows only.
 
         Raises:
-            EncryptionError: its key is not there.
+            EncryptionError: its key is missing.
             UnknownThreadError: there is no such thread.
         """
         ...
@@ -416,7 +419,7 @@ class Ledger(Protocol):
         """Read a thread from `after` to `before`, neither included; `reverse` begins at the end.
 
         Raises:
-            ForgottenError: its key, or that of its origin, was thrown away.
+            ForgottenError: its key, or the key of its origin, was deleted.
             LedgerCorruptError: a stored message was altered; the messages before it have been returned.
             UnknownThreadError: the thread was deleted during the read.
         """
@@ -465,9 +468,9 @@ class Ledger(Protocol):
         ...
 
     async def tail_lag(self) -> float:
-        """Return how many seconds `tail` is behind: the age of the oldest committed record that it does not return yet.
+        """Return the lag of `tail` in seconds: the age of the oldest committed record that it does not return yet.
 
-        A store whose transactions run side by side holds a record back until no earlier transaction runs. Others return 0.
+        A store with concurrent transactions holds back a record until no earlier transaction runs. Other stores return 0.
         """
         ...
 
@@ -510,7 +513,7 @@ class Ledger(Protocol):
     async def find_terms(
         self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
     ) -> TermMatches:
-        """Find messages of an index that have one of the terms at least; those with the most and the rarest terms first.
+        """Find messages of an index that have at least one of the terms; those with the most and the rarest terms first.
 
         Messages that were committed before the call are in the index, and those of removed sources are not. `source` is a
         pattern with `*`, `?` and `[...]`, which the source of an entry must match; case matters.
@@ -525,7 +528,8 @@ class Ledger(Protocol):
     async def rebuild_terms(self, index: TermIndex) -> int:
         """Drop an index, build it again from the messages, and return how many messages it has.
 
-        A search does this by itself if the version of the index has changed. It is for an index that `verify` finds damaged.
+        A search does this automatically if the version of the index has changed. Use it for an index that `verify` finds
+        damaged.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
@@ -556,7 +560,7 @@ class Ledger(Protocol):
         """Compare two threads: return their common beginning, and the rest of each."""
         ...
 
-    # ------------------------------------------------------------ care
+    # ------------------------------------------------------------ maintenance
 
     async def verify(
         self,

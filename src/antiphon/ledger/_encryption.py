@@ -194,7 +194,7 @@ class MasterKey:
 
 
 Mastering: TypeAlias = MasterKey | Literal["off"] | None
-"""The master key of a ledger; None for the one that the environment names, if it names one; "off" for none."""
+"""The master key of a ledger; None for the key that the environment names, if any; "off" for none."""
 
 
 def _secret_text(path: Path) -> str:

@@ -33,12 +33,12 @@ def _new_instance() -> str:
 
 
 def instance_at(address: str) -> str:
-    """Return what names this process, with the address at which other machines hear its words."""
+    """Return the instance name of this process, with the address at which other machines can follow its live text."""
     return f"{_new_instance()}@{address}"
 
 
 def process_name() -> str:
-    """Return a name for this process that no other process of the machine has or had: see `LeaseClock.has_ended`.
+    """Return a name that no other process of the machine has or had: see `LeaseClock.has_ended`.
 
     An event loop that simulates several processes provides the name of the running one.
     """
@@ -108,7 +108,7 @@ class Host:
 
     @property
     def address(self) -> str | None:
-        """Where other machines hear its words, as `host:port`; None: they do not. The end of `instance` says it."""
+        """Where other machines can follow its live text, as `host:port`; None: nowhere. It is the end of `instance`."""
         return self.instance.rpartition("/")[2].partition("@")[2] or None
 
     def __post_init__(self) -> None:
@@ -247,7 +247,7 @@ class BootClock:
 
     @property
     def visible(self) -> str | None:
-        """How the instances begin of hosts whose processes this one can see; None: it sees none."""
+        """The prefix of the instances of hosts whose processes this one can see; None: it sees none."""
         namespace = _pid_namespace()
         return f"{self.boot}/{namespace}/" if self.boot and namespace else None
 
@@ -273,7 +273,7 @@ def lasts(now: float, ends: float, lease: float) -> bool:
 
 
 class HostRow(NamedTuple):
-    """The row of a host in a store: the host, and its lease by the clock of leases."""
+    """The row of a host in a store: the host, and its lease by the lease clock."""
 
     key: int
     host: Host

@@ -18,7 +18,7 @@ owner has reported as seen (0: none).
 - A claim changes neither. While the owner is alive, no other host takes the thread, due or not.
 
 **Moved.** A thread that was moved to another ledger has no owner and is never due. It refuses claims, appends and posts. The
-mark holds where it went and what waited for a host, so that a copy that was interrupted can be repeated.
+mark holds its destination and the work that waited for a host, so that an interrupted copy can be repeated.
 
 A host may take a thread without an owner when `due_at` has passed. It may take a thread of a dead host when there are open
 calls, or `due_at` has passed.
@@ -43,7 +43,7 @@ from antiphon.ledger._values import ThreadStanding
 from antiphon.messages import current_port
 
 OWNED = "stop it there, or wait, then move it"
-"""What to do about a thread that cannot be moved."""
+"""The advice for a thread that cannot be moved."""
 _LONGEST_REASON = 2000
 """Characters of a reason that are stored: enough for a message, too few for a traceback of megabytes."""
 
@@ -101,7 +101,7 @@ def released(state: State, release: Release) -> State:
 
 
 def moved(state: State, to: str, now: int) -> State:
-    """Return the state of a thread that was moved: no host has it or may take it, and earlier owners are fenced.
+    """Return the state of a thread that was moved: no host owns it or may take it, and earlier owners are fenced.
 
     Raises:
         ThreadMovedError: it was moved to another ledger before.
@@ -115,7 +115,7 @@ def moved(state: State, to: str, now: int) -> State:
 
 
 def standing_of(state: State) -> ThreadStanding:
-    """Return what a ledger stores of a thread beside its rows; of a thread that was moved, as it was then."""
+    """Return the stored data of a thread other than its rows; for a moved thread, as of the move."""
     move = move_of(state)
     due_at, posted = (state.due_at, state.posted) if move is None else (move.due_at, move.posted)
     return ThreadStanding(
@@ -142,7 +142,7 @@ def _read(state: State) -> _Unfit:
         found: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
         return {build: (str(reason), int(at)) for build, (reason, at) in found.items()}
     except (ValueError, TypeError, AttributeError) as exc:
-        raise LedgerCorruptError("the builds that are unfit for it are not what was written", state.thread_id) from exc
+        raise LedgerCorruptError("the list of unfit builds was altered", state.thread_id) from exc
 
 
 def _written(unfit: _Unfit) -> str | None:
@@ -165,7 +165,7 @@ def seen(state: State, upto: int) -> State:
 
 
 def forgotten(state: State) -> State:
-    """Return the state of a thread whose key was thrown away: no host has it or may take it, and earlier owners are fenced."""
+    """Return the state of a thread whose key was deleted: no host owns it or may take it, and earlier owners are fenced."""
     epoch = -(abs(state.epoch) + 1)
     return state._replace(epoch=epoch, owner=None, due_at=None, posted=0, unfit=None, open_from=None)
 
@@ -210,7 +210,7 @@ def make_release(
     unfit: str | None,
     reason: str | None,
 ) -> Release:
-    """Check the arguments of a release, and return them as a store takes them.
+    """Check the arguments of a release, and return them in the form that a store takes.
 
     Raises:
         SecretNameError: the build looks like a secret.

@@ -6,9 +6,9 @@ over the state of a limit (`LimitState`), which all stores share. A store keeps 
 lock.
 
 **Concurrent requests.** A host reports how many requests are running and how many wait, and gets the number that may run. A
-permit is valid as long as the host's lease: those of a dead host are free. A host that slept past its lease reports the
-requests that are still running. They count even if they exceed the limit, and no host gets another permit until the total is
-below it. A host may be granted fewer permits than it has running requests: then it starts none until enough have ended.
+permit is valid as long as the host's lease: those of a dead host are free. A host that was suspended past its lease reports
+the requests that are still running. They count even if they exceed the limit, and no host gets another permit until the total
+is below it. A host may be granted fewer permits than it has running requests: then it starts none until enough have ended.
 
 **Requests per minute.** A host gets permits to start requests, and must use each within `START_WITHIN` seconds. A permit
 counts for a minute after that. So no more requests start within any 60 seconds than the limit allows.
@@ -17,8 +17,8 @@ counts for a minute after that. So no more requests start within any 60 seconds 
 reservation is granted only if reserved and spent together stay within the limit. Reservations of a dead host count as spent:
 the provider may have charged for its requests. Days are in UTC, and setting a clock back does not start a day again.
 
-**Shares.** While several hosts want more than there is, each gets at most an equal share, and others may use the share that a
-host does not need. Hosts that wait without any permit come first, the longest waiting before the others.
+**Shares.** While several hosts want more than is available, each gets at most an equal share, and others may use the part of a
+share that a host does not need. Hosts that wait without any permit come first, the longest waiting before the others.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.messages import is_name
 
 ALL_MODELS: Final = "*"
-"""Instead of a model: all models together."""
+"""In place of a model name: all models together."""
 START_WITHIN: Final = 2.0
 """Seconds within which a permit to start a request must be used."""
 _COUNTED: Final = 60.0 + START_WITHIN
 """Seconds for which such a permit counts."""
 _NANO: Final = Decimal("1e-9")
-"""US dollars are stored as whole numbers of this: a token of a small model costs less than a millionth."""
+"""US dollars are stored as whole numbers of this unit: a token of a small model costs less than a millionth of a dollar."""
 _MOST: Final = 10**9
 """The largest limit that can be set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit of a model for all hosts of a ledger; None is no limit. One without any limit removes the limits of the model.
+    """The limits of a model for all hosts of a ledger; None means no limit.
+
+    If all are None, the limits of the model are removed.
 
     Raises:
         ValueError: the model is not a valid name, or a number is negative or too large.
@@ -59,11 +61,11 @@ class Limit:
     model: str
     """The name of the model, with or without its provider: `openai:gpt-5` or `gpt-5`. `*`: all models together."""
     at_once: int | None = None
-    """Requests at work at the same time."""
+    """Concurrent requests."""
     per_minute: int | None = None
-    """Requests that begin in any one minute."""
+    """Requests that start within any minute."""
     cost_per_day: Decimal | None = None
-    """US dollars in a day of UTC, as far as prices are known."""
+    """US dollars per UTC day, as far as prices are known."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -84,22 +86,22 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class PermitWants:
-    """What a host has at work under a limit, and what it wants.
+    """The running and waiting requests of a host under a limit, and their costs.
 
     Raises:
         ValueError: a number is negative.
     """
 
     in_use: int = 0
-    """Its requests at work."""
+    """Its running requests."""
     waiting: int = 0
     """Its requests that wait for a permit."""
     reserved: Decimal = Decimal(0)
-    """What the requests at work may cost."""
+    """The maximum cost of the running requests."""
     reserve: tuple[Decimal, ...] = ()
-    """What each of the requests that wait may cost, in their order."""
+    """The maximum cost of each waiting request, in order."""
     spent: Decimal = Decimal(0)
-    """What all requests of this host have cost since it began. A call that is repeated counts nothing twice."""
+    """The cost of all requests of this host since it started. It is a total, so a repeated call counts nothing twice."""
     reported: Decimal = Decimal(0)
     """The `spent` of the last call that was answered."""
 
@@ -110,30 +112,30 @@ class PermitWants:
 
 @dataclass(frozen=True, slots=True)
 class PermitGrant:
-    """What a host may have under a limit; None: no limit."""
+    """The permits of a host under a limit; None: no limit."""
 
     at_once: int | None = None
-    """How many requests it may have at work. It may have more at work now; then it begins no other."""
+    """How many requests it may run. It may be running more; then it starts no other."""
     starts: int | None = None
-    """How many requests it may begin, each within `START_WITHIN` seconds."""
+    """How many requests it may start, each within `START_WITHIN` seconds."""
     reserved: Decimal | None = None
-    """What its requests may cost: those at work, and the first of those that wait, as many as there is money for."""
+    """The granted cost: of the running requests, and of as many of the first waiting ones as the budget allows."""
     left: Decimal | None = None
-    """What is not spent of the day's money; others may have reserved it."""
+    """The rest of the daily budget; other hosts may have reserved it."""
     limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PermitHolder:
-    """What a host has under a limit."""
+    """The use of a limit by one host."""
 
     host: str
     held: int
-    """The permits that it has, used or not."""
+    """Its permits, used or not."""
     waiting: int
     """Its requests that wait."""
     reserved: Decimal
-    """What its requests may cost."""
+    """The maximum cost of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,13 @@ class LimitStatus:
     held: int
     """The permits that hosts have."""
     waiting: int
-    """The requests that wait for a permit, as of the last word of their hosts."""
+    """The requests that wait for a permit, as of the last report of their hosts."""
     started: int
-    """The requests that were permitted to begin in the last minute."""
+    """The requests that were permitted to start in the last minute."""
     spent: Decimal
-    """What requests have cost today, with what dead hosts had reserved."""
+    """The cost of today's requests, including reservations of dead hosts."""
     reserved: Decimal
-    """What requests at work may cost."""
+    """The maximum cost of running requests."""
     holders: tuple[PermitHolder, ...]
     """By name of the host; hosts without permits and without waiting requests are left out."""
 
@@ -160,20 +162,20 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What one host has. Money is in nanodollars."""
+    """The use by one host. Amounts are in nanodollars."""
 
     held: int = 0
     wanted: int = 0
-    """Requests at work, and those that waited when it asked."""
+    """Requests that ran, and those that waited, at its last report."""
     waiting: int = 0
-    """Those that got no permit."""
+    """Requests that got no permit."""
     reserved: int = 0
     spent: int = 0
-    """The last report of what it has spent since it began."""
+    """The last report of its total cost since it started."""
     hungry_since: float | None = None
-    """Since when it has waited without any permit to have requests at work."""
+    """Since when it has waited without any permit to run requests."""
     starving_since: float | None = None
-    """Since when it has waited without any permit to begin a request."""
+    """Since when it has waited without any permit to start a request."""
 
     @property
     def is_empty(self) -> bool:
@@ -186,12 +188,12 @@ class LimitState:
 
     limit: Limit
     day: int = 0
-    """The number of the day (`date.toordinal`) that `spent` is of."""
+    """The number of the day (`date.toordinal`) to which `spent` applies."""
     spent: int = 0
     boot: str = ""
     """The boot in which the clock of `started` counts."""
     started: tuple[tuple[float, int], ...] = ()
-    """Permits to begin requests: when they were given, and how many."""
+    """Permits to start requests: when they were granted, and how many."""
     holdings: Mapping[int, _Holding] = field(default_factory=dict[int, _Holding])
     """By key of the host."""
 
@@ -227,16 +229,16 @@ class LimitState:
                 {int(key): _Holding(*each) for key, each in state["hosts"].items()},
             )
         except (ValueError, KeyError, TypeError, ArithmeticError) as exc:
-            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup") from exc
+            raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup") from exc
 
     def set(self, limit: Limit) -> LimitState:
-        """Return it with other limits; what is in use stays."""
+        """Return it with other limits and the same use."""
         return replace(self, limit=limit)
 
     # ------------------------------------------------------------ the present
 
     def now(self, living: Iterable[int], moment: LeaseClock, today: datetime) -> LimitState:
-        """Return the state at this moment: without dead hosts, old starts, and the money of another day."""
+        """Return the current state: without dead hosts, old starts, and the costs of another day."""
         alive, at, day = set(living), moment.now(), max(today.date().toordinal(), self.day)
         gone = sum(each.reserved for key, each in self.holdings.items() if key not in alive)
         return replace(
@@ -244,7 +246,7 @@ class LimitState:
             day=day,
             spent=(self.spent if day == self.day else 0) + gone,
             boot=moment.boot,
-            # A start in the future was counted before the clock was set back: from now on it counts as one of now.
+            # A start in the future was counted before the clock was set back: it counts as a start of this moment.
             started=tuple((min(then, at), count) for then, count in self.started if min(then, at) > at - _COUNTED)
             if self.boot == moment.boot
             else (),
@@ -252,7 +254,7 @@ class LimitState:
         )
 
     def give(self, own: int, wants: PermitWants, at: float) -> tuple[LimitState, PermitGrant]:
-        """Give a living host its permits. The state is the present one (`now`)."""
+        """Grant a living host its permits. The state must be current (`now`)."""
         before = self.holdings.get(own)
         others = [each for key, each in self.holdings.items() if key != own]
         total = _nanos(wants.spent)
@@ -280,21 +282,21 @@ class LimitState:
         return replace(self, spent=spent, started=started, holdings=holdings), grant
 
     def _at_once(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
-        """Return the permits to have requests at work, and since when the host waits without any."""
+        """Return the permits to run requests, and since when the host waits without any."""
         wanted = wants.in_use + wants.waiting
         if self.limit.at_once is None:
             return wanted, None
         since = before.hungry_since if before.hungry_since is not None and not wants.in_use else at
         hungry = [each.hungry_since for each in others if each.hungry_since is not None]
         left = self.limit.at_once - sum(each.held for each in others)
-        # One for itself in its turn, and more only if one is left for each host that has none.
+        # One permit in its turn, and more only if one is left for each host that has none.
         free = max(min(1, left - sum(1 for each in hungry if each < since)), left - len(hungry))
         share = _share(self.limit.at_once, [wanted, *(each.wanted for each in others)])
         given = max(0, min(wanted, share, free))
         return given, since if wants.waiting and not max(given, wants.in_use) else None
 
     def _starts(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
-        """Return the permits to begin requests, and since when the host waits without any."""
+        """Return the permits to start requests, and since when the host waits without any."""
         if self.limit.per_minute is None or not wants.waiting:
             return 0, None
         since = before.starving_since if before.starving_since is not None else at
@@ -305,19 +307,19 @@ class LimitState:
         return starts, None if starts else since
 
     def _reserved(self, wants: PermitWants, others: list[_Holding], spent: int) -> tuple[int, int]:
-        """Return what the host has reserved, and what of it there is money for."""
+        """Return the reservation of the host, and the part of it that the budget covers."""
         at_work = _nanos(wants.reserved)
         if self.limit.cost_per_day is None:
             return at_work, at_work
         left = _nanos(self.limit.cost_per_day) - spent - sum(each.reserved for each in others)
-        for each in wants.reserve:  # whole requests only: what two hosts reserve in part would serve neither
+        for each in wants.reserve:  # whole requests only: partial reservations of two hosts would serve neither
             if at_work + _nanos(each) > left:
                 break
             at_work += _nanos(each)
         return at_work, max(0, min(at_work, left))
 
     def status(self, names: Mapping[int, str]) -> LimitStatus:
-        """Return it for people; the state is the present one (`now`)."""
+        """Return the status for display; the state must be current (`now`)."""
         holders = [
             PermitHolder(names[key], each.held, each.waiting, _dollars(each.reserved))
             for key, each in self.holdings.items()
@@ -352,14 +354,17 @@ def _dollars(nanos: int) -> Decimal:
 
 
 def _added(started: tuple[tuple[float, int], ...], at: float, count: int) -> tuple[tuple[float, int], ...]:
-    """Return the starts with further ones. Those of one second are one entry, which counts from the last of them."""
+    """Return the starts with further ones added.
+
+    Starts within one second are one entry, which counts from the last of them.
+    """
     if started and int(at) == int(started[-1][0]):
         return *started[:-1], (at, started[-1][1] + count)
     return *started, (at, count)
 
 
 def _share(amount: int, wants: list[int]) -> int:
-    """Return an equal share of an amount, rounded up; what some do not need of theirs is for those who want more."""
+    """Return an equal share of an amount, rounded up; the unneeded part of a share goes to those that want more."""
     left, asking = amount, sorted(wants)
     for place, want in enumerate(asking):
         if want * (len(asking) - place) > left:

@@ -63,11 +63,11 @@ _TAG: Final = "__atlas__"
 _ROUNDS: Final = 4
 """The most passes over a text: after a secret is removed, the text around it may match as another."""
 _FEWEST: Final = 6
-"""The least characters of a registered value: a shorter one would be found everywhere."""
+"""The least length of a registered value: a shorter one would be found everywhere."""
 
 
 _PROCEDURE: Final = 1
-"""Part of each digest. Raise it when a change of this module makes other bytes of the same message by the same rules."""
+"""Part of each digest. Increase it when a change of this module gives the same message other bytes under the same rules."""
 _CHECK_BITS: Final = 15
 _MOST_NAMES, _LONGEST_NAME = 4096, 64
 """Keys that are remembered as ordinary, and the length of the longest."""
@@ -231,7 +231,7 @@ class Redaction:
 
     @cached_property
     def _ordinary_keys(self) -> set[str]:
-        """Keys that have no secret in their name, and whose value is no secret for its name."""
+        """Keys that are known to be ordinary: neither the name nor, because of the name, the value is a secret."""
         return set()
 
     @cached_property
@@ -315,7 +315,7 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _escaped(value: str) -> Iterator[str]:
-    """Yield a value as it is in JSON inside a text: escaped once or twice, letters beyond ASCII as they are or in escapes."""
+    """Yield a value as spelled in JSON inside a text: escaped once or twice, with non-ASCII letters literal or escaped."""
     for once in (write(value)[1:-1].decode(), ascii_json(value)[1:-1]):
         yield once
         yield write(once)[1:-1].decode()
@@ -347,13 +347,13 @@ def _digest(rules: object) -> int:
 
 
 def is_digest(number: int) -> bool:
-    """Whether a stored number is a digest of rules: 48 bits, and 15 to check them by; or 0, if there is none yet."""
+    """Whether a stored number is a digest of rules: 48 bits and a check value of 15 bits; or 0, if there is none yet."""
     said = (number >> _CHECK_BITS).to_bytes(8, "big", signed=True)[2:]
     return number == 0 or (0 < number < 2**63 and number & (2**_CHECK_BITS - 1) == crc32(said) >> (32 - _CHECK_BITS))
 
 
 def _shown(number: int) -> str:
-    """Return a digest as a person sees it."""
+    """Return a digest as text for display."""
     return f"{number >> _CHECK_BITS:012x}"
 
 
@@ -410,14 +410,14 @@ class LedgerRedaction(NamedTuple):
         return _digest("off") if self.rules is None else self.rules.digest
 
     def beside(self, stored: int) -> RedactionRules:
-        """Return the digests of these rules and of those of the ledger."""
+        """Return the digests of these rules and of the ledger's rules."""
         return RedactionRules(_shown(self.digest), _shown(stored) if stored else None)
 
     def check_digest(self, stored: int) -> None:
-        """Refuse a host whose rules are not those of the ledger; a ledger without a digest has no rules yet.
+        """Refuse a host whose rules differ from the ledger's; a ledger without a digest has no rules yet.
 
         Raises:
-            OtherRedactionError: they are not.
+            OtherRedactionError: they differ.
         """
         if stored not in (0, self.digest):
             raise OtherRedactionError(
@@ -426,10 +426,10 @@ class LedgerRedaction(NamedTuple):
             )
 
     def check_unused(self, hosts: Iterable[HostStatus]) -> None:
-        """Refuse to change the rules of a ledger while a host lives.
+        """Refuse to change the rules of a ledger while a host is alive.
 
         Raises:
-            OtherRedactionError: one does.
+            OtherRedactionError: one is alive.
         """
         for each in hosts:
             if each.is_alive:

@@ -101,7 +101,7 @@ def make_request(
     is_post: bool = False,
     outside: bool = False,
 ) -> AppendRequest:
-    """Check the arguments of an append, and return them as a store takes them.
+    """Check the arguments of an append, and return them in the form that a store takes.
 
     Raises:
         ValueError: a name is not valid, a message belongs to another thread, or a posted message is one that only the owner
@@ -136,7 +136,7 @@ def make_request(
 
 
 def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEntry]) -> AppendRequest:
-    """Return the request without secrets; if a name in it looks like one, a request that a redacted thread refuses.
+    """Return the request without secrets; if a name looks like a secret, a request that a redacted thread refuses.
 
     Messages from outside are redacted before they become talk, because foreign history holds rows as data.
     """
@@ -155,7 +155,7 @@ def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEn
 
 
 def _joined(request: AppendRequest, given: Sequence[AppendEntry]) -> str:
-    """Return everything that a request would store, as one text: one search is quicker than many."""
+    """Return everything that a request would store, as one text: one search is faster than many."""
     fold, state = request.snapshot or ("", b"")
     bodies = [entry.body for entry in given]
     names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"

@@ -1,4 +1,4 @@
-"""Rewards: how good a message was, recorded later as a row of the control lane that names the message.
+"""Rewards: ratings of messages, recorded later as rows of the control lane that name the message.
 
 Rewards are training data. They are not talk, so no actor, policy or model of the thread observes them. Any caller may record
 one; it need not own the thread. If a message has several rewards, the last one counts; the others stay in the ledger.
@@ -30,7 +30,7 @@ _TYPE: Final = "REWARD"
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """How good a message was."""
+    """The rating of a message."""
 
     message_id: str
     value: float
@@ -43,7 +43,7 @@ class Reward:
 async def record_reward(
     ledger: Ledger, thread_id: str, message_id: str, value: float, *, by: str, note: str | None = None
 ) -> Reward:
-    """Record how good a message of a thread was; the last one recorded for a message counts.
+    """Record a reward for a message of a thread; the last reward of a message counts.
 
     Raises:
         ValueError: the value is not finite, the thread has no such message in the talk lane, or `by` is a reserved name.

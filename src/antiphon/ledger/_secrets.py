@@ -95,7 +95,7 @@ _HINTS: Final[Mapping[str, str]] = {
     "card-number": r"(?:^|[^0-9A-Za-z_.-]|\\[nrtfb]|\\u[0-9A-Fa-f]{4})"
     "[2-6][0-9]{3}(?:[0-9]{9}|[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]|[ -][0-9]{6}[ -][0-9]{4})",
 }
-"""A match of a hint may begin before the secret: the fraction of a number looks like a card but for the dot before it."""
+"""A match of a hint may start before the secret: the fraction of a number looks like a card number, except for the dot."""
 
 
 class Hint:
@@ -391,7 +391,7 @@ _PASSWORDS: Final = frozenset({"password", "sslpassword"})
 
 
 def without_password(url: str) -> str:
-    """Return the URL of a server without its passwords, to show to a person. It need not be a valid URL."""
+    """Return the URL of a server without its passwords, for display. It need not be a valid URL."""
     place, has_query, query = _USER.sub(r"\1@", url).partition("?")
     rest = "&".join(each for each in query.split("&") if unquote(each.partition("=")[0]).lower() not in _PASSWORDS)
     return f"{place}?{rest}" if has_query and rest else place

@@ -5,14 +5,14 @@ polls at least once a second. So a carrier stores nothing, acknowledges nothing,
 
 `NatsSignals` sends signals over NATS, with core subjects. Without it, a ledger in PostgreSQL sends wake-ups by LISTEN/NOTIFY.
 
-**Whom a hint concerns.** If every host looked at each hint, a message to one thread would cost a database as many looks as
-there are hosts. So a hint about work names the owners of the threads, and only they look. For threads that nobody owns, each
-host draws a number from the hint: about sixteen look. If none of them has room, another finds the thread at its next look
-without a hint. Hosts learn with each beat how many there are.
+**Addressees.** If every host polled at each hint, a message to one thread would cost the database as many queries as there are
+hosts. So a hint about work names the owners of the threads, and only they poll. For threads without an owner, each host
+computes a number from the hint, and about sixteen hosts poll. If none of them has room, another host finds the thread at its
+next regular poll. With each beat, hosts learn how many hosts there are.
 
-**How many are sent.** A process sends the first hint at once, and what follows within 20 milliseconds as one. PostgreSQL
-carries a few thousand signals a second for all processes together. If hosts are many, each of them waits longer between two
-hints about commits, at most a second: readers of `tail` look that often anyway.
+**Rate.** A process sends the first hint at once, and combines the hints of the next 20 milliseconds. PostgreSQL carries a few
+thousand signals a second for all processes together. If there are many hosts, each waits longer between two hints about
+commits, at most a second: readers of `tail` poll that often anyway.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Signals(Protocol):
         ...
 
     def hear(self, subject: str, take: TakeSignal) -> AbstractAsyncContextManager[None]:
-        """Call a function with the signals of a subject that arrive while the block lasts."""
+        """Call a function with the signals of a subject that arrive during the block."""
         ...
 
 
@@ -68,7 +68,7 @@ class NoSignals:
 
 
 class ScopedSignals:
-    """The signals of one ledger and tenant, on a carrier that others share."""
+    """The signals of one ledger and tenant, on a shared carrier."""
 
     def __init__(self, carrier: Signals, scope: str) -> None:
         self._carrier, self._scope = carrier, scope
@@ -93,7 +93,7 @@ def signal_subject(what: str, *names: str) -> str:
 
 @asynccontextmanager
 async def carrying(signals: Signalling) -> AsyncGenerator[Signals | None]:
-    """Provide the carrier that was given or that a URL names; None: that of the store.
+    """Provide the given carrier, or the one that a URL names; None: the store's own.
 
     Raises:
         SetupError: the URL is wrong, or the server refuses the user or the password.
@@ -111,19 +111,20 @@ async def carrying(signals: Signalling) -> AsyncGenerator[Signals | None]:
 # ---------------------------------------------------------------- hints
 
 ANYBODY: Final = "*"
-"""A thread that nobody owns has work: some hosts look."""
+"""A thread without an owner has work: some hosts poll."""
 EVERYBODY: Final = "!"
-"""All hosts look: only few of them may be able to take the thread, or its owner is not known."""
+"""All hosts poll: only few of them may be able to take the thread, or its owner is unknown."""
 
 _COMMITTED, _WORK = b"c", b"w"
 """The first byte of a hint: messages were committed; a thread has work for a host."""
 _HINT_EVERY: Final = 0.02
 _HINT_AT_LEAST: Final = 1.0
-"""Seconds between two hints of a process, at least, and at most."""
+"""The least and the largest number of seconds between two hints of a process."""
 _FEW: Final = 16
-"""Hosts that look when a thread has no owner. Also: up to so many hosts, commits are announced as often as work is."""
+"""The number of hosts that poll when a thread has no owner. Also: up to this many hosts, commits are announced as often as
+work."""
 _MOST_NAMED: Final = 100
-"""Owners that one hint names. A signal of PostgreSQL has at most 8,000 bytes."""
+"""The largest number of owners in one hint. A signal of PostgreSQL has at most 8,000 bytes."""
 
 
 class CommitSignal:
@@ -163,15 +164,15 @@ class CommitSignal:
 
 
 def is_chosen(hint: bytes, key: int, hosts: int) -> bool:
-    """Whether a host is one of the few, of so many, that look at a hint about a thread without an owner."""
+    """Whether a host, out of so many, is among the few that poll after a hint about a thread without an owner."""
     return hosts <= _FEW or crc32(b"%b %d" % (hint, key)) % hosts < _FEW
 
 
 class Hints:
-    """The hints that a process sends and hears."""
+    """The hints that a process sends and receives."""
 
     def __init__(self, carrier: Signals, subject: str, *, is_scarce: bool = False) -> None:
-        """Make them; `is_scarce`: the carrier has room for few signals a second."""
+        """Make them; `is_scarce`: the carrier can carry only few signals a second."""
         self.commits = CommitSignal()
         """Notified when messages may have been committed, here or elsewhere."""
         self.work = CommitSignal()
@@ -189,19 +190,19 @@ class Hints:
         self._listening: asyncio.Task[None] | None = None
 
     def note_commit(self) -> None:
-        """Tell all readers that messages were committed here."""
+        """Notify all readers that messages were committed here."""
         self.commits.notify()
         self._of_commits.begin()
 
     def note_work(self, whom: str) -> None:
-        """Tell hosts that a thread may have work: the key of its owner, `ANYBODY` or `EVERYBODY`."""
+        """Notify hosts that a thread may have work: the key of its owner, `ANYBODY` or `EVERYBODY`."""
         if whom in (ANYBODY, EVERYBODY) or int(whom) in self._own.values():
             self.work.notify()
         self._whom[whom] = None
         self._of_work.begin()
 
     def note_host(self, host: Host, key: int, hosts: int) -> None:
-        """Note that a host of this process has beaten, and is one of so many."""
+        """Note a beat of a host of this process, and the number of all hosts."""
         self._own[host.instance] = key
         self._hosts = max(1, hosts)
 
@@ -221,7 +222,7 @@ class Hints:
 
     def _tell_work(self) -> None:
         whom, self._whom = list(self._whom), {}
-        self._number += 1  # another number is another draw, and no carrier takes it for a signal that was sent before
+        self._number += 1  # a new number chooses other hosts, and no carrier takes the signal for a repeated one
         named = ",".join(whom) if len(whom) <= _MOST_NAMED else EVERYBODY
         self._carrier.send(self._subject, _WORK + self._sender + f" {self._number} {named}".encode())
 
@@ -231,10 +232,10 @@ class Hints:
     def _between_commits(self) -> float:
         return min(_HINT_AT_LEAST, _HINT_EVERY * max(1.0, self._hosts / _FEW)) if self._is_scarce else _HINT_EVERY
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ receiving
 
     def listen(self) -> None:
-        """Hear hints from now on."""
+        """Receive hints from now on."""
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen_until_closed())
 
@@ -245,14 +246,14 @@ class Hints:
     def _heard(self, hint: bytes) -> None:
         sender, _, rest = hint[1:].partition(b" ")
         if sender == self._sender:
-            return  # its own signal comes back
+            return  # its own signal, which comes back
         if hint[:1] != _WORK:
             self.commits.notify()
         elif self._concerns(hint, rest.rpartition(b" ")[2].decode()):
             self.work.notify()
 
     def _concerns(self, hint: bytes, named: str) -> bool:
-        """Whether a host of this process is to look. Earlier versions name nobody: all look."""
+        """Whether a host of this process should poll. Hints of earlier versions name nobody: all hosts poll."""
         whom = named.split(",")
         if not named or not self._own or EVERYBODY in whom:
             return True
@@ -262,20 +263,20 @@ class Hints:
         )
 
     async def close(self) -> None:
-        """Send and hear nothing any more, and wake all who wait."""
+        """Stop sending and receiving, and wake all waiting tasks."""
         tasks = [each for each in (self._listening, self._of_work.task, self._of_commits.task) if each is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # they give their connections back
+        await asyncio.gather(*tasks, return_exceptions=True)  # they return their connections
 
     def wake_all(self) -> None:
-        """Wake all who wait in this process."""
+        """Wake all waiting tasks of this process."""
         self.work.notify()
         self.commits.notify()
 
 
 class _Announcer:
-    """Tells something at once, and what comes shortly after it together."""
+    """Announces something at once, and combines the announcements that follow shortly after."""
 
     def __init__(self, tell: Callable[[], None], pause: Callable[[], float]) -> None:
         self._tell, self._pause = tell, pause
@@ -283,7 +284,7 @@ class _Announcer:
         self.task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Note that there is something to tell."""
+        """Note that there is something to announce."""
         self._has_news = True
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._run())
@@ -362,7 +363,7 @@ def _bracketed(host: str) -> str:
 
 
 class NatsSignals:
-    """Signals by NATS. If no server can be reached, they are dropped, and it connects again by itself."""
+    """Signals over NATS. If no server can be reached, signals are dropped, and it reconnects automatically."""
 
     def __init__(self, address: NatsAddress) -> None:
         self._address = address
@@ -376,7 +377,7 @@ class NatsSignals:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncGenerator[NatsSignals]:
-        """Connect to NATS while the block lasts. A server that cannot be reached yet is tried again.
+        """Connect to NATS for the duration of the block. A server that cannot be reached yet is retried.
 
         Raises:
             SetupError: the URL is wrong, or the server refuses the user or the password.
@@ -396,7 +397,7 @@ class NatsSignals:
 
     @property
     def is_connected(self) -> bool:
-        """Whether signals get through now."""
+        """Whether there is a connection."""
         return self._client is not None and self._client.is_connected
 
     # ------------------------------------------------------------ sending
@@ -415,7 +416,7 @@ class NatsSignals:
                 with suppress(Exception):  # a signal that cannot be sent is dropped
                     await client.publish(subject, data)
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ receiving
 
     @asynccontextmanager
     async def hear(self, subject: str, take: TakeSignal) -> AsyncGenerator[None]:
@@ -451,17 +452,17 @@ class NatsSignals:
     # ------------------------------------------------------------ the connection
 
     async def _keep_connected(self) -> None:
-        """Connect anew whenever there is no connection: nats-py gives up in some cases, such as a refused password."""
+        """Reconnect whenever there is no connection: nats-py gives up in some cases, such as a refused password."""
         while True:
             await asyncio.sleep(_PAUSE)
             if self._client is None or self._client.is_closed:
                 try:
                     await self._connect()
-                except SetupError as exc:  # it worked once: the password was changed, perhaps
+                except SetupError as exc:  # it worked before: perhaps the password was changed
                     self._note(exc)
 
     async def _connect(self) -> None:
-        """Connect once, and subscribe to what is heard.
+        """Connect once, and subscribe to all subjects with a listener.
 
         Raises:
             SetupError: the server refuses the user or the password, or the certificate cannot be verified.
@@ -492,7 +493,7 @@ class NatsSignals:
             "servers": list(address.servers),
             "connect_timeout": _CONNECT_SECONDS,
             "error_cb": failed,
-            "allow_reconnect": False,  # `_keep_connected` does, also where nats-py would give up
+            "allow_reconnect": False,  # `_keep_connected` does, even where nats-py would give up
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0.1,
             "ping_interval": _PING_SECONDS,
@@ -520,7 +521,7 @@ class NatsSignals:
         self._note(exc)
 
     def _note(self, exc: Exception) -> None:
-        if self._told != (told := f"{type(exc).__name__}: {exc}"):  # once: it is the same at every attempt
+        if self._told != (told := f"{type(exc).__name__}: {exc}"):  # logged once: it repeats at every attempt
             self._told = told
             _LOG.warning("no connection to NATS; signals are lost, and work starts up to a second later: %s", told)
 

@@ -1,9 +1,9 @@
-"""What the stores in a database share: the row of a thread, where its messages are, what a store is asked, and large media.
+"""Code that the database stores share: the row of a thread, the segments of its messages, requests, and large media.
 
 **Large media** are removed from a message's stored bytes, stored once by content, and put back when the message is read. The
 removed bytes are the inside of a JSON text that begins with `data:`. Only a table of the store records the place; the
 remaining bytes have no mark. So a message cannot contain a forged reference, and the remaining bytes are still JSON. Media of
-an encrypted thread stay in its sealed bytes: what is stored by its content would be readable, or shared between keys.
+an encrypted thread stay in its sealed bytes: media stored by content would be readable, or shared between keys.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Ancestor(NamedTuple):
 
 
 def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegment]:
-    """Return where the messages of a thread are, from the first to the last; `origins` begin with the nearest."""
+    """Return the segments of a thread's messages, from the first to the last; `origins` start with the nearest."""
     segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
     last = thread.base_seq
     for each in origins:

@@ -1,17 +1,17 @@
 """Indexes of terms: a store keeps them beside the messages, so that a retriever finds messages by their words.
 
 An index is derived. It covers a *collection* of threads: the thread of its name, and the threads whose names begin with that
-name and a slash. A pure function says which terms a message has. It belongs to the caller: a store knows no stems and no
-headings. The store calls it for the messages that are not in the index yet, at each search. The index
-records the version of the function. Another version drops the index and builds it again.
+name and a slash. A pure function of the caller returns the terms of a message: a store knows nothing about stems and headings.
+The store calls it for the messages that are not in the index yet, at each search. The index records the version of the
+function. Another version drops the index and builds it again.
 
 Entries belong to a source. An entry of a later version of its source removes those of earlier versions, and an entry without
 terms removes them and adds nothing. So the next search does not find replaced or removed entries.
 
 A store returns candidates, the terms that they have, and how frequent each term is. The caller ranks them.
 
-A `VectorStore` keeps a vector for each entry, too, and finds the nearest. Vectors are of one embedder at a time, because those
-of two cannot be compared. They go with their entry: a vector of a removed passage is not found and not kept.
+A `VectorStore` keeps a vector for each entry, too, and finds the nearest. All vectors come from one embedder, because vectors
+of two embedders cannot be compared. A vector is removed with its entry, so a removed passage is not found.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TermMatch:
 
 @dataclass(frozen=True, slots=True)
 class TermMatches:
-    """The messages that fit best, the best first, and the figures of the index that a ranking needs."""
+    """The best matches, the best first, and the figures of the index that a ranking needs."""
 
     found: tuple[TermMatch, ...]
     entries: int
@@ -186,7 +186,7 @@ class TermTable:
 
     version: str
     upto: int = 0
-    """The position of the last message that was looked at."""
+    """The position of the last message that was examined."""
     entries: dict[int, TermEntry] = field(default_factory=dict[int, TermEntry])
     """By the position of their message."""
     postings: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
@@ -224,7 +224,7 @@ class TermTable:
         return {term: len(self.postings.get(term, ())) for term in terms}
 
     def best(self, terms: Sequence[str], source: str | None, limit: int) -> list[int]:
-        """Return the positions of the entries that fit best."""
+        """Return the positions of the best matching entries."""
         scores: Counter[int] = Counter()
         for term in terms:
             places = self.postings.get(term, set())

@@ -125,7 +125,7 @@ class Tailed:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStanding:
-    """What a ledger stores of a thread beside its rows, which prove nothing of it."""
+    """The stored data of a thread other than its rows. The hash chain does not cover it."""
 
     created_at: datetime
     updated_at: datetime
@@ -148,7 +148,7 @@ class ThreadJournal:
     key: WrappedKey | None = None
     """The key of an encrypted thread, wrapped by the master key of the ledger that it was read from."""
     standing: ThreadStanding | None = None
-    """Its status, times and what waits for a host; None: they are not known, or not trusted."""
+    """Its status, times and waiting work; None: they are not known, or not trusted."""
 
 
 CallOrder: TypeAlias = Literal["recorded_at", "-recorded_at"]
@@ -223,12 +223,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that a store says about its own condition."""
+    """One finding of a store about its own condition."""
 
     what: str
-    """What was looked at, such as `synchronous`."""
+    """The setting or fact that was examined, such as `synchronous`."""
     found: str
-    """Its value, in words for a person."""
+    """Its value, as text for display."""
     advice: str | None = None
     """What to change; None if it is as it should be."""
 
@@ -243,7 +243,7 @@ class Diagnosed(Protocol):
     """A store that can examine its settings and surroundings."""
 
     async def diagnose(self) -> tuple[Diagnosis, ...]:
-        """Return what was looked at, with advice where something should be changed. Nothing is written.
+        """Return the findings, with advice where something should be changed. Nothing is written.
 
         Raises:
             LedgerUnavailableError: the store cannot be reached.

@@ -170,7 +170,7 @@ async def _ends_of_answers(store: _Store, thread_id: str) -> list[int]:
 
 
 async def _open_at(store: _Store, thread_id: str, seq: int) -> tuple[Pairing, list[Message]]:
-    """Return the calls of all lanes that are open after a message. It reads back to where no call was open."""
+    """Return the calls of all lanes that are open after a message. It reads back to the last place without open calls."""
     first = await store.open_from(thread_id, seq)
     if first is None:
         return Pairing(), []

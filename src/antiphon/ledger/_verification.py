@@ -1,4 +1,4 @@
-"""Verify a thread's rows, and restore rows that a head from elsewhere proves.
+"""Verification of a thread's rows, and restoring of rows that a head from elsewhere proves.
 
 **Verification.** All derived data is computed again from the messages and compared with the stored data.
 
@@ -35,7 +35,7 @@ RowOpener: TypeAlias = Callable[[int, bytes], bytes | None]
 
 
 def row_opener(keyring: Keyring, thread_id: str, wrapped: WrappedKey | None) -> RowOpener | None:
-    """Return what opens the rows of a thread; None for a thread that is not encrypted.
+    """Return the function that decrypts the rows of a thread; None for a thread that is not encrypted.
 
     Raises:
         LedgerCorruptError: its key was altered.
@@ -51,7 +51,7 @@ def row_opener(keyring: Keyring, thread_id: str, wrapped: WrappedKey | None) -> 
 def add_row(pairing: Pairing, seq: int, stored: bytes, opener: RowOpener | None) -> bool:
     """Add a row that a branch shares to a pairing; return False if there is no key to read it with.
 
-    What cannot be decoded is left out: the check of the origin reports it.
+    Rows that cannot be decoded are left out: the check of the origin reports them.
     """
     with suppress(DecodeError, LedgerCorruptError):
         body = stored if opener is None else opener(seq, stored)
@@ -92,7 +92,7 @@ class Examination:
         """
         self._opener = opener
         self._is_blind = pairing is None
-        """Whether messages cannot be read, for want of a key: only the chain is checked then."""
+        """Whether messages cannot be read, because a key is missing: then only the chain is checked."""
         pairing = pairing or Pairing()
         self._thread_id = thread_id
         self._seq = shared
@@ -281,7 +281,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
 
 
 def _as_it_stood(state: State, standing: ThreadStanding) -> State:
-    """Return the state of a thread with what another ledger has stored beside its rows."""
+    """Return the state of a thread with the data that another ledger has stored besides its rows."""
     due_at = state.due_at if standing.due_at is None else to_micros(standing.due_at)
     return state._replace(
         created_at=to_micros(standing.created_at),
@@ -295,7 +295,7 @@ def _as_it_stood(state: State, standing: ThreadStanding) -> State:
 
 
 def _opened(record: Record, key: ThreadKey | None, thread_id: str) -> Record:
-    """Return a record with the body that its stored bytes have: the journal of an encrypted thread need not have it."""
+    """Return a record with the body from its stored bytes: the journal of an encrypted thread may lack it."""
     if key is None and is_sealed(record.stored):
         raise RestoreRefusedError("its rows are encrypted, and the journal has no key for them", thread_id, record.seq)
     if key is None:

@@ -193,7 +193,7 @@ class _Order:
         """Insert a thread, or move it to its new position: usually the last."""
         self._threads.pop(thread.key, None)
         self._threads[thread.key] = thread
-        place = self._time(thread.state), thread.key  # not by `place`: every append comes here
+        place = self._time(thread.state), thread.key  # not with `place`: every append runs this
         if place < self._last:  # the clock went back, or the thread is an older one that was restored
             self._is_sorted = False
         else:
@@ -251,7 +251,7 @@ class MemoryLedger(Verbs):
         self._limits: dict[str, LimitState] = {}
         """By model."""
         self._rules = 0
-        """The digest of the rules that hosts redact by; 0: none yet."""
+        """The digest of the redaction rules of the hosts; 0: none yet."""
         self._threads: dict[str, _Thread] = {}
         self._orders = {name: _Order(name) for name in ("created_at", "updated_at")}
         self._by_update = self._orders["updated_at"]
@@ -539,7 +539,7 @@ class MemoryLedger(Verbs):
             thread = self._threads.get(thread_id)
             if thread is not None and thread.state.owner == key:
                 thread.state = seen_upto(thread.state, upto)
-        # A host asks this several times a second, and may have many threads: nothing is made for those without a post.
+        # A host calls this several times a second, and may have many threads: no object is made for threads without a post.
         states = [thread.state for thread in self._threads.values()]
         return tuple(Woken(state.thread_id, state.posted) for state in states if state.posted and state.owner == key)
 
@@ -576,7 +576,7 @@ class MemoryLedger(Verbs):
         return tuple(map(self._summary, made.values()))
 
     def _tests(self, filter: ThreadFilter) -> Iterator[Callable[[_Thread], bool]]:
-        """Yield a test for each condition that the filter sets; others are skipped, because a list may look at all threads."""
+        """Yield a test for each condition that the filter sets, and no others, because a list may examine all threads."""
         for name, make in _TESTS.items():
             if (wanted := getattr(filter, name)) is not None:
                 yield make(self._keys_of(wanted) if name == "owner" else _plain(wanted))
@@ -666,7 +666,7 @@ class MemoryLedger(Verbs):
         """Return a thread whose messages can be read, if there is one.
 
         Raises:
-            ForgottenError: its key, or that of an origin, was thrown away.
+            ForgottenError: its key, or the key of an origin, was deleted.
         """
         thread = self._threads.get(thread_id)
         if thread is not None and any(holder.is_forgotten for holder, _ in thread.line(thread.state.seq)):
@@ -866,7 +866,7 @@ class MemoryLedger(Verbs):
             table.upto = position
         return table
 
-    # ------------------------------------------------------------ what the verbs ask
+    # ------------------------------------------------------------ lookups for the verbs
 
     async def open_from(self, thread_id: str, seq: int) -> int | None:
         """Return the place of the first call since no call was open, as of a message."""
@@ -886,7 +886,7 @@ class MemoryLedger(Verbs):
             thread = thread.base
         return None
 
-    # ------------------------------------------------------------ care
+    # ------------------------------------------------------------ maintenance
 
     async def verify(
         self,
@@ -970,5 +970,5 @@ def _plain(value: Any) -> Any:
 
 def _fitting(threads: Iterator[_Thread], tests: Iterable[Callable[[_Thread], bool]]) -> Iterator[_Thread]:
     for test in tests:
-        threads = filter(test, threads)  # a loop in C: it may look at all threads
+        threads = filter(test, threads)  # a loop in C: it may examine all threads
     return threads

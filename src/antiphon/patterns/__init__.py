@@ -1,3 +1,3 @@
-"""Ways of working together, one folder each: `postchain` is a thread that goes through six phases."""
+"""Patterns: ways in which agents work together, one folder each."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Documents, cut into passages and found by a question: with their headings and lines, in several languages.
+"""Retrieval: documents are cut into passages, with their headings and lines, and found by questions in several languages.
 
 The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
 """

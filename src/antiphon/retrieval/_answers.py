@@ -1,19 +1,19 @@
-"""Answers: which words of which passage answer a question, and how much of it; by words alone, without a model.
+"""Answers: finds the text of passages that answers a question, and scores it; by words alone, without a model.
 
 The words of a question are its content: question words do not count, and common words ("need") count little. Each word counts
 more if few of the passages that were found have it, so that the language and the subject of the documents do not matter. The
 word after "which" names what is asked for, and counts most. A word may be in the quote itself, in a heading above it, in the
-head of its table, beside it, or elsewhere in the passage: each counts less than the one before. Another form of a word
-counts too, another word for the same thing, and a part of a longer word: *Lokomotive* is in *Diesellokomotive*.
+head of its table, next to it, or elsewhere in the passage: each counts less than the previous one. Another form of a word also
+counts, a synonym, and a part of a longer word: *Lokomotive* is in *Diesellokomotive*.
 
-Some questions say what kind of thing answers them: a price, a mass, a person, a reason. The word that says so ("heavy") is
+Some questions imply the kind of their answer: a price, a mass, a person, a reason. The word that implies it ("heavy") is
 seldom in the answer. So it does not count as a word; instead, a quote without such a thing ("3.2 kg") counts less.
 
-Words that are far from each other in a long quote count less, and so do the quotes of a passage that the search ranks far
-behind the best one. If no passage knows the thing or the name that is asked for, all quotes count less.
+Words that are far apart in a long quote count less, and so do the quotes of a passage that the search ranks far behind the
+best one. If no passage contains the thing or the name that the question asks for, all quotes count less.
 
-`words.toml` has the words of three languages. A quote that has less than `LIKELY` of the question is no answer: then the
-sources do not say it.
+`words.toml` has the words of three languages. A quote with less than `LIKELY` of the question is not an answer: then the
+sources do not have one.
 """
 
 from __future__ import annotations
@@ -42,70 +42,70 @@ from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
 from antiphon.retrieval._retriever import Passage, Retriever
 
 LIKELY: Final = 0.55
-"""The share of a question from which on a quote is taken for its answer. Chosen by the questions of `benchmarks/answers`."""
+"""The share of a question from which on a quote counts as its answer. Chosen with the questions of `benchmarks/answers`."""
 
 _LOOKED_AT: Final = 30
-"""Passages by which it is judged how rare a word is."""
+"""The number of passages from which the rarity of a word is computed."""
 _LONGEST_QUESTION, _MOST_WORDS = 5_000, 64
 """Characters and words of a question that count."""
 _RATED: Final = 16
 """Passages that are searched for an answer."""
 _MOST_UNITS: Final = 3
-"""In a quote of sentences; a row is one."""
+"""The maximum number of units in a quote of sentences; a row is one unit."""
 _MOST_ANNOUNCED: Final = 4
-"""Sentences that are quoted after a colon."""
+"""The maximum number of sentences that are quoted after a colon."""
 _PRICE: Final = 0.12
-"""What a quote loses for each further sentence."""
+"""The penalty for each further sentence of a quote."""
 _HEADING, _COLUMN, _BESIDE, _ELSEWHERE, _WITHIN = 0.9, 0.9, 0.5, 0.2, 0.7
-"""What a word counts that is in a heading, in the head of a table, beside the quote, elsewhere, or within a longer word."""
+"""The weights of a word in a heading, in the head of a table, next to the quote, elsewhere, or within a longer word."""
 _SHORTEST_PART: Final = 5
-"""Letters of a word that is looked for within longer ones."""
+"""The least length of a word that is searched within longer ones, in letters."""
 _CODE: Final = 0.85
-"""What a line of code counts: it has names, and no statement."""
+"""The weight of a line of code: it has names, but states nothing."""
 _LEAST: Final = 0.5
-"""What a word counts at least, however many passages have it: they were found because they have it."""
+"""The least weight of a word, however many passages have it: they were found because they have it."""
 _LIGHT, _NO_NOUN, _FOCUS = 0.35, 0.7, 1.5
-"""What a common word counts, a German word that is no noun, and the word for what is asked for."""
+"""The weights of a common word, of a German word that is not a noun, and of the word that the question asks for."""
 _SAME, _FORM, _REFERRED = 0.7, 0.85, 0.8
-"""What another word for the same thing counts, another form of a word, and a word that a pronoun may stand for."""
+"""The weights of a synonym, of another form of a word, and of a word that a pronoun may refer to."""
 _SHORTEST_FORM, _ALIKE, _ENDING = 4, 5, 3
 """Letters of a stem, those that two forms of a word share, and those of an ending."""
 _PARTICIPLE: Final = re.compile(r"(ab|an|auf|aus|ein|her|hin|los|mit|nach|um|vor|weg|wieder|zu|)ge(\w{3,})")
 _LONG, _LONGEST = 0.06, 400
-"""What a quote of so many characters loses: of two that say the same, the shorter one is taken."""
+"""The penalty of a quote with this many characters: of two equal quotes, the shorter one wins."""
 _NEAR, _FAR, _SCATTERED = 24, 48, 0.3
-"""Words within which those of a question are close to each other, how many more are too many, and what that costs."""
+"""The distance in words within which the words of a question are close, the distance that is too far, and its penalty."""
 _UNKNOWN: Final = 0.85
-"""What a quote counts if no passage has the word for what is asked for, or a name."""
+"""The weight of quotes if no passage has the word that the question asks for, or a name."""
 _BEHIND: Final = 0.25
-"""What an answer loses whose passage the search has not found fitting at all."""
+"""The penalty of an answer whose passage the search ranks lowest."""
 _OWN, _BARE = 0.5, 0.2
-"""The share of what a quote has that should be in its own words, and what it loses if nothing of it is."""
+"""The share of the found words that should be in the quote itself, and the penalty if none is."""
 _SHORTEST: Final = 12
-"""Characters of a quote that says something."""
+"""The least length of a meaningful quote, in characters."""
 _TARGET: Final = re.compile(r"\]\([^)\s]*\)")
-"""The target of a link: its words are not said."""
+"""The target of a link: its words do not count."""
 
 Concept: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAnswer:
-    """Words of a passage that say something about a question."""
+    """Text of a passage about a question."""
 
     passage: Passage
     quote: Quote
     score: float
-    """How much of the question they have, from 0 to 1."""
+    """The share of the question that it covers, from 0 to 1."""
 
     @property
     def is_likely(self) -> bool:
-        """Whether they are taken for an answer."""
+        """Whether it counts as an answer."""
         return self.score >= LIKELY
 
 
 async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> tuple[FoundAnswer, ...]:
-    """Return what the passages of a retriever say about a question, the best first, one quote of each passage.
+    """Return quotes of a retriever's passages about a question, the best first, one for each passage.
 
     Raises:
         LedgerError: the passages cannot be read.
@@ -114,11 +114,11 @@ async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> t
 
 
 def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswer, ...]:
-    """Return what some passages, the best first, say about a question: one quote of each, the best first."""
+    """Return quotes of some passages, given the best first, about a question: one for each, the best first."""
     asked = _asked(question, passages)
     most = max((each.score for each in passages), default=0.0)
     found = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
-    return tuple(sorted((each for each in found if each is not None), key=_order))  # stable
+    return tuple(sorted((each for each in found if each is not None), key=_order))  # the sort is stable
 
 
 def _order(answer: FoundAnswer) -> float:
@@ -126,11 +126,11 @@ def _order(answer: FoundAnswer) -> float:
 
 
 def _length(text: str) -> float:
-    """Return what the length of a quote counts against it."""
+    """Return the penalty for the length of a quote."""
     return _LONG * min(len(text), _LONGEST) / _LONGEST
 
 
-# ---------------------------------------------------------------- what is known about words
+# ---------------------------------------------------------------- word lists
 
 
 class _Kind(NamedTuple):
@@ -139,19 +139,19 @@ class _Kind(NamedTuple):
     asks: re.Pattern[str]
     named: re.Pattern[str]
     without: float
-    """What a quote counts without such a thing."""
+    """The weight of a quote without such a thing."""
 
 
 class _Words(NamedTuple):
-    """What `words.toml` says."""
+    """The content of `words.toml`."""
 
     light: Mapping[str, frozenset[str]]
-    """By language, stems of words that say little."""
+    """By language, stems of words with little meaning."""
     same: Mapping[str, frozenset[str]]
-    """By stem, the stems of words for the same thing."""
+    """By stem, the stems of its synonyms."""
     pronouns: Mapping[str, frozenset[str]]
     focus: Mapping[str, re.Pattern[str]]
-    """By language, where a question names what it asks for."""
+    """By language, the pattern for the word that a question asks for."""
     kinds: tuple[_Kind, ...]
 
 
@@ -187,20 +187,20 @@ def _kind(name: str, asks: str, named: str, without: float, is_case_sensitive: b
     return _Kind(re.compile(asks, re.IGNORECASE), re.compile(named.replace("NUMBER", _NUMBER), flags), without)
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- the question
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a question asks for."""
+    """An analysed question."""
 
     words: tuple[str, ...]
     weights: tuple[float, ...]
     language: str
     kind: _Kind | None
-    """What an answer has, if the question says so."""
+    """The kind of the answer, if the question implies one."""
     doubt: float = 1.0
-    """What every quote counts: less if no passage knows what is asked for."""
+    """The weight of all quotes: less if no passage has the word that the question asks for."""
 
     def concepts(self, language: str) -> tuple[Concept, ...]:
         """Return the stems of each word in a text of a language."""
@@ -235,16 +235,16 @@ def _concept(word: str, asked: str, language: str) -> Concept:
 
 
 def _importance(word: str, language: str) -> float:
-    """Return what a word counts by itself: a common one less, and in German what is no noun."""
+    """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
     if stem_of(word, language) in _words().light.get(language, ()):
         return _LIGHT
     return _NO_NOUN if language == "de" and word.islower() else 1.0
 
 
 def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
-    """Return a function that says what a word counts: the fewer of the passages have it, the more.
+    """Return a function that returns the weight of a word: the fewer passages have it, the higher.
 
-    A word that none has counts as one that a single passage has: it may be there under another name.
+    A word that no passage has counts like one that a single passage has: a synonym may be there.
     """
     there = [
         (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
@@ -274,16 +274,16 @@ def _language(passage: Passage) -> str:
     return passage.language or detect_language(passage.text)
 
 
-# ---------------------------------------------------------------- what a passage says about it
+# ---------------------------------------------------------------- the quotes of a passage
 
 
 def _standing(passage: Passage, most: float) -> float:
-    """Return what the answers of a passage count: less, the further it is behind the best one of its search."""
+    """Return the weight of the answers of a passage: the lower, the further it is behind the best one of its search."""
     return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
 
 
 def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | None:
-    """Return the run of units of a passage that has most of a question; None if the passage has no unit."""
+    """Return the run of units of a passage that covers most of a question; None if the passage has no unit."""
     every = units_of(passage.text, passage.kind)
     units = [each for each in every if each.kind != "heading"] or every
     language = _language(passage)
@@ -304,7 +304,7 @@ def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | Non
             (_HEADING, above),
             (_COLUMN, column),
         )
-        if units[start].kind != "row":  # what is beside a row is about something else
+        if units[start].kind != "row":  # text next to a row is about something else
             places += ((_REFERRED if _refers(units[start].text, language) else _BESIDE, before), (_BESIDE, after))
         score = _score(asked, concepts, (*places, (_ELSEWHERE, whole)), units[start:end])
         score *= _closeness(concepts, tuple(itertools.chain(*ordered[start:end])))
@@ -319,7 +319,7 @@ def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | Non
 
 
 def _announced(units: Sequence[QuoteUnit], end: int) -> Sequence[QuoteUnit]:
-    """Return the sentences that a quote announces which ends with a colon: the items of a list, as far as they fit."""
+    """Return the sentences after a quote that ends with a colon: the items of a list, as many as fit."""
     if units[end - 1].kind != "sentence" or not units[end - 1].text.endswith(":"):
         return ()
     following = itertools.takewhile(lambda each: each.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
@@ -352,7 +352,7 @@ def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str
 def _score(
     asked: _Asked, concepts: Sequence[Concept], places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]
 ) -> float:
-    """Return how much of a question a run of units has. A place has a worth, and the terms that are there."""
+    """Return the share of a question that a run of units covers. A place has a weight and a set of terms."""
     got = own = 0.0
     for concept, weight in zip(concepts, asked.weights, strict=True):
         has = [worth * _has(concept, terms) for worth, terms in places]
@@ -392,7 +392,7 @@ def _has(concept: Concept, terms: frozenset[str]) -> float:
 
 @lru_cache(maxsize=100_000)
 def _likeness(concept: Concept, term: str) -> float:
-    """Return how much a term has of a word that is not the same: another word for it, another form of it, a part of it."""
+    """Return the weight of a term that differs from a word: a synonym, another form, or a part of it."""
     same = _words().same
     if any(term in same.get(stem, ()) for stem in concept):
         return _SAME
@@ -407,7 +407,7 @@ def _is_part(stem: str, term: str) -> bool:
 
 
 def _is_form(stem: str, term: str) -> bool:
-    """Whether two stems are probably of one word: they begin alike, as `verlass` and `verlasst`, or one has `ge` within."""
+    """Whether two stems probably belong to one word: they start alike (`verlass`, `verlasst`), or one contains `ge`."""
     shorter, longer = sorted((stem, term), key=len)
     if len(shorter) >= _SHORTEST_FORM and longer.startswith(shorter) and len(longer) - len(shorter) <= _ENDING:
         return True
@@ -423,7 +423,7 @@ def _is_head(stem: str, term: str) -> bool:
 
 
 def _without_ge(stem: str) -> tuple[str, ...]:
-    """Return what a German participle may be of: `gebaut` of `bau`, `ausgewaschen` of `auswasch`."""
+    """Return the possible stem of a German participle: `bau` for `gebaut`, `auswasch` for `ausgewaschen`."""
     found = _PARTICIPLE.fullmatch(stem)
     if found is None:
         return ()
@@ -432,6 +432,6 @@ def _without_ge(stem: str) -> tuple[str, ...]:
 
 
 def _refers(sentence: str, language: str) -> bool:
-    """Whether a sentence begins with a word that stands for something in the one before."""
+    """Whether a sentence starts with a word that refers to the previous sentence."""
     first = next(words_in(sentence), "").casefold()
     return first in _words().pronouns.get(language, ())

@@ -1,8 +1,8 @@
 """Files as documents: the text of Markdown, plain text, HTML, PDF, DOCX, tables and source code, and the files of a folder.
 
-A reader returns text with the headings that its format has. It runs nothing that is in a file, fetches nothing, and looks at a
-bounded number of bytes, pages and characters. Text is data, whatever it says. A file that cannot be read raises an error that
-names the file and says what to do; of a folder, the other files are read all the same.
+A reader returns text with the headings that its format has. It runs no code of a file, fetches nothing, and reads a limited
+number of bytes, pages and characters. Text is only data. A file that cannot be read raises an error that names the file and
+says what to do; the other files of a folder are still read.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from antiphon.errors import DocumentError, MissingReaderError
 from antiphon.retrieval._passages import CODE_SUFFIXES, TABLE_SUFFIXES, Kind
 
 LARGEST_DOCUMENT: Final = 20_000_000
-"""Bytes of a file, and characters of its text; a book has one million."""
+"""The maximum size of a file in bytes, and of its text in characters; a book has one million."""
 _LARGEST_UNPACKED: Final = 200_000_000
-"""Bytes of the parts of a DOCX file."""
+"""The maximum size of the unpacked parts of a DOCX file, in bytes."""
 _MOST_PAGES: Final = 5_000
 _INSTALL: Final = 'pip install "antiphon[documents]"'
 
 TEXT_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx", ".txt", ".text", ".rst", ".adoc", ".org", ".log"})
 HTML_SUFFIXES: Final = frozenset({".html", ".htm", ".xhtml"})
 DOCUMENT_SUFFIXES: Final = TEXT_SUFFIXES | HTML_SUFFIXES | CODE_SUFFIXES | TABLE_SUFFIXES | {".pdf", ".docx"}
-"""The ends of names of the files that are read from a folder."""
+"""The file name suffixes that are read from a folder."""
 _LEFT_OUT: Final = frozenset({"__pycache__", "node_modules"})
-"""Folders that hold no documents; and those whose name begins with a point."""
+"""Folders without documents; folders whose name starts with a dot are also skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Document:
 
 
 def read_document(data: bytes, name: str, *, encoding: str = "utf-8-sig") -> Document:
-    """Return the text of a file, by the end of its name.
+    """Return the text of a file, by its file name suffix.
 
     Raises:
         DocumentError: it has no text, is too large, is damaged, or is in another encoding.
@@ -86,7 +86,7 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
 
 
 def _guarded(read: Callable[[Any], Document], data: Any, name: str) -> Document:
-    """Read a file with a package, whose errors are those of the file."""
+    """Read a file with a package, and turn its exceptions into errors of the file."""
     try:
         return read(data)
     except ImportError as exc:
@@ -105,7 +105,7 @@ def _read_pdf(data: bytes) -> Document:
 
     reader = PdfReader(io.BytesIO(data))
     if reader.is_encrypted:
-        reader.decrypt("")  # many files have an owner's password only, and may be read
+        reader.decrypt("")  # many files have only an owner password, and may be read
     pages: list[str] = []
     size = 0
     for page in reader.pages[:_MOST_PAGES]:
@@ -126,7 +126,7 @@ def _read_html(text: str) -> Document:
     for each in page(["script", "style", "template", "noscript", "svg", "nav", "iframe"]):
         each.decompose()
     body = page.find("main") or page.find("article") or page.body or page
-    # Marks are not escaped: the text is read by words, and quoted as it was.
+    # Marks are not escaped: the text is searched by words, and quoted unchanged.
     as_it_is: Any = dict.fromkeys(("escape_misc", "escape_underscores", "escape_asterisks"), False)
     made = str(MarkdownConverter(heading_style="ATX", bullets="-", strip=["a", "img"], **as_it_is).convert_soup(body))
     return Document(re.sub(r"\n{3,}", "\n\n", made).strip(), "markdown")

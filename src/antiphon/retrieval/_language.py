@@ -4,9 +4,9 @@ A term is a word without case, ending and accents. Words are Unicode's: letters,
 name like `ThreadActor` or `request_id` gives the terms of its parts, and the first also that of the whole. Scripts without
 spaces give pairs of neighbouring characters.
 
-Snowball's stemmers cut the endings. They are made for one language each, so a document has a language: it is given, or
-detected by its function words. A question is short, and often in doubt: each of its words gives the stems of all languages,
-and a passage has the word if it has one of them.
+Snowball's stemmers cut the endings. Each is made for one language, so a document has a language: it is given, or detected by
+its function words. A question is short, and its language is often uncertain: each of its words gives the stems of all
+languages, and a passage has the word if it has one of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _STOP_WORDS: Final = {
     ),
 }
 STOP_WORDS: Final = {code: frozenset(unicodedata.normalize("NFKC", text).split()) for code, text in _STOP_WORDS.items()}
-"""Function words by language: they say nothing about what a text is about."""
+"""Function words by language: they carry no topic."""
 
 _LANGUAGES_OF: Final = {
     word: tuple(code for code, words in STOP_WORDS.items() if word in words)
@@ -94,7 +94,7 @@ _LANGUAGES_OF: Final = {
 LANGUAGES: Final = tuple(STOP_WORDS)
 """The languages that passages may have, by ISO 639-1."""
 NO_LANGUAGE: Final = "und"
-"""Of a text in another language, or in none: its words are not stemmed."""
+"""For a text in another language, or in none: its words are not stemmed."""
 
 _STEMMERS: Final = {
     "en": "english",
@@ -113,11 +113,11 @@ _WORD: Final = re.compile(rf"(?:[^\W_][{_MARKS}]*)+")
 _PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\WA-Za-z\d_]+")
 _IS_MIXED: Final = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]")
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2,}")
-"""Thai, Lao, Japanese and Chinese: words are not set apart."""
+"""Thai, Lao, Japanese and Chinese: words are not separated by spaces."""
 _LONGEST: Final = 64
-"""Characters of a word that count: what is longer is no word."""
+"""The maximum length of a word, in characters; longer text is not a word."""
 _KEPT: Final = 2_000
-"""Characters of a text up to which what was found in it is kept for the next time."""
+"""The maximum length of a text whose terms are cached, in characters."""
 _SAMPLE: Final = 20_000
 """Characters of a text by which its language is detected."""
 _LEAST_SHARE: Final = 0.08
@@ -135,19 +135,19 @@ def term_set(text: str, language: str) -> frozenset[str]:
     return _term_set(text, language) if len(text) <= _KEPT else _term_set.__wrapped__(text, language)
 
 
-@lru_cache(maxsize=1_000)  # phases look at the same sources, one after the other
+@lru_cache(maxsize=1_000)  # phases use the same sources, one after the other
 def _term_set(text: str, language: str) -> frozenset[str]:
     return frozenset(terms_in(text, language))
 
 
 def terms_in(text: str, language: str) -> list[str]:
-    """Return the terms of a text, in order; function words too."""
+    """Return the terms of a text, in order, including function words."""
     return [term for word in words_in(text) for term in _terms_of(word, language)]
 
 
 @lru_cache(maxsize=100_000)
 def _terms_of(word: str, language: str) -> tuple[str, ...]:
-    """Return the terms of a word: its stem; and the stems of its parts, if it is put together."""
+    """Return the terms of a word: its stem, and the stems of its parts if it is a compound."""
     if _UNSPACED.search(word):
         return tuple(word[place : place + 2].casefold() for place in range(len(word) - 1))
     terms = [stem_of(word, language)]
@@ -186,31 +186,31 @@ def detect_language(text: str) -> str:
 def _detected(text: str) -> str:
     words = [word.casefold() for word in words_in(text)]
     found = Counter(code for word in words for code in _LANGUAGES_OF.get(word, ()))
-    best = max(LANGUAGES, key=lambda code: found[code])  # of equal ones, the first: English
+    best = max(LANGUAGES, key=lambda code: found[code])  # the first of equal ones: English
     return best if words and found[best] / len(words) >= _LEAST_SHARE else NO_LANGUAGE
 
 
 def is_stop_word(word: str, language: str) -> bool:
-    """Whether a word says nothing about what a text is about; in a text without a language, no word is."""
+    """Whether a word is a function word; in a text without a language, no word is."""
     return unicodedata.normalize("NFC", word.casefold()) in STOP_WORDS.get(language, ())
 
 
 def telling_words(text: str, language: str | None = None) -> list[str]:
-    """Return the words that a text is about, as they are written, each once: without function words, if there are others."""
+    """Return the significant words of a text as spelled there, each once: without function words, if there are others."""
     words = list(dict.fromkeys(words_in(text)))
     chosen = language or detect_language(text)
     return [word for word in words if not is_stop_word(word, chosen)] or words
 
 
 def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]:
-    """Return what a question asks about: for each word that is not a function word, its terms in all languages.
+    """Return the concepts of a question: for each word that is not a function word, its terms in all languages.
 
     Each concept comes once. If there are only function words, they are the concepts.
     """
     return list(_concepts(text, language) if len(text) <= _KEPT else _concepts.__wrapped__(text, language))
 
 
-@lru_cache(maxsize=1_000)  # a question is looked at once for each of its sources
+@lru_cache(maxsize=1_000)  # a question is analysed once for each of its sources
 def _concepts(text: str, language: str | None) -> tuple[tuple[str, ...], ...]:
     telling = telling_words(text, language)
     parts = (part for word in telling for part in parts_of(word))
@@ -219,18 +219,18 @@ def _concepts(text: str, language: str | None) -> tuple[tuple[str, ...], ...]:
 
 
 def parts_of(word: str) -> tuple[str, ...]:
-    """Return a word, and its parts if it is put together: `ThreadActor`, `Thread`, `Actor`."""
+    """Return a word, and its parts if it is a compound: `ThreadActor`, `Thread`, `Actor`."""
     return (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ()))
 
 
 def _of_part(word: str, language: str) -> tuple[str, ...]:
-    """Return the terms of a word by itself: its stem; of a script without spaces, its pairs."""
+    """Return the terms of a single word: its stem; for a script without spaces, its pairs of characters."""
     return _terms_of(word, language) if _UNSPACED.search(word) else (stem_of(word, language),)
 
 
 @cache
 def analysis_version() -> str:
-    """Return what the terms of a text depend on besides the text; an index that was built with another is built again.
+    """Return the version of the analysis, on which the terms of a text depend; an index with another version is rebuilt.
 
     Snowball uses PyStemmer, the same algorithms in C, where that is installed.
     """
@@ -239,7 +239,7 @@ def analysis_version() -> str:
 
 
 _ANALYSIS: Final = 1
-"""Count up whenever `terms_in`, or what a retriever calls it with, gives other terms for the same text."""
+"""Increase it whenever `terms_in`, or a retriever's use of it, gives other terms for the same text."""
 
 
 def _installed(package: str) -> str | None:

@@ -1,8 +1,8 @@
-"""Passages: a document in pieces that a person could be shown, each with its headings and its lines.
+"""Passages: a document in readable pieces, each with its headings and its lines.
 
-A passage is a run of whole lines. A heading begins one, and belongs to it, as do the headings above it that have no text of
-their own. Paragraphs are joined up to a usual length. A code block, a table or a list is not cut before it is too long. A
-paragraph that is too long by itself is cut between lines, else after a sentence, else between words.
+A passage is a run of whole lines. A heading starts a passage, and belongs to it, as do the headings above it without text.
+Paragraphs are joined up to a usual length. A code block, a table or a list is cut only if it is too long. A paragraph that is
+too long is cut between lines, else after a sentence, else between words.
 
 In source code the headings are the classes and functions; in a table with columns they are the names of the columns.
 """
@@ -28,10 +28,10 @@ CODE_SUFFIXES: Final = frozenset(_CODE.split())
 TABLE_SUFFIXES: Final = frozenset({".csv", ".tsv"})
 
 _USUAL: Final = 1000
-"""Characters up to which paragraphs are joined."""
+"""The length up to which paragraphs are joined, in characters."""
 _LONGEST: Final = 2000
 _DEEPEST: Final = 8
-"""Headings of a passage."""
+"""The maximum number of headings of a passage."""
 _LONGEST_HEADING: Final = 120
 _FENCE: Final = re.compile(r"\s{0,3}(`{3,}|~{3,})")
 _ATX: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
@@ -61,18 +61,18 @@ class _Block(NamedTuple):
     first: int
     last: int
     level: int
-    """Of a heading, from 1; 0 for other text."""
+    """The level of a heading, from 1; 0 for other text."""
     title: str = ""
 
 
 def kind_of(source: str) -> Kind:
-    """Return how the text of a file is divided, by the end of its name."""
+    """Return how the text of a file is divided, by its file name suffix."""
     suffix = PurePath(source).suffix.casefold()
     return "code" if suffix in CODE_SUFFIXES else "table" if suffix in TABLE_SUFFIXES else "markdown"
 
 
 def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
-    """Return the passages of a text. Nothing of the text is left out but the space between."""
+    """Return the passages of a text. Only the space between them is left out."""
     lines = text.replace("\r\n", "\n").split("\n")
     if kind == "table":
         return list(_rows(lines))
@@ -118,7 +118,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 
 
 _FURTHEST: Final = 400
-"""Lines in which the end of a fence is looked for: without an end, the rest of a page would be one block."""
+"""The number of lines in which the end of a fence is searched: without an end, the rest of a page would be one block."""
 
 
 def _has_end(lines: Sequence[str], number: int, fence: str) -> bool:
@@ -205,7 +205,7 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[_Block]:
 class _Cut(NamedTuple):
     text: str
     line: int
-    """How many lines are before it."""
+    """The number of lines before it."""
 
 
 def _pieces(text: str) -> Iterator[_Cut]:
@@ -227,7 +227,7 @@ def _pieces(text: str) -> Iterator[_Cut]:
 
 
 def _place(text: str, start: int, end: int) -> int:
-    """Return where to cut: after a line, else after a sentence, else between words, else anywhere."""
+    """Return the position of the cut: after a line, else after a sentence, else between words, else anywhere."""
     middle = start + _LONGEST // 2
     if (found := text.rfind("\n", middle, end)) >= 0:
         return found + 1

@@ -2,7 +2,7 @@
 
 A passage is divided into units: the sentences of its paragraphs and list items, the rows of its tables, the lines of its code.
 Each unit has some of the question's words. A word counts more if few units have it, and hardly if a heading has it: a heading
-holds for all of them. The quote is the run with the most; a longer run must bring enough for each further unit.
+applies to all of them. The quote is the run with the highest score; a longer run must add enough for each further unit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from antiphon.retrieval._language import concepts_in, detect_language, term_set,
 from antiphon.retrieval._passages import Kind
 
 _MOST_UNITS: Final = 4
-"""In a quote."""
+"""The maximum number of units in a quote."""
 _PRICE: Final = 0.15
-"""The share of the question's words that a further unit must bring."""
+"""The share of the question's words that a further unit must add."""
 _LONGEST: Final = 600
 """Characters of a quote; a longer sentence is cut, and marked."""
 _SHORTEST: Final = 12
-"""Characters of a unit that can be a quote by itself."""
+"""The least length of a unit that can be a quote on its own, in characters."""
 _FENCE: Final = re.compile(r"\s*(`{3,}|~{3,})")
 _HEADING: Final = re.compile(r"\s{0,3}#{1,6}\s")
 _RULE: Final = re.compile(r"[\s|:=*_-]+")
@@ -32,7 +32,7 @@ _SHORT_FORM: Final = re.compile(
     r"(?:^|[\s(])(?:[^\W\d_]|e\.g|i\.e|z\.B|d\.h|u\.a|bzw|ca|etc|usw|vgl|Abs|Art|Nr|Bd|Dr|Mr|Mrs|Ms|Prof|St|Fig|No|vs|cf|al"
     r"|p|pp|Mme|Sr|Sra|Sig|dott|ex|env|approx|resp|ggf|inkl|min|max|Jan|Feb|Apr|Jun|Jul|Aug|Sep|Sept|Okt|Oct|Nov|Dez|Dec)\.$"
 )
-"""What ends with a point and does not end a sentence."""
+"""Abbreviations: a dot that does not end a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class QuoteUnit:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Words of a passage, as they are there."""
+    """Verbatim text of a passage."""
 
     text: str
-    """On one line each sentence; rows and lines of code as they are."""
+    """Each sentence on one line; rows and lines of code unchanged."""
     lines: tuple[int, int]
     """The first and the last line in the document, or in the passage if its place is unknown; from 1."""
     coverage: float
-    """Which share of the question's words it has, its headings included; from 0 to 1."""
+    """The share of the question's words that it has, including its headings; from 0 to 1."""
 
 
 def quote(
@@ -89,7 +89,7 @@ def quote(
 
 
 def relevance(question: str, text: str, *, heading: Sequence[str] = (), language: str | None = None) -> float:
-    """Return which share of the words that a question is about a text has, its headings included; from 0 to 1."""
+    """Return the share of the significant words of a question that a text has, including its headings; from 0 to 1."""
     concepts = concepts_in(question)
     if not concepts:
         return 0.0
@@ -98,7 +98,7 @@ def relevance(question: str, text: str, *, heading: Sequence[str] = (), language
 
 
 def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float:
-    """Return what a word of the question counts: less if many units have it, hardly anything if a heading has it."""
+    """Return the weight of a word of the question: less if many units have it, hardly anything if a heading has it."""
     count = sum(row[number] for row in has)
     return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
 
@@ -120,7 +120,7 @@ def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Se
 
 
 def shown(units: Sequence[QuoteUnit]) -> str:
-    """Return units as they are shown: sentences on one line, rows and lines of code as they are; cut, if they are long."""
+    """Return units for display: sentences on one line, rows and lines of code unchanged; cut if they are long."""
     separator = " " if units[0].kind == "sentence" else "\n"
     text = separator.join(each.text for each in units)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
@@ -156,7 +156,7 @@ def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
         elif _HEADING.match(line):
             yield QuoteUnit(line.strip().strip("#").strip(), number, number, "heading")
         elif _is_row(line) and not _RULE.fullmatch(line):
-            # The names of the columns hold for every row, as a heading does.
+            # The names of the columns apply to every row, like a heading.
             is_head = number + 1 < len(lines) and _is_row(lines[number + 1]) and bool(_RULE.fullmatch(lines[number + 1]))
             yield QuoteUnit(line.strip(), number, number, "heading" if is_head else "row")
     yield from _sentences(paragraph)

@@ -1,16 +1,16 @@
-"""Retrievers: what every one of them does, and the one that needs nothing but a ledger.
+"""Retrievers: the protocol, and `KnowledgeBase`, which needs only a ledger.
 
 `KnowledgeBase` keeps documents in a ledger, cut into passages. A passage is a message, so it is durable, verified,
-redacted and backed up like all messages, and is cited by its message id. Each document has a thread of its own,
-`knowledge/kb-…`: deleting the thread deletes the bytes of that document and of no other. Documents of earlier versions share
-the thread `knowledge`; they are found too, and stay there.
+redacted and backed up like all messages, and is cited by its message id. Each document has its own thread, `knowledge/kb-…`:
+deleting the thread deletes only the bytes of that document. Documents of earlier versions share the thread `knowledge`; they
+are also found, and stay there.
 
-A document that is added again replaces its earlier text, and a removed one leaves a message that says so. In both cases the
-earlier passages stay in the ledger and are no longer found.
+A document that is added again replaces its earlier text, and a removed one leaves a message about the removal. In both cases
+the earlier passages stay in the ledger and are no longer found.
 
 The ranking is BM25 over terms (see `_language`), where a term of a heading counts for every passage below it. The ledger gives
 the candidates, and this module scores them: a question's word counts once, whichever of its stems a passage has; words that
-follow each other in the question and in the passage count more; and so does a passage that has most of the words. With an
+follow each other in the question and in the passage count more; and so does a passage with most of the words. With an
 embedder, the passages whose vectors are nearest to the question's are a second ranking, and the sum of the reciprocal ranks
 decides.
 """
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 THREAD: Final = "knowledge"
 _NAMESPACE: Final = "knowledge"
 _LONGEST_QUESTION: Final = 20_000
-"""Characters of a question that are looked for."""
+"""The maximum length of a question, in characters."""
 _MOST_CONCEPTS: Final = 64
-"""Words of a question that are looked for."""
+"""The maximum number of words of a question that are searched."""
 _CANDIDATES: Final = 60
-"""Passages that are scored, at least."""
+"""The least number of passages that are scored."""
 _DIGITS: Final = 10
-"""Of the digest of a source, in the id of its thread."""
+"""The number of digits of a source's digest in the id of its thread."""
 _DUPLICATE_ID: Final = "AP108"
 """The code of a refusal: the id of a message is taken."""
 _ENCRYPTED: Final = (
@@ -62,12 +62,12 @@ _ENCRYPTED: Final = (
     "keep documents in a ledger without encryption"
 )
 _ATTEMPTS: Final = 10
-"""How often a document is added again that another process has changed meanwhile."""
+"""How often adding a document is retried, if another process has changed it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a document, and where it is from."""
+    """A piece of a document, and its origin."""
 
     id: str
     """The id of its message, by which it is cited."""
@@ -81,20 +81,20 @@ class Passage:
     language: str | None = None
     kind: Kind = "markdown"
     version: int = 0
-    """Of the document."""
+    """The version of the document."""
     digest: str = ""
     """SHA-256 of the document's text."""
     score: float = 0.0
-    """How well it fits the question. Only the scores of one search can be compared."""
+    """How well it matches the question. Only scores of the same search can be compared."""
     coverage: float = 0.0
-    """Which share of the question's words it has, from 0 to 1; rare words count more."""
+    """The share of the question's words that it has, from 0 to 1; rare words count more."""
 
 
 class Passages(tuple[Passage, ...]):
-    """What a search has found, the best first."""
+    """The results of a search, the best first."""
 
     is_cut: bool = False
-    """Whether the question was too long: only its beginning was looked for."""
+    """Whether the question was too long: only its beginning was searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class AddedDocument:
     version: int
     """How many versions the source has had."""
     is_new: bool
-    """Whether anything was written. A text that is there already is not."""
+    """Whether anything was written. A known text is not written again."""
 
 
 class Retriever(Protocol):
     """Finds passages of documents. `antiphon.retrieval.open_retriever` opens one by name."""
 
     async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
-        """Add a document, or a new text of one that is there under the same source; all of it or nothing.
+        """Add a document, or a new text of a known source, atomically.
 
         Raises:
             ValueError: it has no text.
@@ -146,11 +146,11 @@ _GROUP: Final = "antiphon.retrievers"
 def open_retriever(name: str, ledger: Ledger) -> Retriever:
     """Return the retriever of a name: `knowledge`, or one that an installed package offers.
 
-    A package offers one by an entry point in the group `antiphon.retrievers`: a function that takes a ledger and returns a
+    A package offers one with an entry point in the group `antiphon.retrievers`: a function that takes a ledger and returns a
     `Retriever`. The caller names it; no name that is stored in a ledger is ever imported.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no retriever with that name.
     """
     if name == THREAD:
         return KnowledgeBase(ledger)
@@ -169,11 +169,11 @@ def open_retriever(name: str, ledger: Ledger) -> Retriever:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """Where a document is, and its latest version."""
+    """The thread of a document, and its latest version."""
 
     thread_id: str
     id: str
-    """The beginning of the ids of its passages."""
+    """The prefix of the ids of its passages."""
     length: int | None
     """The number of messages in its thread; None in the thread of earlier versions, which others write to."""
     version: int = 0
@@ -189,7 +189,7 @@ class KnowledgeBase:
     """The documents in a ledger."""
 
     def __init__(self, ledger: Ledger, *, thread_id: str = THREAD, embedder: Embedder | None = None) -> None:
-        """With an embedder, passages are found by their meaning too. It is asked for a vector of each passage, once.
+        """With an embedder, passages are also found by meaning. Each passage is embedded once.
 
         Raises:
             TypeError: there is an embedder, and the ledger keeps no vectors.
@@ -200,9 +200,9 @@ class KnowledgeBase:
         self._vectors = None if embedder is None else Vectors(ledger, self._index, embedder)
 
     async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
-        """Add a document, or a new text of one that is there under the same source; all of it or nothing.
+        """Add a document, or a new text of a known source, atomically.
 
-        `kind` is by default that of the source's name, and `language` is detected.
+        By default, `kind` follows from the source's name, and `language` is detected.
 
         Raises:
             LedgerError: it could not be written.
@@ -230,13 +230,13 @@ class KnowledgeBase:
                 return AddedDocument(source, len(pieces), document.version + 1, is_new=True)
 
     async def remove(self, source: str, *, erase: bool = False) -> bool:
-        """Remove a document, and return whether there was one. It is not found any more; its passages stay in the ledger.
+        """Remove a document, and return whether there was one. It is no longer found; its passages stay in the ledger.
 
         With `erase`, the thread of the document is deleted, with all its versions. Copies in backups stay.
 
         Raises:
             LedgerError: it could not be written.
-            ValueError: it is to be erased, and shares a thread with others, as documents of earlier versions do.
+            ValueError: it should be erased, and shares a thread with others, as documents of earlier versions do.
         """
         attempt = 0
         while True:
@@ -291,7 +291,7 @@ class KnowledgeBase:
         return None
 
     async def around(self, passage: Passage, lines: int = 5) -> tuple[tuple[int, str], ...]:
-        """Return the lines of a passage with those before and after it, each with its number, as they were added."""
+        """Return the lines of a passage with those before and after it, each with its number, verbatim."""
         if passage.lines is None:
             return ()
         first, last = passage.lines[0] - lines, passage.lines[1] + lines
@@ -303,7 +303,7 @@ class KnowledgeBase:
         return tuple((number, found[number]) for number in sorted(found) if first <= number <= last)
 
     async def documents(self) -> tuple[AddedDocument, ...]:
-        """Return the documents that are there, by name."""
+        """Return all documents, by name."""
         found: dict[str, AddedDocument] = {}
         page: str | None = None
         while True:
@@ -316,7 +316,7 @@ class KnowledgeBase:
                 return tuple(found[source] for source in sorted(found))
 
     async def _latest_in(self, thread_id: str) -> dict[str, AddedDocument]:
-        """Return the documents of a thread: one, but for the thread of earlier versions."""
+        """Return the documents of a thread: one, except in the thread of earlier versions."""
         latest: dict[str, int] = {}
         passages: Counter[str] = Counter()
         async for record in self._ledger.read(thread_id, reverse=True):
@@ -330,17 +330,17 @@ class KnowledgeBase:
         }
 
     async def rebuild(self) -> int:
-        """Build the index again, and return how many passages it has. A search does so by itself when it must."""
+        """Rebuild the index, and return how many passages it has. A search does so automatically if necessary."""
         return await self._ledger.rebuild_terms(self._index)
 
     async def refresh(self) -> None:
-        """Add the passages to the index that it does not have yet, so that the next search need not."""
+        """Add missing passages to the index, so that the next search need not."""
         await self._ledger.find_terms(self._index, (), limit=0)
         if self._vectors is not None:
             await self._vectors.embed_new()
 
     async def drop_vectors(self) -> None:
-        """Drop the vectors of all passages, so that another embedder can be used: the next search asks it for new ones.
+        """Drop the vectors of all passages, so that another embedder can be used: the next search computes new ones.
 
         Raises:
             TypeError: the ledger keeps no vectors.
@@ -348,13 +348,13 @@ class KnowledgeBase:
         await vector_store(self._ledger).drop_vectors(self._index)
 
     async def _document(self, source: str) -> _Document:
-        """Return where a document is, or is to be."""
+        """Return the place of a document, existing or new."""
         digest = hashlib.sha256(source.encode(errors="replace")).hexdigest()
         own, thread_id = f"kb-{digest[:_DIGITS]}", f"{self._index.name}/kb-{digest[:_DIGITS]}"
         last = await self._last(thread_id)
         if last is not None and (about := _about(last.message)) is not None and about.source == source:
             return _Document(thread_id, own, last.seq, about.version, about.digest)
-        if last is not None:  # another source, whose digest begins with the same digits
+        if last is not None:  # another source, whose digest starts with the same digits
             own, thread_id = f"kb-{digest}", f"{self._index.name}/kb-{digest}"
             last = await self._last(thread_id)
             about = None if last is None else _about(last.message)
@@ -372,7 +372,7 @@ class KnowledgeBase:
         return records[-1] if records else None
 
     async def _append(self, document: _Document, messages: Sequence[Message], *, is_last: bool) -> bool:
-        """Append to the thread of a document, and return whether it was as expected."""
+        """Append to the thread of a document, and return whether the thread had the expected length."""
         try:
             await self._ledger.append(document.thread_id, messages, expected_version=document.length, pattern=_NAMESPACE)
         except (AppendConflictError, AppendRefusedError) as exc:
@@ -407,7 +407,7 @@ def _message(document: _Document, about: dict[str, Json], number: int, piece: Te
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What the message of a passage says about it."""
+    """The metadata of a passage in its message."""
 
     source: str
     version: int
@@ -419,7 +419,7 @@ class _About:
 
 
 def _about(message: Message) -> _About | None:
-    """Return what the message of a passage says about it; None if it is not a passage."""
+    """Return the metadata of a passage from its message; None if it is not a passage."""
     own = message.metadata.get(_NAMESPACE, {})
     match own:
         case {"source": str(source), "version": int(version), "digest": str(digest)}:
@@ -451,7 +451,7 @@ def _text(message: Message) -> str:
 
 
 def entry_of(message: Message) -> TermEntry | None:
-    """Return what a message adds to the index: a pure function, whose version is `analysis_version`."""
+    """Return the index entry of a message: a pure function, whose version is `analysis_version`."""
     about = _about(message)
     if about is None:
         return None
@@ -467,13 +467,13 @@ def entry_of(message: Message) -> TermEntry | None:
 
 _K1: Final = 1.2
 _B: Final = 0.5
-"""How much the length of a passage counts: passages are about equally long."""
+"""The influence of the length of a passage: passages are about equally long."""
 _IN_HEADING: Final = 2.0
-"""What a term of a heading counts beside one of the text."""
+"""The weight of a term of a heading, relative to a term of the text."""
 _NEIGHBOURS: Final = 0.3
-"""What two words count that follow each other, beside the two by themselves."""
+"""The additional weight of two adjacent words."""
 _WHOLE: Final = 0.5
-"""What a passage loses that has none of the words; the others lose in proportion."""
+"""The penalty of a passage without any of the words; others lose in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +485,7 @@ class _Score:
 def ranked(
     concepts: Sequence[tuple[str, ...]], matches: TermMatches, *, is_sorted: bool = False
 ) -> list[tuple[TermMatch, _Score]]:
-    """Return candidates with their scores, the best first; `is_sorted`: in the order in which they come."""
+    """Return candidates with their scores, the best first; `is_sorted`: in the given order."""
     weights = [_rarity(concept, matches) for concept in concepts]
     average = matches.length / matches.entries if matches.entries else 1.0
     scored = [(match, _score(concepts, weights, match.entry, average)) for match in matches.found]
@@ -494,7 +494,7 @@ def ranked(
 
 
 _RANKS: Final = 60
-"""What reciprocal ranks are moved by, as in the paper that introduced them: the first places do not decide alone."""
+"""The offset of reciprocal ranks, as in the paper that introduced them: the first places do not decide alone."""
 
 
 def fused(*lists: Sequence[tuple[TermMatch, _Score]]) -> list[tuple[TermMatch, _Score]]:
@@ -510,7 +510,7 @@ def fused(*lists: Sequence[tuple[TermMatch, _Score]]) -> list[tuple[TermMatch, _
 
 
 def _rarity(concept: Iterable[str], matches: TermMatches) -> float:
-    """Return what a word counts: the fewer passages have it, the more."""
+    """Return the weight of a word: the fewer passages have it, the higher."""
     count = max(matches.frequency.get(term, 0) for term in concept)
     return log(1 + (matches.entries - min(count, matches.entries) + 0.5) / (count + 0.5))
 
@@ -529,7 +529,7 @@ def _score(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], entry:
 
 
 def _neighbours(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], body: Sequence[str]) -> float:
-    """Return what the pairs of words count that follow each other in the question and in the passage."""
+    """Return the weight of the word pairs that are adjacent in the question and in the passage."""
     pairs = set(itertools.pairwise(body))
     return sum(
         (weights[number] + weights[number + 1]) / 2

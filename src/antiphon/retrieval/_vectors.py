@@ -1,7 +1,7 @@
-"""Vectors: passages by meaning, with an embedder of Pydantic AI, in the ledger beside the index of terms.
+"""Vectors: passages by meaning, with an embedder of Pydantic AI, in the ledger next to the index of terms.
 
 An embedder costs money or time, so each passage is embedded once, with its headings. Batches are stored one by one, so a crash
-loses one at most. Vectors of two embedders cannot be compared, so the model and the dimension are stored too.
+loses at most one. Vectors of two embedders cannot be compared, so the model and the dimension are also stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 64
 """Passages in one request to an embedder."""
 _LONGEST: Final = 8_000
-"""Characters of a text that are embedded: most models take as much."""
+"""The maximum length of an embedded text, in characters, which most models accept."""
 
 
 def vector_store(ledger: Ledger) -> VectorStore:
@@ -44,7 +44,7 @@ class Vectors:
         """Return the passages whose vectors are nearest to that of a question, the nearest first.
 
         Raises:
-            EmbeddingMismatchError: the stored vectors are of another embedder.
+            EmbeddingMismatchError: the stored vectors are from another embedder.
         """
         result = await self._embedder.embed_query(query[:_LONGEST])
         vector = result.embeddings[0]
@@ -67,7 +67,7 @@ class Vectors:
 
 
 def _embedded(record: Record) -> str:
-    """Return what is embedded of a passage: its headings and its text."""
+    """Return the text of a passage for the embedder: its headings and its text."""
     message = record.message
     payload = message.payload
     parts = payload.parts if isinstance(payload, PartsPayload) else ()

@@ -1,4 +1,4 @@
-"""Actors that look after each other: addresses, mailboxes, supervision, and one journal for everything that is said.
+"""Supervised actors: addresses, mailboxes, supervision, and a journal of all messages of a thread.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,4 +1,4 @@
-"""Actor: what a user writes, and `Context`, what its handlers use to send messages, run effects and reach the system.
+"""Actor: the base class of user actors, and `Context`, with which handlers send messages, run effects and reach the system.
 
 **Actor.** A class with a method for each type of message that it handles.
 
@@ -9,15 +9,16 @@
 | anything else | `hear`, with the core message |
 | anything else, if `hear` is not overridden | `receive`, with the protocol's message; by default an error: unknown type |
 
-**Context.** Everything that a handler sends follows from the message that it handles: thread, exchange, deadline and hop count
-are passed on, and a deadline can only become shorter. A context is made for each message, and has only the cell and the
-delivery. `Services` is what it needs of the system; all contexts of a system share it. Its fields are protocols: the parts
-that implement them import this file. So the import graph has no cycle, and the protocols say exactly what a handler can reach.
+**Context.** Everything that a handler sends follows from the message that it handles: it inherits the thread, the exchange,
+the deadline and the hop count. A deadline can only become shorter. Each message gets a context, which has only the cell and
+the delivery. `Services` has the parts of the system that contexts need; all contexts of a system share it. Its fields are
+protocols: the parts that implement them import this file. So the import graph has no cycle, and the protocols say exactly what
+a handler can reach.
 
-**`begin_handling`** sets the context of the message that is being handled, for code that is not given one: `Actor.context`,
-`send_message`. It is a context variable and not an attribute of the actor, because an actor may handle several messages at
-once, each in its own task. A task that a handler starts inherits the variable and may outlive the handler. So a context is
-over when its handler has ended, and what such a task sends afterwards is sent from outside.
+**`begin_handling`** sets the context of the message that is being handled, for code without a context parameter:
+`Actor.context`, `send_message`. It is a context variable and not an attribute of the actor, because an actor may handle
+several messages at once, each in its own task. A task that a handler starts inherits the variable and may outlive the handler.
+So a context ends with its handler, and messages that such a task sends later count as sent from outside.
 
 `Lifetime` is the event loop of a system, its background tasks, and whether it is closing.
 """
@@ -82,7 +83,7 @@ class Lifetime:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
-        """The context of handlers: they see the port of the system, and not the variables of their sender."""
+        """The context variables of handlers: they see the port of the system, and not the variables of their sender."""
         self.failure: AntiphonError | None = None
         """Why the whole system has failed."""
         self._owner = asyncio.current_task()
@@ -91,11 +92,11 @@ class Lifetime:
         self._closing_since: float | None = None
 
     def open(self) -> None:
-        """Open: from now on, a signal closes it gracefully."""
+        """Register the system, so that a signal closes it gracefully."""
         OPEN.add(self)
 
     def begin_closing(self) -> None:
-        """Start no more work. From now on, messages of threads that are cancelled stay open for the next system."""
+        """Start no more work. From now on, cancelled messages of threads stay open for the next system."""
         if self._closing_since is None:
             self._closing_since = self.loop.time()
 
@@ -105,7 +106,10 @@ class Lifetime:
         return self._closing_since is not None
 
     def remaining_grace(self, grace: float) -> float:
-        """Return the rest of an actor's grace. When the system closes, the grace of all actors runs from the same moment."""
+        """Return the remaining grace of an actor.
+
+        When the system closes, the grace of all actors starts at the same moment.
+        """
         return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -128,11 +132,11 @@ class Lifetime:
                 self._owner.cancel()
 
     def forget(self) -> None:
-        """Ignore signals from now on. It needs no event loop, which may be gone."""
+        """Ignore signals from now on. This needs no event loop, because the loop may be closed."""
         OPEN.discard(self)
 
     async def close(self) -> None:
-        """Cancel the background tasks, and wait for them; also for those that a cancelled one has started."""
+        """Cancel the background tasks and wait for them, including tasks that a cancelled task has started."""
         self.forget()
         while tasks := tuple(self._tasks):
             for task in tasks:
@@ -144,7 +148,7 @@ OPEN: WeakSet[Lifetime] = WeakSet()
 """The open systems, of all event loops."""
 
 
-# ---------------------------------------------------------------- what contexts share
+# ---------------------------------------------------------------- shared by all contexts
 
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
@@ -159,8 +163,8 @@ class Receiver(Protocol):
 class ActorSystem(Protocol):
     """The system of an actor, as its handlers see it.
 
-    What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
-    that `get_actor` gave, follows from the one that is handled.
+    Messages sent with `ask` and `tell` follow from no message. Messages sent with `send_message`, or to an actor from
+    `get_actor`, follow from the handled message.
     """
 
     @property
@@ -252,7 +256,7 @@ class Reminders(Protocol):
 
 
 class Ties(Protocol):
-    """Has monitors and links."""
+    """Manages monitors and links."""
 
     def monitor(self, watcher: str, watched: str) -> None: ...
     def link(self, one: str, other: str) -> None: ...
@@ -267,7 +271,7 @@ class OpenWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the contexts of a system share."""
+    """The parts of a system that its contexts use."""
 
     system: ActorSystem
     lifetime: Lifetime
@@ -280,7 +284,7 @@ class Services:
     open_work: OpenWork
 
 
-# ---------------------------------------------------------------- what a handler is given
+# ---------------------------------------------------------------- the parameter of handlers
 
 
 StateT = TypeVar("StateT")
@@ -335,12 +339,12 @@ class Context:
 
     @property
     def journal(self) -> Journal:
-        """The ledger as the system writes it, for subclasses of `Effect`."""
+        """The journal of the system, for subclasses of `Effect`."""
         return self._services.journal
 
     @property
     def is_closing(self) -> bool:
-        """Whether the system closes: unfinished work of threads is left to the next one."""
+        """Whether the system is closing: unfinished work of threads is left to the next system."""
         return self._services.lifetime.is_closing
 
     def knows(self, address: str) -> bool:
@@ -348,7 +352,7 @@ class Context:
         return self._services.messenger.knows(address)
 
     def is_current(self, actor: object) -> bool:
-        """Whether an actor is still the one of this cell: it has not been restarted."""
+        """Whether an actor is still the current one of this cell: it has not been restarted."""
         return self._cell.actor is actor
 
     @property
@@ -361,7 +365,7 @@ class Context:
         """The message that is handled.
 
         Raises:
-            RuntimeError: the actor is starting, and handles none.
+            RuntimeError: the actor is starting, and handles no message.
         """
         return self._handled.message
 
@@ -382,7 +386,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the message this is, from 1."""
+        """The number of this delivery of the message, from 1."""
         return self._handled.attempt
 
     @property
@@ -403,7 +407,7 @@ class Context:
 
     @property
     def course(self) -> Course:
-        """What the effects of this handler are part of."""
+        """The course of the effects of this handler."""
         return self._handled
 
     @property
@@ -427,7 +431,7 @@ class Context:
         identified by their number; give a `key` if their order may differ between two runs.
 
         Raises:
-            DeliveryError: there is no answer, or it is an error; the class says what the caller can do.
+            DeliveryError: there is no answer, or it is an error; the class tells what the caller can do.
             LedgerError: it could not be journaled.
         """
         delivery = self._delivery_of(to, said, key)
@@ -440,8 +444,8 @@ class Context:
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol, and return the response.
 
-        It is in the same thread as the handled message, unless its data names another, and in the same exchange. A handler
-        that runs again after a crash gets the stored response. A failure is an error response.
+        It belongs to the thread of the handled message, unless its data names another thread, and to the same exchange. A
+        handler that runs again after a crash gets the stored response. A failure is an error response.
 
         Raises:
             ValueError: it has no receiver.
@@ -467,8 +471,8 @@ class Context:
     async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
         """Ask this actor a question that its handler answers without effects, and return the answer.
 
-        It costs no append: question and answer are written together with the next row of this handler. Until then nothing
-        depends on them, so after a crash the answer is worked out again.
+        It costs no append: the question and the answer are written together with the next row of this handler. Until then
+        nothing depends on them, so after a crash the answer is computed again.
 
         Raises:
             DeliveryError: it is refused.
@@ -491,7 +495,7 @@ class Context:
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
     ) -> None:
-        """Tell an actor something, and wait only until it is in the mailbox; in a thread it is journaled before.
+        """Tell an actor something, and wait only until it is in the mailbox; in a thread, it is journaled first.
 
         Raises:
             DeliveryError: it cannot be delivered.
@@ -500,7 +504,7 @@ class Context:
         await self._services.messenger.tell(self._delivery_of(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
-        """Answer the message now, and go on; the return value of the handler is then ignored.
+        """Answer the message now, and continue; the return value of the handler is then ignored.
 
         Raises:
             LedgerError: it could not be journaled.
@@ -516,7 +520,7 @@ class Context:
         await self._services.messenger.forward(self._handled, to)
 
     async def retry(self, request: Retry) -> Reply | None:
-        """Handle the message that a RETRY names as if it came now.
+        """Handle the message that a RETRY names as if it arrived now.
 
         Raises:
             RefusedError: it was tried too often, or is unknown.
@@ -540,12 +544,12 @@ class Context:
     ) -> Any:
         """Run a side effect once, and return its result as JSON. A handler that runs again gets the recorded result.
 
-        `run` gets an idempotency key, which is the same in every attempt. Outside of a thread it is simply run.
-        `operation` says what it is, for an observer.
+        `run` gets an idempotency key, which is the same in every attempt. Outside of a thread, `run` is called without a
+        journal. `operation` describes the effect to an observer.
 
         Raises:
             EffectFailedError: `run` raised.
-            ParkedError: it is unknown whether it was done, and it must not be done twice; a person settles it.
+            ParkedError: it is unknown whether the effect has happened, and it must not run twice; a person settles it.
             HistoryMismatchError: the handler did something else in an earlier run.
             LedgerError: it could not be journaled.
         """
@@ -554,13 +558,13 @@ class Context:
         try:
             return await effect.perform(run)
         except asyncio.CancelledError:
-            self.expect_leftovers()  # the row of its intent may have been written, or not
+            self.expect_leftovers()  # it is unknown whether the row of its intent was written
             raise
 
     def expect_leftovers(self) -> None:
-        """Say that rows of this handler may be open of which it does not know: an effect was cancelled while it was written.
+        """Note that this handler may have unknown open rows: an effect was cancelled while its row was written.
 
-        When the message ends, the open calls of its thread are read, and those that it has left are ended with it.
+        When the message ends, the open calls of its thread are read, and those that belong to it are ended with it.
         """
         self._handled.is_unsure = True
 
@@ -604,7 +608,7 @@ class Context:
         self._services.messenger.abandon(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
-        """Deliver the open messages of a thread, also of one that something outside has stopped, and set its timers.
+        """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -619,14 +623,14 @@ class Context:
         """
         await self._services.open_work.message(thread_id, invocation_id)
 
-    # ------------------------------------------------------------ other actors, and the end of this one
+    # ------------------------------------------------------------ other actors, and stopping this one
 
     def monitor(self, address: str) -> None:
         """Get a `Down` notice once, when an actor ends."""
         self._services.ties.monitor(self.address, address)
 
     def link(self, address: str) -> None:
-        """Fail when another actor fails, and have it fail when this one does."""
+        """Link this actor and another one: each fails when the other fails."""
         self._services.ties.link(self.address, address)
 
     def stop(self, reason: str = "it is done") -> None:
@@ -634,9 +638,9 @@ class Context:
         self._cell.stop_after_message(reason)
 
     def rest(self) -> None:
-        """Passivate this actor once it is idle; the next message makes a new one.
+        """Passivate this actor as soon as it is idle; the next message makes a new one.
 
-        Only actors of a registered kind are passivated; one that was spawned stays.
+        Only actors of a registered kind are passivated; spawned actors stay.
         """
         self._cell.wants_rest = True
 
@@ -661,20 +665,20 @@ _current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", de
 
 
 begin_handling: Callable[[Context], Token[Context | None]] = _current.set
-"""Begin to handle a message in this task; return what `end_handling` needs."""
+"""Start to handle a message in this task; return the token for `end_handling`."""
 
 
 def end_handling(context: Context, begun: Token[Context | None]) -> None:
-    """End the handling of a message. Code that it has started, and that still runs, has no context from now on."""
+    """End the handling of a message. Tasks that it has started and that still run have no context from now on."""
     outer = begun.old_value
-    if outer is not context:  # else this is a RETRY: the outer handler goes on with the same context
+    if outer is not context:  # otherwise this is a RETRY: the outer handler continues with the same context
         context.is_over = True
     if isinstance(outer, Context) and not outer.is_over:
-        _current.set(outer)  # an actor has asked itself: the outer handler goes on
+        _current.set(outer)  # an actor has asked itself: the outer handler continues
 
 
 def context_in(system: object) -> Context | None:
-    """Return the context of the message that is being handled here, in a handler of this system; else None."""
+    """Return the context of the message that a handler of this system handles in this task; else None."""
     context = _current.get()
     return None if context is None or context.is_over or context.system is not system else context
 
@@ -695,7 +699,7 @@ class CurrentContext:
         return context
 
 
-# ---------------------------------------------------------------- what a user writes
+# ---------------------------------------------------------------- the base class of actors
 
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
@@ -718,26 +722,28 @@ class Handler(NamedTuple):
 def handles(method: MethodT) -> MethodT:
     """Mark a method as the handler of the `Request` or `Notice` that its first parameter is annotated with.
 
-    It is `async def name(self, request: Ping, context: Context) -> Pong`, where `Pong` is the reply of `Ping`; or
-    `-> None` if it answers by `context.reply` or `context.forward`.
+    Its signature is `async def name(self, request: Ping, context: Context) -> Pong`, where `Pong` is the reply of `Ping`; or
+    `-> None` if it answers with `context.reply` or `context.forward`.
     """
     setattr(method, _MARK, True)
     return method
 
 
 class Actor:
-    """Something with an address that handles one message at a time. A factory makes it, again after each restart."""
+    """An object with an address that handles one message at a time.
+
+    A factory makes it, and makes a new one after each restart.
+    """
 
     concurrency: ClassVar[int] = 1
-    """How many messages it handles at once. More than one is for actors without state of their own. Messages of the same
-    thread (outside of threads: of the same sender) are still handled in order, unless `ordering_key` says otherwise.
-    """
+    """How many messages it handles at once. Use more than one only for actors without state of their own. Messages of the same
+    thread (outside of threads: of the same sender) are still handled in order, unless `ordering_key` returns another key. """
     capacity: ClassVar[int] = CAPACITY
     """How many messages may wait. Further senders wait for room, at most until their deadline."""
     handlers: ClassVar[Mapping[type | str, Handler]] = {}
     """The methods marked with `handles`, by class and by type of message."""
     context = CurrentContext()
-    """The context of the handled message, for methods that are not given one; in `started`, that of the actor."""
+    """The context of the handled message, for methods without a context parameter; in `started`, the context of the actor."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -747,7 +753,7 @@ class Actor:
     def ordering_key(cls, message: Message) -> str | None:
         """Return the ordering key: messages with the same key are handled in order. None: the thread, or the sender.
 
-        Only used if `concurrency` is more than one. It depends on nothing but the message, and does not raise.
+        It is used only if `concurrency` is more than one. It must depend on nothing but the message, and must not raise.
         """
         return None
 
@@ -764,7 +770,7 @@ class Actor:
     async def receive(self, message: WireMessage) -> Response:
         """Handle a message of the protocol that has no handler method, and return the response.
 
-        Messages that it sends by `self.context.send_message`, or by `send_message` of the system, follow from this one.
+        Messages that it sends with `self.context.send_message`, or with `send_message` of the system, follow from this one.
         """
         return message.reply_error(f"Unknown message type: {message.type}", ErrorCode.UNKNOWN_MESSAGE_TYPE)
 
@@ -812,7 +818,7 @@ def _check_return(name: str, returned: Any, reply: type[Reply] | None) -> None:
 Actor.handlers = _handlers_in(Actor)
 
 
-# ---------------------------------------------------------------- how an actor is made
+# ---------------------------------------------------------------- making an actor
 
 
 @dataclass(frozen=True, slots=True)
@@ -823,7 +829,7 @@ class Props:
     supervisor: str
     restart: RestartWhen
     grace: float
-    """Seconds that its handlers have to end when it stops."""
+    """Seconds that its handlers have to finish when it stops."""
     concurrency: int
     capacity: int
     ordering_key: OrderingKey | None = None
@@ -832,7 +838,7 @@ class Props:
     """Whether it may be passivated: its kind is registered, so the next message makes a new one."""
 
 
-@lru_cache(maxsize=256)  # so that actors which are made alike share it
+@lru_cache(maxsize=256)  # cached, so that actors with the same arguments share it
 def props_of(
     factory: Callable[[], Actor],
     *,
@@ -843,7 +849,7 @@ def props_of(
     capacity: int | None = None,
 ) -> Props:
     """Return the props of an actor. Defaults are those of its class, if the factory is a class or a partial of one."""
-    made: Any = getattr(factory, "func", factory)  # of a partial, what it calls
+    made: Any = getattr(factory, "func", factory)  # the function inside a partial
     return Props(
         factory=factory,
         supervisor=supervisor,
@@ -856,7 +862,7 @@ def props_of(
 
 
 def _own_ordering_key(made: Any) -> OrderingKey | None:
-    """Return the ordering key of a class, if it overrides it. The default needs no core message to be made."""
+    """Return the `ordering_key` of a class, if the class overrides it. The default does not need the core message."""
     found = getattr(made, "ordering_key", None)
     is_default = getattr(found, "__module__", "") == "antiphon.runtime._actor"
     return None if found is None or is_default else found

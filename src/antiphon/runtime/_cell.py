@@ -1,7 +1,7 @@
-"""Cell: what an address leads to. It has a mailbox (`_delivery.py`), runs the handlers of its actor, and outlives the actor.
+"""Cell: the container of the actor at one address. It has a mailbox (`_delivery.py`), runs handlers, and outlives the actor.
 
-**No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
-left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
+**No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until the mailbox is
+empty, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
 message; a supervisor is made with its first child, because it may have to check heartbeats.
 
 **States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait;
@@ -15,7 +15,7 @@ A restart drops the actor and makes a new one from the factory; the mailbox stay
      └── idle ──▶ resting
 ```
 
-**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
+**The order of steps.** The handler runs; its outcome is journaled, if the message belongs to a thread; then the caller gets
 it. A crash between two of these steps leaves the call open in the ledger, and recovery delivers it again. So a caller never
 has an answer that the ledger does not have.
 
@@ -23,8 +23,8 @@ has an answer that the ledger does not have.
 A cancellation of the drain's task (`task.cancelling()` counts them) ends one message whose answer is no longer wanted, or ends
 the drain. A `CancelledError` that nobody requested, and everything else, is a failure of the actor, whatever its class.
 
-**No locks.** All of this runs on one event loop. A method without an `await` is atomic, and the code relies on it: between the
-look at a state and the change of it there is no `await`, unless a comment says what is looked at again afterwards.
+**No locks.** All of this runs on one event loop. A method without an `await` is atomic, and the code relies on it: there is no
+`await` between the check and the change of a state, unless a comment says what is checked again after it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 _LATE = "it would come too late: others wait"
 
 _FRESH = 5.0
-"""Seconds for which the measured handling time counts as an estimate for the next message."""
+"""Seconds for which the measured handling time is used as the estimate for the next message."""
 
 _LEDGER_PAUSE = 1.0
 """Seconds to pause while the ledger is unavailable."""
@@ -73,7 +73,7 @@ _TURN = 64
 
 
 class _StartError(Exception):
-    """The factory or `started` raised. The message that came next is not to blame, and is not counted as failed."""
+    """The factory or `started` raised. The next message did not cause that, and is not counted as failed."""
 
 
 class Outcomes(Protocol):
@@ -97,25 +97,25 @@ class Supervising(Protocol):
 
 
 class Idling(Protocol):
-    """Is told about idle actors, and passivates them."""
+    """Registers idle actors, and passivates them."""
 
     def idle(self, cell: Cell, *, was_used: bool = True) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CellParts:
-    """What the cells of a system share."""
+    """The parts of a system that its cells share."""
 
     lifetime: Lifetime
     loop: asyncio.AbstractEventLoop
-    """That of the lifetime; every message needs it."""
+    """The loop of `lifetime`, as a field of its own because every message needs it."""
     hooks: Hooks | None
     services: Services
     outcomes: Outcomes
     supervising: Supervising
     idling: Idling
     children: Callable[[str], tuple[str, ...]]
-    """Given an address, the children that the actor there supervises."""
+    """Returns the children that the actor at an address supervises."""
     provide: Callable[[Actor], None]
     """Gives a supervisor the parts of the runtime that it works with."""
 
@@ -155,21 +155,21 @@ class Cell:
         self.has_failed = False
         """Whether the actor has failed, and its supervisor has not decided yet."""
         self.held = 0
-        """How many senders have a message for it that is not in the mailbox yet. The cell is not passivated meanwhile: a new
-        cell at the same address would handle messages at the same time."""
+        """The number of senders with a message that is not in the mailbox yet. Until it is 0, the cell is not passivated:
+        otherwise a new cell at the same address could handle messages at the same time."""
         self.wants_rest = False
-        """Whether the actor asked to be passivated once it is idle (`Context.rest`)."""
+        """Whether the actor asked to be passivated as soon as it is idle (`Context.rest`)."""
         self.incarnation = 1
         """How many actors the factory has made for this cell, from 1."""
         self.began = parts.loop.time()
         self.average_seconds = 0.0
-        """Seconds to handle a message: a moving average."""
+        """The moving average of the handling time, in seconds."""
         self.last_handled_at = self.began
         """When the last message was handled."""
 
     @property
     def services(self) -> Services:
-        """What the contexts of its actor use."""
+        """The services for the contexts of its actor."""
         return self.parts.services
 
     @property
@@ -188,7 +188,7 @@ class Cell:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether no message has ever come."""
+        """Whether it has never received a message."""
         return self.mailbox is None and self.actor is None and not self.parts.children(self.address)
 
     @property
@@ -208,7 +208,7 @@ class Cell:
         return self.actor is not None and message_type in self.actor.handlers
 
     def stop_after_message(self, reason: str) -> None:
-        """Stop the actor after this message: it asked for it."""
+        """Stop the actor after this message, as it has requested."""
         self.parts.lifetime.start(self.parts.supervising.actor_stops(self, reason))
 
     # ------------------------------------------------------------ receiving messages
@@ -217,12 +217,12 @@ class Cell:
         """Wait for room in the mailbox, at most until a time.
 
         Raises:
-            MailboxFullError: there was none.
+            MailboxFullError: there was no room in time.
             ActorStoppedError: it takes no more messages.
         """
         full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
         if delivery.sender == self.address:
-            raise full  # its own handler sends this: it would wait for itself
+            raise full  # its own handler sends this message, and would wait for itself
         try:
             async with asyncio.timeout_at(until):
                 await self.box.wait_for_room()
@@ -242,12 +242,12 @@ class Cell:
     def start_early(self) -> None:
         """Make the actor without a message, if there is none yet."""
         if self.actor is None and self.starting is None and self.state == "active":
-            # Set now, not in the task: more children may be spawned before the task runs, and must not start it again.
+            # Set here and not in the task: more children may be spawned before the task runs, and must not start a second one.
             self.starting = asyncio.Lock()
             self.parts.lifetime.start(self._start_or_fail())
 
     def wake(self) -> None:
-        """Start a drain for what is in the mailbox, unless there are enough."""
+        """Start a drain for the messages in the mailbox, unless there are enough drains."""
         drains = self.drains
         if drains is None:
             drains = self.drains = {}
@@ -260,7 +260,7 @@ class Cell:
             drains[task] = None
 
     def suspend(self) -> None:
-        """Start no further message; those that are being handled go on."""
+        """Start no further message; running handlers continue."""
         if self.state == "active":
             self.state = "suspended"
 
@@ -275,10 +275,10 @@ class Cell:
                 self.start_early()
 
     def withdraw(self, delivery: DeliveryState) -> None:
-        """Cancel the handler of a message whose answer is no longer wanted, or whose thread another host has."""
+        """Cancel the handler of a message whose answer is no longer wanted, or whose thread another host owns."""
         if delivery.task is not None:
             # `call_soon`, because the handler itself may be the caller: a task that cancels itself here would be cancelled in
-            # the middle of this call. `_cancel` looks again whether the handler still runs.
+            # the middle of this call. `_cancel` checks again whether the handler still runs.
             self.parts.loop.call_soon(_cancel, delivery)
 
     # ------------------------------------------------------------ handling
@@ -290,10 +290,12 @@ class Cell:
         handled, incarnation, was_used = 0, self.incarnation, False
         try:
             while self.state == "active" and self.incarnation == incarnation and (delivery := mailbox.next()) is not None:
-                # `drains` says what is handled at any moment: `Lifecycle.halt` reads it to find what it interrupts. The
-                # ordering key is released after the outcome was written, so that the next message of the thread sees it.
+                # `drains` has the messages that are being handled at any moment: `Lifecycle.halt` reads it to find the
+                # messages that it interrupts. The ordering key is released after the outcome is written, so that the next
+                # message of the thread sees the outcome.
                 drains[task] = delivery
-                if delivery.evicted is None:  # else another host handles it; a caller here gets the answer from the ledger
+                # An evicted message is handled by another host; a caller here gets the answer from the ledger.
+                if delivery.evicted is None:
                     await self._handle(delivery, task, mailbox)
                 drains[task] = None
                 if is_keyed:
@@ -307,7 +309,7 @@ class Cell:
             if not drains and self.drains is drains:
                 self.drains = None  # `is` above: after a restart, `self.drains` belongs to the next actor
         if self.incarnation != incarnation:
-            self.wake()  # what was held back by this message is for the next actor, whose drains may have ended already
+            self.wake()  # messages that this one held back are for the next actor, whose drains may have ended already
         elif self.props.may_rest and self.drains is None:
             self.parts.idling.idle(self, was_used=was_used)
 
@@ -321,8 +323,8 @@ class Cell:
         try:
             hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
             outcome = await (running if hooks is None else hooks.run(self, delivery, running))
-            # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
-            # and the ledger with different answers.
+            # From here on, `withdraw` must not cancel the task: the outcome is being written, and an interrupted write would
+            # leave the caller and the ledger with different answers.
             delivery.task = None
             if delivery.evicted is not None:
                 return
@@ -340,12 +342,12 @@ class Cell:
             await self._caught(delivery, exc, task)
         finally:
             if delivery.was_cancelled:
-                # The cancellation was for this message only: the drain goes on with the next one.
+                # The cancellation was for this message only: the drain continues with the next one.
                 delivery.was_cancelled = False
                 task.uncancel()
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
-        """Whether a message cannot be handled in time while others wait that perhaps can.
+        """Whether a message cannot be handled in time, while other messages wait that may be.
 
         Without this check, an overloaded actor would spend all its time on messages that time out halfway.
         """
@@ -374,7 +376,10 @@ class Cell:
             end_handling(context, begun)
 
     async def run_at_once(self, delivery: DeliveryState) -> Any:
-        """Handle a question that the actor asks itself, within its deadline. In the mailbox it would wait for itself."""
+        """Handle a question that the actor asks itself, within its deadline.
+
+        In the mailbox, it would wait for its own sender.
+        """
         hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
         limit = asyncio.timeout_at(delivery.deadline)
         try:
@@ -403,7 +408,8 @@ class Cell:
                     end_handling(context, begun)
             except Exception as exc:
                 raise _StartError from exc
-            if self.incarnation == incarnation:  # else the cell was restarted while `started` ran: this actor is not kept
+            # If the cell was restarted while `started` ran, this actor is dropped.
+            if self.incarnation == incarnation:
                 self.actor, self.starting = actor, None
             return actor
 
@@ -417,14 +423,14 @@ class Cell:
     # ------------------------------------------------------------ errors of a handler
 
     async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
-        # The order matters: a cancellation is checked before the class of the error, and what a closing system interrupts
-        # before both, because the handler may turn the cancellation into any other error.
+        # The order of the checks matters: first whether a closing system interrupts the handler, then whether it was
+        # cancelled, and only then the class of the error, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed: nothing can be awaited
         if delivery.evicted is not None:
             if isinstance(error, asyncio.CancelledError) and not delivery.was_cancelled and task.cancelling():
-                raise error  # not for the eviction: the actor itself is stopped
-            return  # whatever it raised: another host handles the message, and nothing of it is written here
+                raise error  # not because of the eviction: the actor itself is stopped
+            return  # whatever was raised: another host handles the message, and this host writes nothing about it
         if delivery.is_left_to_next and not task.cancelling():
             await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
@@ -442,7 +448,8 @@ class Cell:
 
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         if isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
-            await self.parts.outcomes.give_up(delivery, error)  # no answer: other code may be able to continue the thread
+            # Not answered: another build may be able to continue the thread.
+            await self.parts.outcomes.give_up(delivery, error)
             return
         try:
             await self.parts.outcomes.end_with_error(delivery, error)
@@ -450,9 +457,12 @@ class Cell:
             await self._fail(delivery, exc)
 
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
-        """Pause, then handle the message again with a new actor. It is no failure: the supervisor is not told."""
+        """Pause, then handle the message again with a new actor.
+
+        This is not a failure: it is not reported to the supervisor.
+        """
         LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
-        # Suspended: otherwise this drain would take the message again at once, while the ledger is still unavailable.
+        # Suspend: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
         if delivery.thread_id is None or delivery.is_settled:
             delivery.fail(error)
@@ -466,16 +476,16 @@ class Cell:
             self.resume()
 
     async def _fail(self, delivery: DeliveryState, error: BaseException) -> None:
-        # Suspended before the first await: no drain may start another message with the actor that has failed.
+        # Suspend before the first await: no drain may start another message with the failed actor.
         self.state, self.has_failed = "suspended", True
         if isinstance(error, _StartError):
             cause = error.__cause__ or error
-            self.box.put_first(delivery)  # no attempt is counted: its handler has not run
+            self.box.put_first(delivery)  # it does not count as an attempt: its handler has not run
             failure = ActorFailure.of(cause, self.address, self.incarnation, None)
         else:
             failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
             await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
-        # Reported last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
+        # Report last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 
 

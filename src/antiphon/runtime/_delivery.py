@@ -1,15 +1,15 @@
 """Delivery: a message to one actor (`Envelope`), how far its delivery is (`DeliveryState`), and where deliveries wait.
 
-**The envelope is a value.** It says who says what to whom, in which thread, and from which message that follows. It is
-frozen. Two things replace it by another: the ledger, when it redacts the message that is appended
-(`DeliveryState.use_stored`), and a forward, which has another address (`DeliveryState.forwarded_to`).
+**The envelope is a value.** It has the sender, the content, the receiver, the thread, and the message that caused it. It is
+frozen. Two things replace it: the ledger, when it redacts the appended message (`DeliveryState.use_stored`), and a forward,
+which has another address (`DeliveryState.forwarded_to`).
 
 **The delivery has the state.** The parts of the runtime hand it on: the dispatcher makes it, the mailbox keeps it, the cell
 handles it, and the journal ends it. It is also the `Course` of the effects of its handler.
 
 **Lazy parts.** A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when
 first needed, which saves half the cost of an ask. Its id is made when first needed, too. Simulations depend on the order of
-`new_id`, so code that moves the first look at an id changes every id after it.
+`new_id`, so code that moves the first access to an id changes every later id.
 
 **Queues** keep deliveries while they wait:
 
@@ -57,7 +57,7 @@ _COMMANDS = (Restart.message_type, Stop.message_type)
 
 
 class Course(Protocol):
-    """What an effect is part of: the handling of a message, or a run outside of actors."""
+    """The enclosing work of an effect: the handling of a message, or a run outside of actors."""
 
     @property
     def thread_id(self) -> str | None:
@@ -71,17 +71,17 @@ class Course(Protocol):
 
     @property
     def to(self) -> str:
-        """The address or name of what runs it."""
+        """The address or name of the actor or program that runs it."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1. Before the second, the ledger has nothing to look up."""
+        """The number of this attempt, from 1. During the first, there is nothing to look up in the ledger."""
         ...
 
     @property
     def open_effects(self) -> tuple[Message, ...]:
-        """The rows of effects that were begun and have not ended."""
+        """The rows of effects that have started and not ended."""
         ...
 
     @open_effects.setter
@@ -97,7 +97,7 @@ class Course(Protocol):
         ...
 
     def wait(self, change: int) -> None:
-        """Count one effect more, or less, that it waits for."""
+        """Add `change` to the number of effects that it waits for."""
         ...
 
 
@@ -110,22 +110,22 @@ class Holder(Protocol):
 
 
 class Envelope(NamedTuple):
-    """What is said to one actor, and from where. It never changes: a message that changes gets another envelope."""
+    """The content for one actor, and its origin. It is immutable: a changed message gets a new envelope."""
 
     said: Request[Any] | Notice | None
-    """The request or the notice, if what is said is typed."""
+    """The request or the notice, if the content is typed."""
     message: Message | None
-    """The core message; None: it is made of `said` when first needed (`DeliveryState.message`)."""
+    """The core message; None: it is made from `said` when first needed (`DeliveryState.message`)."""
     sender: str
     to: str
     id: str | None = None
     """Of the message; None: it gets a new one when first needed."""
     thread_id: str | None = None
-    """The thread that it is journaled in; None: it is not journaled, and gone once it is handled."""
+    """The thread that it is journaled in; None: it is not journaled, and is gone after it was handled."""
     parent: DeliveryState | None = None
     """The delivery whose handler sent it."""
     hops: int = 0
-    """How many messages it follows from."""
+    """The length of the chain of messages that led to it."""
     correlation_id: str | None = None
     is_derived: bool = False
     """Whether its id is derived from the id of the message that its sender handles."""
@@ -146,28 +146,28 @@ class Envelope(NamedTuple):
 
 
 new_envelope = cast("Callable[[type[Envelope], tuple[object, ...]], Envelope]", tuple.__new__)
-"""Make an envelope of all its fields. It takes a quarter of the time of `Envelope(...)`: every message needs one."""
+"""Make an envelope from all its fields, in a quarter of the time of `Envelope(...)`: every message needs one."""
 
 
 class DeliveryState:
-    """How far the delivery of one envelope is.
+    """The state of the delivery of one envelope.
 
-    One delivery is in the hands of one part at a time, and all parts run on one event loop, so nothing here needs a lock.
-    Most deliveries need few of the fields: the class has the defaults, and a field is set when it is needed. `__init__` sets
-    those that every delivery needs, because an attribute of the object is found faster than one of its class.
+    Only one part works on a delivery at a time, and all parts run on one event loop, so nothing here needs a lock. Most
+    deliveries need few of the fields: the class has the defaults, and a field is set when it is needed. `__init__` sets the
+    fields that every delivery needs, because an instance attribute is found faster than a class attribute.
     """
 
     seq: int = 0
-    """Its place in the thread."""
+    """Its position in the thread."""
     deadline: float | None = None
     """In the event loop's time."""
     bucket: dict[DeliveryState, None] | None = None
-    """Where its deadline is kept."""
+    """The bucket of its deadline."""
     origin: str | None = None
-    """The trace in which it was said from outside, as a W3C `traceparent`."""
+    """The trace in which it was sent from outside, as a W3C `traceparent`."""
     is_of_host: bool = False
-    """Whether it is about an actor of this very host, such as RESTART: it is never posted to another host."""
-    # -- where it is
+    """Whether it concerns an actor of this host only, such as RESTART: it is never posted to another host."""
+    # -- its place
     cell: Holder | None = None
     """The cell that has it."""
     task: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ class DeliveryState:
     key: str | None = None
     """The ordering key: set by a mailbox whose actor handles several messages at once."""
     is_urgent: bool = False
-    """Whether it is a message of the system, which comes before all others."""
+    """Whether it is a message of the system, which is handled before all others."""
     accepted_at: float | None = None
     """When it was put into the mailbox, if there is an observer."""
     activity: object = None
@@ -195,41 +195,41 @@ class DeliveryState:
 
     # -- earlier deliveries of the same message
     standing: Standing = Standing()
-    """What the journal says about them."""
+    """Their rows in the journal."""
     reruns: int = 0
     """How many of them have no row, because the ledger was unavailable."""
     is_new: bool = False
-    """Whether it was posted to a thread in which nobody has begun anything yet."""
+    """Whether it was posted to a thread in which no work has started yet."""
     is_unsure: bool = False
-    """Whether the ledger may have more open rows of it than `standing` and `open_effects` say."""
+    """Whether the ledger may have open rows of it that are missing in `standing` and `open_effects`."""
 
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
-    """The rows of effects that its handler has begun and not ended."""
+    """The rows of effects that its handler has started and not ended."""
     deferred_rows: tuple[Message, ...] = ()
     """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
-    """How the thread is listed from the next row of its handler on."""
+    """The listing fields of the thread, written with the next row of its handler."""
     waits: int = 0
     """How many answers and effects its handler waits for."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
     unnamed_count: int = 0
-    """How many messages and effects its handler has begun without a key."""
+    """How many messages and effects its handler has started without a key."""
 
-    # -- its outcome, and who gets it
+    # -- its outcome, and its receivers
     waiter: asyncio.Future[Any] | None = None
-    """What the caller waits for; None if nobody waits for an answer."""
+    """The future that the caller awaits; None if nobody waits for an answer."""
     is_settled: bool = False
     """Whether it was answered, forwarded, or ended with an error."""
     outcome: tuple[Any, BaseException | None] | None = None
     """Kept for deliveries of the same message that come later."""
     successor: DeliveryState | None = None
-    """The delivery that has this one's caller: it was forwarded, or is a duplicate."""
+    """The delivery that took over the caller of this one, because this one was forwarded or is a duplicate."""
     duplicates: tuple[DeliveryState, ...] = ()
     """Duplicates that get the same outcome."""
     lent_by: DeliveryState | None = None
-    """The duplicate whose caller this one has, because it had none of its own."""
+    """The duplicate whose caller this one took over, because it had no caller."""
 
     def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
         self.envelope = envelope
@@ -358,7 +358,7 @@ class DeliveryState:
         )
 
     def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
-        """Return what recovery needs beside the message: its deadline, its hops and its trace."""
+        """Return the metadata that recovery needs: deadline, hops and trace."""
         own: dict[str, Json] = {}
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
@@ -377,7 +377,7 @@ class DeliveryState:
             self._message = self._message.model_copy(update={"metadata": metadata})
 
     def rename(self) -> None:
-        """Take the next id: what was said under this one was withdrawn."""
+        """Take the next id: the message with the current id was withdrawn."""
         self._id = keys.renamed(self.id)
         self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
@@ -399,9 +399,9 @@ class DeliveryState:
         return keys.counted(name, count)
 
     def wait(self, change: int) -> None:
-        """Count an answer or an effect more, or less, that its handler waits for.
+        """Add `change` to the number of answers and effects that its handler waits for.
 
-        A handler that an actor runs for its own question counts for the handler that asks, too.
+        If an actor asks itself, the handler of the question also counts for the handler that asks.
         """
         handled: DeliveryState | None = self
         while handled is not None:
@@ -410,7 +410,7 @@ class DeliveryState:
             handled = parent if parent is not None and parent.cell is handled.cell else None
 
     def leave_to_next_system(self) -> bool:
-        """Leave its handler, and those of the same actor that ask it, to the next system; return whether it runs again."""
+        """Leave its handler, and handlers of the same actor that ask it, to the next system; return whether it runs again."""
         handled: DeliveryState | None = self
         while handled is not None:
             handled.is_left_to_next = self.thread_id is not None
@@ -438,7 +438,7 @@ class DeliveryState:
             duplicate.settle(outcome)
 
     def leave_thread(self) -> None:
-        """Carry it outside of its thread, unjournaled."""
+        """Deliver it outside of its thread, without the journal."""
         self.envelope = self.envelope._replace(thread_id=None)
 
     def fail(self, error: BaseException) -> None:
@@ -482,7 +482,7 @@ class DeliveryState:
         return passed
 
     def withdraw(self, reason: DeliveryError) -> None:
-        """Stop the handling: the answer is no longer wanted. If duplicates wait for it, it goes on."""
+        """Stop the handling: the answer is no longer wanted. If duplicates wait for the answer, the handling continues."""
         if self.successor is not None:
             self.successor.withdraw(reason)
         elif self.withdrawn is None and not self.is_settled and not self.duplicates:
@@ -526,11 +526,11 @@ class Mailbox:
         self._urgent: deque[DeliveryState] | None = None
         self._senders: deque[asyncio.Future[None]] | None = None
         self._busy: dict[str, deque[DeliveryState]] | None = {} if is_keyed else None
-        """By ordering key of a message that is being handled, those that wait behind it."""
+        """By ordering key of a message that is being handled, the messages that wait for it."""
         self._holders: dict[str, DeliveryState] | None = {} if is_keyed else None
         """By key, the message that is being handled."""
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
-        """Ordering keys whose message was handled, and that have another one waiting."""
+        """Ordering keys that are free and have a waiting message."""
 
     @property
     def is_idle(self) -> bool:
@@ -560,7 +560,7 @@ class Mailbox:
             raise
 
     def release(self) -> None:
-        """Give back room: a message was handed out, or is not coming. The first sender that waits gets it at once."""
+        """Return room: a message was handed out, or does not arrive. The first waiting sender gets it at once."""
         self.waiting -= 1
         while self._senders:
             turn = self._senders.popleft()
@@ -587,7 +587,7 @@ class Mailbox:
         return True
 
     def put_last(self, delivery: DeliveryState) -> None:
-        """Add a message that must not be refused, however full the mailbox is."""
+        """Add a message that must not be refused, even if the mailbox is full."""
         self.waiting += 1
         self.put(delivery)
 
@@ -641,7 +641,7 @@ class Mailbox:
         return None
 
     def _key(self, delivery: DeliveryState) -> str:
-        """Return the ordering key: what the actor says, else the thread, else the sender. It is computed once."""
+        """Return the ordering key: the key that the actor returns, else the thread, else the sender. It is computed once."""
         if delivery.key is None:
             choose = self._ordering_key
             delivery.key = (None if choose is None else choose(delivery.message)) or delivery.thread_id or delivery.sender
@@ -680,7 +680,7 @@ _NOTHING: deque[str] = deque(maxlen=0)
 # ---------------------------------------------------------------- deadlines
 
 _TICK = 0.02
-"""How late a deadline may be noticed, in seconds; more for one that is over ten seconds away."""
+"""How late a deadline may be noticed, in seconds; more for deadlines over ten seconds away."""
 _FINE = 9
 """How many binary digits of the remaining ticks are kept."""
 
@@ -733,13 +733,13 @@ class Deadlines:
             self._arm(self._ticks[0])
 
 
-# ---------------------------------------------------------------- messages that are or were handled
+# ---------------------------------------------------------------- messages in flight, and recent messages
 
 
 class InFlight:
     """The messages of threads that this system handles: appended, or about to be, and not ended.
 
-    At most one delivery of a message is in flight. That is what makes duplicates wait instead of running twice.
+    At most one delivery of a message is in flight, so a duplicate waits and does not run.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Dispatcher: how a message gets to its actor, and the answer back.
+"""Dispatcher: routes messages to actors, and answers back to callers.
 
 Outside of a thread a message goes straight into the mailbox. It is handled at most once, and lost if the process dies.
-A message of a thread is journaled on its way, and so is its outcome: see `_durable.py`.
+A message of a thread is journaled before its delivery, and so is its outcome: see `_durable.py`.
 
 **Circles.** An actor that handles one message at a time must not be asked by a handler that it waits for, directly or through
 others. `_check_circle` refuses that at once; without it, both would wait until their deadlines.
@@ -96,7 +96,8 @@ class Dispatcher:
     def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]:
         """Deliver a message and wait for its outcome.
 
-        It checks the message, and returns the coroutine that delivers it: one coroutine fewer for each message.
+        This is not a coroutine function: it checks the message and returns the coroutine that delivers it, which saves one
+        coroutine per message.
 
         Raises:
             DeliveryError: there is none.
@@ -137,7 +138,8 @@ class Dispatcher:
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
                 self._give_up(delivery)
-            waiter.cancel()  # it may have failed too, with a thread that was lost: Python must not print that error later
+            # Also if the waiter has failed, because its thread was lost: otherwise asyncio logs that error as never retrieved.
+            waiter.cancel()
             raise
         finally:
             if (bucket := delivery.bucket) is not None:
@@ -154,7 +156,10 @@ class Dispatcher:
         return await find_original(self._journal.ledger, self._recent, request, thread_id)
 
     async def _ask_itself(self, cell: Cell, delivery: DeliveryState) -> Any:
-        """Handle a question that an actor asks itself, in the handler that asks. In the mailbox it would wait for itself."""
+        """Handle a question that an actor asks itself inside the handler that asks.
+
+        In the mailbox, it would wait for its own sender.
+        """
         delivery.cell = cell
         is_done = False
         try:
@@ -171,7 +176,8 @@ class Dispatcher:
             raise
         finally:
             if not is_done and delivery.parent is not None:
-                # Cancelled between the two rows: the question stays open until the handler that asks ends, which looks for it.
+                # Cancelled between the two rows: the question stays open until the handler that asks ends, which searches for
+                # it.
                 delivery.parent.is_unsure = True
         return outcome
 
@@ -180,13 +186,13 @@ class Dispatcher:
 
         Raises:
             DeliveryError: it cannot.
-            RuntimeError: the handler sends a message or runs an effect; that could be journaled before the question is.
+            RuntimeError: the handler sends a message or runs an effect, which could be journaled before the question.
         """
         assert delivery.parent is not None  # noqa: S101 (a handler is at work)
         delivery.cell = delivery.parent.cell
         if self._hooks is not None:
             self._hooks.said(delivery)
-        # Looked up before it runs: an answer that is stored counts, even if the handler would give another one today.
+        # Looked up before the handler runs: a stored answer counts, even if the handler would now give a different one.
         call, result = await self._durable.find_own(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
@@ -202,7 +208,7 @@ class Dispatcher:
         return outcome
 
     async def _defer_result(self, delivery: DeliveryState, call: Record | None, result: Message) -> None:
-        """Write question and result with the next row of the handler; at once, if the question is in the thread already."""
+        """Write question and result with the next row of the handler; at once, if the thread already has the question."""
         if call is not None:
             delivery.use_stored(call)
             await self._durable.answer(delivery, result)
@@ -210,7 +216,7 @@ class Dispatcher:
             delivery.parent.deferred_rows += (delivery.message, result)
 
     async def tell(self, delivery: DeliveryState, within: float | None) -> None:
-        """Deliver a message, and wait for no outcome: `within` limits the delivery, not the handling.
+        """Deliver a message without waiting for an outcome: `within` limits the delivery, not the handling.
 
         Raises:
             DeliveryError: it cannot be delivered.
@@ -240,11 +246,14 @@ class Dispatcher:
         cell.deliver(delivery)
 
     def _is_elsewhere(self, delivery: DeliveryState) -> bool:
-        """Whether the actor is in another system. What a handler sends in a thread stays here: one system owns a thread."""
+        """Whether the actor is in another system. Messages of a handler in a thread stay here: one system owns a thread."""
         return not self._tree.has(delivery.to) and (delivery.parent is None or delivery.thread_id is None)
 
     async def _carry_in_thread(self, cell: Cell | None, delivery: DeliveryState, until: float) -> None:
-        """Journal a message and deliver it. One whose actor only another host has is posted, or is a dead letter."""
+        """Journal a message and deliver it.
+
+        If only another host has its actor, the message is posted, or becomes a dead letter.
+        """
         if cell is None:
             try:
                 await self._durable.post_to_host(delivery, until)
@@ -258,7 +267,8 @@ class Dispatcher:
             if not delivery.is_of_host:
                 raise
             _check_evicted(delivery.parent)
-            # Another host has the system thread of the actor, and an actor of the same address. The one here is meant.
+            # Another host owns the system thread of the actor, and has an actor with the same address. The local actor is
+            # meant.
             delivery.leave_thread()
             if delivery.is_command:
                 self._durable.run_command(cell, delivery)
@@ -272,7 +282,7 @@ class Dispatcher:
         return delivery.thread_id is not None and not is_inside and not self._tree.has(delivery.to)
 
     def _until(self, parent: DeliveryState | None, within: float | None) -> float:
-        """Return until when to wait: at most until the deadline of the message that is handled."""
+        """Return the time until which to wait: at most the deadline of the handled message."""
         own = self._loop.time() + (self._within if within is None else within)
         return own if parent is None else _inherited(parent, own, within)
 
@@ -316,7 +326,10 @@ class Dispatcher:
         return True
 
     def _give_up(self, delivery: DeliveryState) -> None:
-        """Withdraw the question of a cancelled caller. A handler that will run again keeps it: it asks the same then."""
+        """Withdraw the question of a cancelled caller.
+
+        A handler that will run again keeps it, because it will ask the same question.
+        """
         parent = delivery.parent
         begins_anew = self._lifetime.is_closing or (parent is not None and parent.is_interrupted)
         if begins_anew and delivery.thread_id is not None:
@@ -329,7 +342,7 @@ class Dispatcher:
         if delivery.deadline is not None:
             self._deadlines.add(delivery, delivery.deadline, self._loop.time())
 
-    # ------------------------------------------------------------ how it ends
+    # ------------------------------------------------------------ outcomes
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
         """End a message with an outcome; in a thread it is journaled first."""
@@ -339,7 +352,7 @@ class Dispatcher:
             await self._durable.answer(delivery, outcome)
 
     async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        """End a message with an error; one that has no caller is a dead letter."""
+        """End a message with an error; without a caller, it becomes a dead letter."""
         if delivery.is_settled:
             return
         self._dead.add_unless_asked(delivery, error)
@@ -356,14 +369,14 @@ class Dispatcher:
             self._in_flight.abandon(delivery, error)
 
     async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None:
-        """Give up the thread of a message that the code here cannot continue. The message stays open for other code."""
+        """Give up the thread of a message that the code here cannot continue. The message stays open for another build."""
         if self._answers_mismatches:
             await self.end_with_error(delivery, error)
         else:
             await self.evicting.give_up(delivery, error)
 
     def _is_mismatch(self, delivery: DeliveryState, error: DeliveryError) -> bool:
-        """Whether an error says that the code here cannot continue a thread: that is no answer to the message."""
+        """Whether an error means that the code here cannot continue a thread: then it is not an answer to the message."""
         is_mismatch = isinstance(error, HistoryMismatchError) and delivery.thread_id is not None
         return is_mismatch and not self._answers_mismatches
 
@@ -402,7 +415,7 @@ class Dispatcher:
         await self._redelivery.park(delivery, reason, evidence)
 
     async def inform(self, address: str, notice: Notice, sender: str) -> None:
-        """Tell an actor something that it subscribed to. If it is gone, that is logged and nothing else."""
+        """Send an actor a notice that it subscribed to. If the actor is gone, this is only logged."""
         try:
             await self.tell(DeliveryState(Envelope(notice, None, sender, address)), None)
         except DeliveryError as exc:
@@ -420,7 +433,7 @@ class Dispatcher:
         """Forward a message to another actor, which answers it."""
         passed = delivery.forwarded_to(to)
         try:
-            # Room first: without it the message ends here with an error, and no mailbox has it.
+            # Reserve room first: without room, the message ends here with an error, and is in no mailbox.
             cell = self._find(passed)
             if not cell.box.reserve():
                 await cell.wait_for_room(passed, self._until(passed.parent, None))
@@ -446,13 +459,13 @@ async def _ask_remotely(remote: OtherSystems, delivery: DeliveryState, until: fl
 
 
 def _check_evicted(parent: DeliveryState | None) -> None:
-    """Refuse what a handler sends after its thread was evicted."""
+    """Refuse messages of a handler whose thread was evicted."""
     if parent is not None and parent.evicted is not None:
         raise FencedError(*parent.evicted.args)
 
 
 def _inherited(parent: DeliveryState, own: float, within: float | None) -> float:
-    """Return the deadline of what a handler sends: its own, but at most that of the message that is handled."""
+    """Return the deadline of a message that a handler sends: at most the deadline of the handled message."""
     if parent.deadline is None:
         return own
     return parent.deadline if within is None else min(own, parent.deadline)

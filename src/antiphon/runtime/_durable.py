@@ -1,18 +1,18 @@
-"""Durable: the way of a message of a thread.
+"""Durable: how messages of threads are journaled, delivered and answered.
 
 **Write first.** A message is appended, then put into the mailbox. Its outcome is appended, then given to the caller. A crash
 between two steps leaves an open call, and recovery delivers it again.
 
 **Same ids.** A message that a handler sends has an id derived from the id of the handled message and a number. A handler that
-runs again sends the same messages under the same ids: `_find_recorded` looks each up before it is sent, and takes the answer
-that is stored, or waits for the one on its way. If the ledger has a different message under that id, the code has changed
-since it wrote the thread, and the handler gets a `HistoryMismatchError`.
+runs again sends the same messages under the same ids: `_find_recorded` looks up each message before it is sent, and uses the
+stored answer, or waits for the pending one. If the ledger has a different message under that id, the code has changed since it
+wrote the thread, and the handler gets a `HistoryMismatchError`.
 
-**In flight.** `InFlight` has every message of a thread that this system handles. An entry is made before the append and
-removed after the outcome was written, so a recovery of the same thread does not deliver a message a second time.
+**In flight.** `InFlight` has every message of a thread that this system handles. An entry is added before the append and
+removed after the outcome is written, so a concurrent recovery of the thread does not deliver the message a second time.
 
-**Unconfirmed appends.** When an append raises, nobody knows whether the rows were written. `recover_later` reads the thread
-again after `A_WHILE`, and delivers or ends what it finds open.
+**Unconfirmed appends.** When an append raises, it is unknown whether the rows were written. `recover_later` reads the thread
+again after `A_WHILE`, and delivers or ends the open calls.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._reporting import DeadLetters
 
 A_WHILE: Final = 2.0
-"""Seconds after which an append that was cut off has reached the ledger, or never will."""
+"""Seconds after which an interrupted append has either reached the ledger or never will."""
 
 
 class Elsewhere(Protocol):
@@ -63,11 +63,11 @@ class Elsewhere(Protocol):
         ...
 
     async def has_actor(self, delivery: DeliveryState, until: float) -> bool:
-        """Whether a living host has the actor of a message; one that has the thread may still say so, until a time."""
+        """Whether a living host has the actor of a message; the owner of the thread may still register it, until a time."""
         ...
 
     def add(self, delivery: DeliveryState) -> None:
-        """Let the caller of a message that is in its thread already wait for the answer."""
+        """Let the caller of a message that is already in its thread wait for the answer."""
         ...
 
 
@@ -88,8 +88,8 @@ class Durable:
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later` reads
-        a thread again after an append that was not confirmed.
+        `elsewhere` reaches threads of other hosts. `run_command` carries out a command to a cell. `recover_later` reads a
+        thread again after an unconfirmed append.
         """
         self._elsewhere = elsewhere
         self._lifetime = lifetime
@@ -114,8 +114,9 @@ class Durable:
             await self._append_and_deliver(cell, delivery, until)
         except (errors.FencedError, errors.OwnedError):
             if is_of_own_thread or delivery.is_of_host:
-                raise  # the handler that has sent it stops; a message about this host is for no other
-            await self._post(delivery)  # another host has it: all along, or since the last write, perhaps evicted already
+                raise  # the handler that sent it stops; a message about this host is never posted
+            # Another host owns the thread: from the start, or since the last write, when it may already be evicted here.
+            await self._post(delivery)
         finally:
             cell.held -= 1
 
@@ -156,10 +157,10 @@ class Durable:
             raise
 
     def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
-        """Give up a message whose append raised. It may be in the ledger all the same.
+        """Give up a message whose append raised. It may still be in the ledger.
 
-        The sender gets the error. Duplicates that came meanwhile wait for this delivery, so they get it too. If another host
-        has the thread, it is posted there, and its duplicates get the answer.
+        The sender gets the error. Duplicates that arrived meanwhile wait for this delivery, so they get it too. If another
+        host owns the thread, the message is posted to it, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
         if isinstance(error, errors.FencedError | errors.OwnedError) and not _is_of_own_thread(delivery):
@@ -193,7 +194,7 @@ class Durable:
             if call is not None:
                 _check_same(call.message, delivery)
                 delivery.use_stored(call)
-                delivery.standing = delivery.parent.standing  # so that its own messages are looked up as well
+                delivery.standing = delivery.parent.standing  # so that the messages of its handler are looked up, too
                 if result is not None:
                     delivery.may_be_known = True
                     delivery.settle(result)
@@ -203,10 +204,10 @@ class Durable:
         return False
 
     async def find_own(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
-        """Return the stored question and outcome of something that an actor works out.
+        """Return the stored question and outcome of a question that an actor answers itself.
 
         Raises:
-            HistoryMismatchError: it was something else the last time.
+            HistoryMismatchError: the stored question is a different one.
         """
         call, result = await self._recorded(delivery)
         if call is not None:
@@ -218,12 +219,12 @@ class Durable:
         thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
-        # Taken before the append, not after it: a row that the handler defers while this append runs must not be dropped.
+        # Taken before the append, not after it: a row that the handler defers during this append must not be dropped.
         deferred_rows, marks = course.take_deferred()
         try:
             return (await self._journal.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
-            # The next append takes them along. If they were written after all, the ledger knows them by their ids.
+            # The next append includes them. If they were written after all, the ledger recognizes them by their ids.
             course.deferred_rows, course.marks = (*deferred_rows, *course.deferred_rows), {**marks, **course.marks}
             raise
 
@@ -236,7 +237,7 @@ class Durable:
         is_delivered = False
         try:
             (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
-            # Before the mailbox: a handler that saw the message as it was sent would see another one after a crash.
+            # Before the mailbox: the handler must see the message as stored, because it sees that one after a crash.
             delivery.use_stored(record)
             is_delivered = await self._hand_over(cell, delivery)
         finally:
@@ -256,7 +257,8 @@ class Durable:
 
     async def _hand_over(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Deliver an appended message; return whether it uses the reserved room."""
-        # Before the mailbox and before the await below: a duplicate that comes now must find this delivery, not make its own.
+        # Before the mailbox and before the await below: a duplicate that arrives now must find this delivery, and not make its
+        # own.
         self._in_flight.take_over(delivery)
         if delivery.is_command:
             self.run_command(cell, delivery)
@@ -303,7 +305,8 @@ class Durable:
         """Return the stored record of a message, and its stored outcome."""
         records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=_thread(delivery))
         lane = "effect" if not delivery.is_call else "control" if delivery.envelope.said is not None else delivery.message.lane
-        rows = [record for record in records if record.message.lane == lane]  # talk with the same id is no answer to a request
+        # Talk with the same id is not an answer to a request.
+        rows = [record for record in records if record.message.lane == lane]
         call = next((row for row in rows if row.message.kind == "option_call"), None)
         result = next((row.message for row in rows if row.message.kind == "option_result"), None)
         if call is None or delivery.is_call:
@@ -330,7 +333,7 @@ class Durable:
             is_open = await self._redeliver(cell, delivery, reason, known)
             if not is_open:
                 _, result = await self._recorded(delivery)
-                delivery.settle(result)  # for duplicates that came meanwhile
+                delivery.settle(result)  # for duplicates that arrived meanwhile
         except (errors.FencedError, errors.OwnedError) as exc:
             self._in_flight.drop(delivery)
             if delivery.is_of_host:
@@ -354,7 +357,7 @@ class Durable:
         try:
             rows = await self._journal.ledger.open_calls(_thread(delivery)) if known is None else known
             if not any(_is_call_of(delivery, row.message) for row in rows):
-                self._in_flight.drop(delivery)  # it ended after the caller of this read the open calls
+                self._in_flight.drop(delivery)  # it ended after the caller had read the open calls
                 return False
             if Standing.of(rows, delivery.invocation_id).parked is not None:
                 raise errors.ParkedError("it waits for a person", delivery.to)
@@ -369,7 +372,7 @@ class Durable:
             cell.held -= 1
 
     async def _go_on(self, thread_id: str, rows: Sequence[Record]) -> Sequence[Record]:
-        """Take back that a thread is stopped: the code here may be able to continue it, or what failed outside works again.
+        """Clear the stopped status of a thread: the code here may be able to continue it, or the failure outside is fixed.
 
         Return the rows that are still open. Deliveries before a stop do not count as attempts: none of them was a crash.
         """
@@ -394,8 +397,8 @@ class Durable:
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
         """Append the outcome of a message, then give it to the caller: as it is stored, if the ledger has redacted it."""
         if delivery.is_call:
-            # Stored, then given to the caller. The other way round, a crash in between would leave a caller that has acted on
-            # an answer which the next run of the handler may not give.
+            # First stored, then given to the caller. In the opposite order, a crash in between would leave a caller that has
+            # acted on an answer which the next run of the handler may not give.
             result = result_of(delivery, outcome)
             stored = await self._close(delivery, result)
             delivery.settle(outcome if stored is result else stored)
@@ -422,7 +425,8 @@ class Durable:
     async def _close(self, delivery: DeliveryState, row: Message) -> Message:
         """Append the end of a message together with its leftovers, and return the end as it is stored."""
         is_unsure = delivery.is_unsure or delivery.withdrawn is not None or delivery.attempt > 1
-        # The end and its leftovers are one append: after a crash between two, recovery would have to look for the leftovers.
+        # One append for the end and its leftovers: after a crash between two appends, recovery would have to search for
+        # leftovers.
         ends = await self._leftovers(delivery) if is_unsure else endings(delivery) if delivery.has_leftovers else []
         try:
             (record, *_) = await self._write(delivery, delivery, [row, *ends])
@@ -452,7 +456,8 @@ class Durable:
                 LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
         parent = delivery.parent
         if parent is not None and delivery.waiter is not None and parent.leave_to_next_system():
-            # The handler that asks is cancelled and not given the error: it would handle the error and store a final answer.
+            # The handler that asks is cancelled, and does not get the error: it would handle the error and store a final
+            # answer.
             self._in_flight.drop(delivery)
             delivery.waiter.cancel()
         else:
@@ -460,7 +465,7 @@ class Durable:
 
 
 def _is_of_own_thread(delivery: DeliveryState) -> bool:
-    """Whether a handler at work in the thread has sent it. That handler stops if the thread is lost."""
+    """Whether a running handler of the same thread has sent it. That handler stops if the thread is lost."""
     return delivery.parent is not None and delivery.parent.thread_id == delivery.thread_id
 
 
@@ -485,7 +490,7 @@ def _delivered(delivery: DeliveryState, error: errors.DeliveryError | None = Non
 
 
 def _as_written(row: Message, error: errors.DeliveryError) -> errors.DeliveryError:
-    """Return an error as its row has it, perhaps cut: a caller that runs again gets the same."""
+    """Return an error as stored, perhaps cut: a caller that runs again gets the same."""
     payload = row.payload
     if not isinstance(payload, OptionResultPayload):
         return error
@@ -494,7 +499,7 @@ def _as_written(row: Message, error: errors.DeliveryError) -> errors.DeliveryErr
 
 
 def _check_same(recorded: Message, delivery: DeliveryState) -> None:
-    """Check that a message is the one that is stored under its id.
+    """Check that a message equals the one stored under its id.
 
     Raises:
         HistoryMismatchError: it differs.
@@ -506,7 +511,7 @@ def _check_same(recorded: Message, delivery: DeliveryState) -> None:
 
 
 def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
-    """Whether an open call is that of a message: the call itself, or the DELIVER row of a notice."""
+    """Whether an open call belongs to a message: it is the call itself, or the DELIVER row of a notice."""
     return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 

@@ -1,22 +1,22 @@
-"""Effects and state: what a handler does once, and what an actor knows. Both are rebuilt from the thread after a crash.
+"""Effects of handlers, and state of actors. Both are rebuilt from the thread after a crash.
 
-The intent is appended, then the effect is done, then its outcome is appended. A handler that runs again after a crash gets the
-stored outcome. If there is only the intent, it is unknown whether the effect was done. Then `effects` decides:
+The intent is appended, then the effect runs, then its outcome is appended. A handler that runs again after a crash gets the
+stored outcome. If there is only the intent, it is unknown whether the effect has happened. Then `effects` decides:
 
 | `effects` | the effect | with an intent and no outcome |
 |---|---|---|
-| `none` | only reads | is done again |
-| `idempotent` | may be done twice under the same key | is done again, under the same key |
-| `once` | must not be done twice | is parked: a person records the outcome |
+| `none` | only reads | runs again |
+| `idempotent` | may run twice under the same key | runs again, under the same key |
+| `once` | must not run twice | is parked: a person records the outcome |
 
 **Every start follows a row.** Before the first start, that is the intent. Before each further start, it is the row of that
 attempt. The ledger compares the owner's epoch in the transaction that writes the row, so a process that has lost the thread
 starts nothing.
-A look-up before the row counts only if the thread was owned without a break from then until the row was written. Otherwise
-another owner may have done the effect in between, and it is looked up again.
+A look-up before the row counts only if the thread was owned without interruption from the look-up until the row was written.
+Otherwise another owner may have run the effect in between, and it is looked up again.
 
-An outcome that is too large for a row is cut, with a mark, and the handler gets what the row has: the same as in a later run.
-A failure is recorded however long its text is, because a `once` effect without an outcome would be parked.
+An outcome that is too large for a row is cut and marked. The handler gets the stored value, as in a later run. A failure is
+always recorded, however long its text is, because a `once` effect without an outcome would be parked.
 
 **State** (`ActorState`) is never stored by itself. It is a fold over the messages of a thread, so a new actor, in this
 process or the next, has the state of the old one. A snapshot only saves time; one of an older version is migrated step by
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
-"""Does the effect. It is given an idempotency key, which is the same in every attempt."""
+"""Runs the effect. It gets an idempotency key, which is the same in every attempt."""
 _MOST_WORDS = 2000
-"""Characters that are kept of the reason why an outcome is unknown."""
+"""The maximum length of the stored reason why an outcome is unknown, in characters."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
-"""Parks what is being done, with a reason and the evidence."""
+"""Parks the current work, with a reason and evidence."""
 
 
-class GivenUp(Exception):  # noqa: N818 (on its way from `run` to the effect, never seen outside)
-    """Raised in `run`: the effect has failed too often, and is parked for a person, whatever its `effects` are."""
+class GivenUp(Exception):  # noqa: N818 (raised by `run`, caught by the effect, never seen outside)
+    """Raised in `run`: the effect has failed too often, and is parked for a person, whatever the value of `effects`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,9 +68,9 @@ class Effect:
     """One effect of a handler or a run."""
 
     operation: Operation | None = None
-    """What it is, for an observer."""
+    """Its description for an observer."""
     is_told: bool = True
-    """Whether an observer is told about it."""
+    """Whether it is reported to an observer."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Effect:
     ) -> None:
         """Make it.
 
-        `option` is its name in rows, by default its key; `parent_id` the call that it follows from, by default the course;
-        `forgiven` are the invocations whose failure is not final.
+        `option` is its name in rows, by default its key. `parent_id` is the call that caused it, by default the course.
+        `forgiven` has the invocations whose failure is not final.
         """
         self.journal = journal
         self.course = course
@@ -103,12 +103,12 @@ class Effect:
         """Its invocation, and the idempotency key that `run` gets."""
 
     async def perform(self, run: Run) -> Any:
-        """Do it, or return the recorded outcome.
+        """Run the effect, or return the recorded outcome.
 
         Raises:
             EffectFailedError: it raised, now or in an earlier run.
             RefusedError: it failed with a code of its own, now or in an earlier run.
-            ParkedError: it is unknown whether it was done, and it must not be done twice.
+            ParkedError: it is unknown whether the effect has happened, and it must not run twice.
             HistoryMismatchError: the thread has another effect under this id.
         """
         if self.journal.hooks is not None and self.is_told:
@@ -135,18 +135,18 @@ class Effect:
             if intent is not None:
                 await self.check_parked()
             intent = await self._admitted(intent)
-            # The same epoch before the look-up and after the row: nobody else can have done the effect in between. Otherwise
-            # look up again; a `once` effect that another owner has begun is then parked, not done twice.
+            # The same epoch before the look-up and after the row: nobody else can have run the effect in between. Otherwise
+            # look up again; a `once` effect that another owner has started is then parked, and does not run twice.
             if self.journal.epoch(self.thread_id) == epoch:
                 await self.journal.confirm(self.thread_id, epoch)
-                self._check_evicted()  # a handler of an old epoch that goes on must not start what the new one does
+                self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
                 return await self._run(run, intent)
 
     # ------------------------------------------------------------ what subclasses may override
 
     @property
     def shown_name(self) -> str:
-        """Its name in what a person reads."""
+        """Its name in texts for people."""
         return self._option
 
     async def begin(self) -> Message:
@@ -161,14 +161,14 @@ class Effect:
         return record.message
 
     def is_same(self, intent: Message) -> bool:
-        """Whether a recorded intent is that of this effect."""
+        """Whether a recorded intent belongs to this effect."""
         return says_the_same(intent.payload, self.intent().payload)
 
     async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
-        """Whether the recorded effect under this id counts as this one. If not, this one has taken another id.
+        """Whether the recorded effect under this id counts as this one. If not, this effect has taken another id.
 
         Raises:
-            HistoryMismatchError: it is another effect.
+            HistoryMismatchError: the recorded effect is a different one.
         """
         if self.is_same(intent):
             return True
@@ -176,11 +176,11 @@ class Effect:
         raise errors.HistoryMismatchError(reason, self.course.to)
 
     def skip(self) -> None:
-        """Take the next id: what was done under this one does not count."""
+        """Take the next id: the effect that was recorded under this id does not count."""
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
-        """Return the intent; `arguments`: more than those that identify the effect."""
+        """Return the intent; `arguments` are added to those that identify the effect."""
         return begun(
             self._option,
             self.id,
@@ -191,7 +191,7 @@ class Effect:
         )
 
     async def unknown(self, reason: str) -> Message:
-        """Return the outcome of a `once` effect that may have been done, if it can be found out; otherwise park it.
+        """Return the outcome of a `once` effect that may have happened, if it can be determined; otherwise park the effect.
 
         Raises:
             ParkedError: a person must record the outcome.
@@ -208,7 +208,7 @@ class Effect:
         raise errors.ParkedError(reason, self.course.to)
 
     async def check_parked(self) -> None:
-        """Refuse to begin another attempt of an effect that waits for a person. One of a handler waits with its message.
+        """Refuse another attempt of an effect that waits for a person. An effect of a handler waits with its message.
 
         Raises:
             ParkedError: it is parked.
@@ -220,10 +220,10 @@ class Effect:
             self._option, self.id, thread_id=self.thread_id, parent_id=self._parent_id, policy=self._option, **outcome
         )
 
-    # ------------------------------------------------------------ the same for all effects
+    # ------------------------------------------------------------ common to all effects
 
     def _may_be_recorded(self) -> bool:
-        """Whether the ledger may have rows of it. The thread is owned, so no other process begins it meanwhile."""
+        """Whether the ledger may have rows of it. The thread is owned, so no other process starts it meanwhile."""
         return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
     def _check_evicted(self) -> None:
@@ -286,7 +286,7 @@ class Effect:
         try:
             outcome = self._result(await run(self.id))
         except (errors.DeliveryError, errors.LedgerError):
-            raise  # of another actor or the ledger, not of the effect: the intent stays open, and the handler gets the error
+            raise  # not an error of the effect: the intent stays open, and the handler gets the error
         except GivenUp as exc:
             self._is_no_longer_open(intent)  # it is parked, and must not be parked or ended again with the handler
             await self.parked(exc.reason)
@@ -301,8 +301,9 @@ class Effect:
         return await self._end(run, intent, outcome)
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
-        """Append the outcome and return its value; if a person has said that it was not done, do it."""
-        # Open until the outcome is stored: if the append fails, the end of the handler must still end or park this effect.
+        """Append the outcome and return its value; if a person has recorded that the effect did not happen, run it."""
+        # It counts as open until the outcome is stored: if the append fails, the end of the handler must end or park this
+        # effect.
         payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
@@ -315,7 +316,7 @@ class Effect:
         self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
 
     def _result(self, value: Json) -> Message:
-        """Return the row of a result, cut if it is large. Most are small, and are not measured."""
+        """Return the row of a result, cut if it is large. Most results are small, and are not measured."""
         try:
             outcome = self.outcome(result=value)
         except ValidationError:
@@ -328,7 +329,7 @@ class Effect:
         return self.outcome(result=shorter)
 
     def _error(self, reason: str, code: str, *, retryable: bool, details: object = None) -> Message:
-        """Return the row of a failure. It is recorded also where its details cannot be."""
+        """Return the row of a failure. It is recorded even if its details cannot be stored."""
         try:
             return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))
         except ValidationError:
@@ -340,7 +341,7 @@ class Effect:
 
     async def _unsure(self, error: errors.UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
-            self._is_no_longer_open(intent)  # it is parked, or there is an outcome
+            self._is_no_longer_open(intent)  # it is parked, or has an outcome
             return await self.unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
 
@@ -365,7 +366,7 @@ def _no_migrations() -> Mapping[int, Callable[[Any], Any]]:
     return {}
 
 
-@dataclass(frozen=True)  # without slots, which `ActorState[int](...)` cannot be made with before Python 3.13
+@dataclass(frozen=True)  # no slots: with slots, `ActorState[int](...)` raises before Python 3.13
 class ActorState(Generic[StateT]):
     """A fold over the messages of a thread."""
 
@@ -376,11 +377,11 @@ class ActorState(Generic[StateT]):
     dump: Callable[[StateT], Json]
     load: Callable[[Any], StateT]
     version: int = 1
-    """Of the output of `dump`: increase it when that changes."""
+    """The version of the output of `dump`; increase it when that output changes."""
     migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=_no_migrations)
     """By version, the function that migrates a dump to the next version."""
     every: int = 100
-    """A snapshot is made after so many messages."""
+    """The number of messages between two snapshots."""
 
     def fold(self) -> Fold[StateT]:
         """Return it as a `Fold`, which a ledger replays."""
@@ -393,7 +394,7 @@ class ActorState(Generic[StateT]):
         """Read a snapshot.
 
         Raises:
-            ValueError: it is of a later version, or there is no way from its version to this one.
+            ValueError: it has a later version, or there is no migration path from its version to this one.
         """
         form: Any = thaw(stored)
         version, state = form["version"], form["state"]
@@ -421,7 +422,7 @@ class States:
             LedgerError: it cannot be read.
         """
         key = (thread_id, state.name)
-        # Taken out and put back: two reads at once then fold twice, but never store a half-folded state.
+        # The state is removed and put back: two concurrent reads then fold twice, but never store a half-folded state.
         known: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
         seq, value = known
         if not 0 < seq <= upto:
@@ -437,11 +438,11 @@ class States:
         return value
 
     def forget(self, thread_id: str) -> None:
-        """Drop the states of a thread that another host has."""
+        """Drop the states of a thread that another host owns."""
         for key in [key for key in self._known if key[0] == thread_id]:
             del self._known[key]
 
     async def _keep(self, thread_id: str, upto: int, state: ActorState[StateT], value: StateT) -> None:
-        """Make a snapshot, unless the thread has grown meanwhile: then the next one is early enough."""
+        """Make a snapshot, unless the thread has grown meanwhile: then the next snapshot is early enough."""
         with suppress(AppendConflictError):
             await self._journal.write(thread_id, (), expected_version=upto, snapshot=state.fold().snapshot(value))

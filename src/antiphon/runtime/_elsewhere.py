@@ -1,21 +1,21 @@
-"""Elsewhere: actors of other systems, reached over a bus; and threads of other hosts, reached over the ledger.
+"""Elsewhere: access to actors of other systems over a bus, and to threads of other hosts over the ledger.
 
 **Bus.** It connects systems that have different ledgers, or none. It makes three promises, which
 `antiphon.testing.check_bus` checks:
 
 - **At least once, or an error.** A parcel that `send` accepts arrives at the system that is attached to the name, perhaps
-  twice, perhaps late; or it is lost with the process that held it. A sender that must know waits for an answer, and sends the
-  same parcel again.
+  twice, perhaps late; or it is lost with the process that held it. A sender that needs certainty waits for an answer, and
+  resends the same parcel.
 - **In order, unless something was lost.** Parcels of one sender to one name arrive in the order in which they were sent.
 - **Unaltered.** The message that arrives is the message that was sent.
 
 **Remote.** The asking system sends the same message again until the answer comes or the deadline passes. The asked system
-knows a message by its id, handles it once, and sends the answer for every copy. So a network that loses, doubles, delays or
-reorders parcels costs time, and nothing else. A thread is written by the system that has the actor.
+recognizes a message by its id, handles it once, and sends the answer for every copy. So a network that loses, duplicates,
+delays or reorders parcels costs only time. The system that has the actor writes the thread.
 
 **Threads of other hosts.** A message for a thread that another living host owns, or for an actor that only another host has,
 is posted to the thread. The owner is woken, delivers it and writes the result; `RemoteAnswers` follows the ledger, and gives
-the result to the caller. If the owner dies, the first of the systems that wait and have the actor takes the thread over.
+the result to the caller. If the owner dies, the first waiting system that has the actor takes over the thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class Parcel(NamedTuple):
-    """A message on its way between systems."""
+    """A message in transit between two systems."""
 
     to: str
     """The address of the actor; for an answer, the name of the asking system."""
@@ -65,7 +65,7 @@ class Parcel(NamedTuple):
 
 
 Take: TypeAlias = Callable[[Parcel], Awaitable[None]]
-"""Receives parcels; it returns as soon as it has them."""
+"""Receives a parcel, and returns without waiting for its handling."""
 
 
 class Bus(Protocol):
@@ -119,7 +119,7 @@ _LONGEST = 10.0
 
 
 class Remote:
-    """Asks actors of other systems, and serves what other systems ask."""
+    """Asks actors of other systems, and answers questions of other systems."""
 
     def __init__(self, lifetime: Lifetime, dispatcher: Dispatcher, bus: Bus, name: str) -> None:
         self._lifetime = lifetime
@@ -175,7 +175,10 @@ class Remote:
             self._lifetime.start(self._serve(parcel))
 
     async def _serve(self, parcel: Parcel) -> None:
-        """Handle a message of another system, and send the answer. If it cannot be journaled, send none: it comes again."""
+        """Handle a message of another system, and send the answer.
+
+        If it cannot be journaled, send none: the other system resends it.
+        """
         message = parcel.message
         hops, deadline = hops_and_deadline(message)
         delivery = outside(parcel.to, message, message.thread_id, message.policy, None, hops=hops)
@@ -207,23 +210,23 @@ def _answer_in(answer: Message, address: str) -> Message:
 # ---------------------------------------------------------------- threads of other hosts
 
 INBOX: Final = Address(SYSTEM, "inbox")
-"""Where another host posts what is told."""
+"""The address to which other hosts post notices."""
 
 
 class Told(Reply, frozen=True):
-    """It is in the thread."""
+    """The message is in the thread."""
 
 
 class Tell(Request[Told], frozen=True, type="TELL", family="system"):
-    """Tell an actor something in a thread of this host. Another host posts it for a caller that wants no answer."""
+    """Tell an actor something in a thread of this host. Another host posts this for a caller that needs no answer."""
 
     to: str
     message: Object
-    """In the house format."""
+    """The message in the house format."""
 
 
 class Inbox(Actor):
-    """Tells the actors of a host what other hosts have posted."""
+    """Delivers notices that other hosts have posted to the actors of this host."""
 
     concurrency = 100
 
@@ -234,10 +237,10 @@ class Inbox(Actor):
 
 
 class RemoteAnswers:
-    """The callers here that wait for answers in threads of other hosts, and the tail of the ledger that brings them."""
+    """The local callers that wait for answers in threads of other hosts, and the tail of the ledger that delivers them."""
 
     def __init__(self, lifetime: Lifetime, ledger: Ledger, poll: float) -> None:
-        """Make it; `poll` is the seconds between two looks for a host."""
+        """Make it; `poll` is the number of seconds between two checks for a host."""
         self._lifetime = lifetime
         self._ledger = ledger
         self._poll = poll
@@ -255,8 +258,8 @@ class RemoteAnswers:
     async def has_actor(self, delivery: DeliveryState, until: float) -> bool:
         """Whether a living host has the kind of a message's actor.
 
-        A host tells the ledger about a new kind of actor with its next beat. So the beat of the host that has the thread is
-        waited for, at most until a time.
+        A host registers a new kind of actor with its next beat. So this waits for the beat of the host that owns the thread,
+        at most until a time.
         """
         kind, now = kind_of(delivery.to), self._lifetime.loop.time
         thread = await self._ledger.thread(delivery.thread_id or "")
@@ -275,10 +278,11 @@ class RemoteAnswers:
         """Post a message to its thread. Its caller gets the answer that the owner writes.
 
         Raises:
-            LedgerError: the thread cannot take it, or the ledger cannot be used.
+            LedgerError: the thread cannot accept it, or the ledger cannot be used.
         """
         thread_id = delivery.thread_id or ""
         if delivery.is_call:
+            # Posted before the caller waits: `add` looks up the answer once, so one that arrives in between is not missed.
             await self._ledger.post(thread_id, delivery.message)
             self.add(delivery)
             return
@@ -288,10 +292,10 @@ class RemoteAnswers:
             await self._ledger.post(thread_id, posted.message)
         except AppendRefusedError:
             if not await self._ledger.by_invocation(posted.id, thread_id=thread_id):
-                raise  # otherwise the same was told before, at another time
+                raise  # otherwise the same notice was posted before, with another timestamp
 
     def add(self, delivery: DeliveryState) -> None:
-        """Let a caller wait for the answer to a message that is in a thread of another host."""
+        """Let a caller wait for the answer to a message in a thread of another host."""
         if delivery.waiter is None or delivery.waiter.done():
             return
         key = (delivery.thread_id or "", delivery.invocation_id)
@@ -302,6 +306,7 @@ class RemoteAnswers:
         if self._tail is None:
             self._tail = self._lifetime.start(self._follow())
         else:
+            # The tail may have passed the answer before the caller was in `_waiting`.
             self._lifetime.start(self._look(key))
 
     def fail(self, thread_id: str, error: DeliveryError) -> None:
@@ -311,7 +316,7 @@ class RemoteAnswers:
                 delivery.fail(error)
 
     def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
-        """Stop to wait: there is an answer, or the caller has gone."""
+        """Stop waiting: there is an answer, or the caller is gone."""
         waiting = self._waiting.get(key, [])
         if delivery in waiting:
             waiting.remove(delivery)
@@ -322,11 +327,12 @@ class RemoteAnswers:
             self._tail = None
 
     async def _follow(self) -> None:
-        """Read the ledger from now on. An answer that was there before is looked up once."""
+        """Follow the ledger from now on. An answer that was stored before is looked up once."""
         while True:
             try:
                 tail = cast("AsyncGenerator[Tailed, None]", self._ledger.tail(await self._ledger.horizon()))
-                for key in tuple(self._waiting):  # after the horizon is known: no answer falls between the look and the tail
+                # After the horizon is known: no answer falls between the look-up and the tail.
+                for key in tuple(self._waiting):
                     await self._look(key)
                 async with aclosing(tail) as records:
                     async for tailed in records:
@@ -337,7 +343,7 @@ class RemoteAnswers:
 
     async def _look(self, key: tuple[str, str]) -> None:
         thread_id, invocation_id = key
-        with suppress(LedgerError):  # the tail goes on
+        with suppress(LedgerError):  # the tail continues
             for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
                 self._take(record.message)
             if key in self._waiting:  # it has no answer: it may be parked

@@ -74,7 +74,7 @@ SYSTEM_TYPES: dict[type, str] = {
 
 
 def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
-    """Return the delivery of what is said from outside of every handler.
+    """Return the delivery of a message that is sent from outside of all handlers.
 
     Raises:
         ValueError: it is a message of the journal, or of another thread.
@@ -94,7 +94,7 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
 
 
 def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
-    """Return the delivery of what the handler of a message says.
+    """Return the delivery of a message that the handler of another message sends.
 
     Raises:
         ValueError: the key is malformed; or it is a message of the journal.
@@ -104,8 +104,8 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
     if not isinstance(said, Message):
         is_system = type(said) in SYSTEM_TYPES
         thread_id = own_thread(to, True, outer.thread_id) if is_system else outer.thread_id
-        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
-        # finds in the ledger what it has already said.
+        # In a thread, the id is derived from the handled message and a key. A handler that runs again derives the same id, and
+        # so finds the message that it has already sent in the ledger.
         is_derived = thread_id is not None and outer.thread_id is not None
         own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
         envelope = new_envelope(Envelope, (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived))
@@ -393,7 +393,7 @@ class StoredIds:
             self._kept.popitem(last=False)
 
     def get(self, thread_id: str, id: str) -> str | None:
-        """Return the stored id of a message; None if it is not kept, or the sender knows it."""
+        """Return the stored id of a message; None if it is not kept, or is the id that the sender knows."""
         return self._kept.get((thread_id, id))
 
 
@@ -425,7 +425,7 @@ def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: St
 
 def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: StoredIds) -> tuple[str, bool]:
     """Return the id under which a message is stored, and whether it may be stored already."""
-    key = handled.next_key()  # also for an id that stays: later messages keep their numbers
+    key = handled.next_key()  # also if the id stays: later messages keep their numbers
     if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
         return wire.id, True
     known = ids.get(thread_id, wire.id)

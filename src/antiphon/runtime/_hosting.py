@@ -1,26 +1,26 @@
-"""Hosting: a system as a host of threads, beside other hosts on the same ledger.
+"""Hosting: a system as one of several hosts of threads on the same ledger.
 
-Its lease is in `_lease`; how it asks into threads of other hosts is in `_elsewhere`.
+Its lease is in `_lease`; questions to threads of other hosts are in `_elsewhere`.
 
 **Eviction.** A thread that another host has taken over is evicted: its handlers are cancelled, and its messages, timers and
 states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller
 that waits here gets its answer from the ledger, where the new owner writes it.
 
-**Code that cannot continue a thread.** A handler that raises `HistoryMismatchError` does something else than the thread says.
-That is no answer: the message stays open, and the thread is evicted and released with the mark that this build is unfit.
-`take` gives it to hosts of other builds only. Callers here wait for such a host, at most `Settings.mismatch_patience` seconds.
-If no living host has the kind of the thread and another build, or none has taken the thread in that time, the thread gets the
-status `stopped`, its reason is in `ThreadSummary.unfit`, and callers get the error. Only an owner writes the status: before it
-releases the thread, or after it has claimed it once more for that. Nothing is parked. A host that continues the thread takes
-the status back.
+**Code that cannot continue a thread.** A handler that raises `HistoryMismatchError` does something that differs from the
+recorded history. The error is not an answer: the message stays open, and the thread is evicted and released with the mark that
+this build is unfit. `take` gives it to hosts of other builds only. Callers here wait for such a host, at most
+`Settings.mismatch_patience` seconds. If no living host has the kind of the thread and another build, or none has taken the
+thread in that time, the thread gets the status `stopped`, its reason is in `ThreadSummary.unfit`, and callers get the error.
+Only an owner writes the status: before it releases the thread, or after it has claimed it again for that purpose. Nothing is
+parked. A host that continues the thread clears the status.
 
-**Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One
-that hosts (`System.host`) also takes threads that are due and have no living owner, a few in each round and at most
-`Settings.thread_limit` at a time: the others are for other hosts. A system without threads does nothing.
+**Work of a host.** In each round, a system delivers messages that were posted to its threads, and releases idle threads. With
+`System.host`, it also takes threads that are due and have no living owner, a few in each round and at most
+`Settings.thread_limit` at a time: the rest is for other hosts. A system without threads does nothing.
 
-**Draining.** A host that is told to end takes no more threads. If all living hosts have its build, any of them can continue
-its threads, and gets them at once. During a deploy, a host of a new build may be unable to: if the old hosts had ended, the
-thread would be stopped. So while a host of another build lives, the host that ends first finishes what it has at work.
+**Draining.** A stopping host takes no more threads. If all living hosts have its build, any of them can continue
+its threads, and gets them at once. During a deployment, a host of a new build may be unable to: if all old hosts ended, the
+thread would be stopped. So while a host of another build lives, a stopping host first finishes its active threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class Eviction:
-    """Drops what this system has of a thread that another host has."""
+    """Drops the local state of threads that another host owns."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Eviction:
         self._timers = timers
         self._states = states
         self.watchers: list[Callable[[str], None]] = []
-        """Called with each evicted thread: what else remembers something of it forgets that."""
+        """Called with each evicted thread, so that other parts drop their caches about it."""
 
     def evict(self, thread_id: str, error: errors.FencedError) -> None:
         """Drop a thread at once; its handlers are cancelled, and may not write or start anything from now on."""
@@ -86,23 +86,30 @@ class Eviction:
         LOG.info("thread %s is evicted: another host has it", thread_id, extra=log_fields(thread_id=thread_id, error=error))
 
     async def evict_old(self, thread_id: str) -> None:
-        """Drop what this host has of a thread that was given to it again, and wait until its handlers have ended.
+        """Drop the local state of a thread that this host has received again, and wait until its handlers have ended.
 
-        It slept past its lease. Another host may have had the thread meanwhile, so what the handlers here know is old.
+        The host was suspended past its lease. Another host may have owned the thread meanwhile, so the handlers here have
+        outdated state.
         """
         epoch = self._journal.epoch(thread_id)
         lost = errors.FencedError(thread_id, epoch, epoch + 1)
+        # First the journal, then the handlers: the last row of a cancelled handler must be refused, and not be written under
+        # the epoch that this host has received since.
         self._journal.give_up(thread_id, lost)
         await self._end(thread_id, self._dropped(thread_id, lost))
 
     def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
+            # The mark before the cancellation: a handler that catches the cancellation still finds it at its next effect or
+            # message.
             delivery.evicted = error
             if delivery.cell is not None:
                 delivery.cell.withdraw(delivery)
             if delivery.is_of_host:
                 delivery.fail(error)
+            # A caller outside of the thread gets the answer of the new owner. A handler of this thread that asks is evicted
+            # itself.
             elif delivery.parent is None or delivery.parent.thread_id != thread_id:
                 self._answers.add(delivery)
         self._timers.forget(thread_id)
@@ -112,6 +119,7 @@ class Eviction:
         return evicted
 
     async def _end(self, thread_id: str, evicted: Sequence[DeliveryState]) -> None:
+        # Until then, the journal refuses to claim the thread again: a claim would let an old handler write under a new epoch.
         await self._handlers_end(evicted)
         self._journal.evicted(thread_id)
 
@@ -125,15 +133,16 @@ class Eviction:
     # ------------------------------------------------------------ code that cannot continue a thread
 
     async def give_up(self, delivery: DeliveryState, error: errors.HistoryMismatchError) -> None:
-        """Leave the thread of a message to a host of another build: the code here does something else than the thread says."""
+        """Leave the thread of a message to a host of another build: the code here differs from the recorded history."""
         thread_id = delivery.thread_id or ""
-        for _ in range(_FLUSHES):  # what other handlers have done so far is stored, so that no host does it again
+        for _ in range(_FLUSHES):  # store the outcomes of other handlers first, so that no host repeats their work
             if self._journal.waiting(thread_id):
                 with suppress(errors.LedgerError, errors.HistoryMismatchError):
                     await self._journal.settle(thread_id)
         epoch = self._journal.epoch(thread_id)
         if not epoch:
             return  # lost, or given up for another message
+        # No await from here to the end: a handler that wrote in between would write to a thread that is about to be released.
         fenced = errors.FencedError(thread_id, epoch, epoch)
         self._journal.give_up(thread_id, fenced)
         evicted = self._dropped(thread_id, fenced)
@@ -142,7 +151,7 @@ class Eviction:
         self._lifetime.start(self._leave_to_others(_Mismatch(thread_id, delivery.invocation_id, error), epoch, evicted))
 
     async def _leave_to_others(self, mismatch: _Mismatch, epoch: int, evicted: Sequence[DeliveryState]) -> None:
-        await self._handlers_end(evicted)
+        await self._handlers_end(evicted)  # before the release: after it, another host may start the same effects
         can_wait = False
         try:
             can_wait = await has_other_build(self._journal.ledger, mismatch.thread_id, self._lease.build)
@@ -158,7 +167,7 @@ class Eviction:
             self._answers.fail(mismatch.thread_id, mismatch.error)
 
     async def _wait_for_others(self, mismatch: _Mismatch) -> None:
-        """Stop the thread if no host has continued it in time. While another has it, callers wait as for every thread."""
+        """Stop the thread if no host has continued it in time. While another host owns it, callers wait as for any thread."""
         thread_id, ledger = mismatch.thread_id, self._journal.ledger
         while True:
             await asyncio.sleep(self._mismatch_patience or 0.0)
@@ -177,7 +186,7 @@ class Eviction:
 
 
 def offered_kinds(kinds: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    """Return the kinds of threads that a host takes, of those that its actors can run."""
+    """Return the kinds of threads that a host takes, among those that its actors can run."""
     return kinds if settings.kinds is None else tuple(kind for kind in kinds if kind in settings.kinds)
 
 
@@ -211,12 +220,12 @@ async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build:
 
 
 def unfit_reason(error: errors.HistoryMismatchError) -> str:
-    """Return why a build cannot continue a thread, as the ledger keeps it."""
+    """Return why a build cannot continue a thread, in the form that the ledger stores."""
     return f"{error.code}: {error.reason}"
 
 
 _FLUSHES = 3
-"""How often waiting rows are written before a thread is given up: others may come meanwhile."""
+"""How often waiting rows are written before a thread is given up: new rows may arrive meanwhile."""
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
@@ -226,7 +235,7 @@ _STEP = 0.02
 
 
 class Hosting:
-    """What a host does again and again, from its first claim on."""
+    """The periodic work of a host, from its first claim on."""
 
     def __init__(
         self,
@@ -261,11 +270,11 @@ class Hosting:
         self.is_taking = False
         """Whether it takes threads whenever they are due (`System.host`)."""
         self._may_be_more = False
-        """Whether more threads may be due than it has taken."""
+        """Whether threads may be due that it has not taken."""
         self._has_room = False
         """Whether there may be room since it last took some."""
         self._is_beginning = False
-        """Whether it takes threads now, which are not at work yet."""
+        """Whether it is taking threads that are not active yet."""
         self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
@@ -273,13 +282,13 @@ class Hosting:
         in_flight.on_thread_ended = self._limit.tell_free
 
     def _begin(self) -> None:
-        """Start to work: a thread was claimed, a caller waits for another host, or this host takes what is due."""
+        """Start to work: a thread was claimed, a caller waits for another host, or this host takes due threads."""
         if not self._is_working and not self._lifetime.is_closing:
             self._is_working = True
             self._lifetime.start(self._work())
 
     async def _work(self) -> None:
-        """Work as long as there is anything to do. A host without threads needs no lease: the next claim renews it."""
+        """Work while there is anything to do. A host without threads needs no lease: the next claim renews it."""
         loop = self._lifetime.loop
         next_beat, next_take, hints = loop.time() + self._settings.heartbeat, loop.time() + _TAKE_EVERY, 0
         told: str | None = None
@@ -299,7 +308,7 @@ class Hosting:
                     await self._deliver_posted()
                     told = None
                 except errors.LedgerError as exc:
-                    if told != (told := log_text(exc)):  # once: it is the same at every look, many times a second
+                    if told != (told := log_text(exc)):  # logged once: the error repeats in every round, many times a second
                         LOG.warning("this host is late: %s", told, extra=log_fields(error=exc))
                 except Exception as exc:  # noqa: BLE001 (a fault in one thread must not end the heartbeats for all of them)
                     if told != (told := log_text(exc)):
@@ -308,7 +317,7 @@ class Hosting:
             self._is_working = False
 
     async def _wait(self, hints: int, until: float) -> int:
-        """Wait for a hint that there is work, or until it is time to look without one; return the number of hints."""
+        """Wait for a hint that there is work, or until it is time to poll; return the number of hints."""
         loop = self._lifetime.loop
         began, most = loop.time(), min(self._settings.poll, max(0.0, until - loop.time()))
         if not self._has_room:
@@ -316,7 +325,7 @@ class Hosting:
                 async with asyncio.timeout(None) as self._waiting:
                     hints = await self._ledger.hinted(hints, most)
             self._waiting = None
-        await asyncio.sleep(min(_BETWEEN_LOOKS, most) - (loop.time() - began))  # many hints together are one look
+        await asyncio.sleep(min(_BETWEEN_LOOKS, most) - (loop.time() - began))  # many hints together cause one poll
         return hints
 
     @property
@@ -339,10 +348,13 @@ class Hosting:
         return bool(self.is_taking or self._answers.threads or self._journal.has_threads or self._journal.is_unsure)
 
     async def _deliver_posted(self) -> None:
-        """Deliver what was posted to threads of this host.
+        """Deliver messages that were posted to threads of this host.
 
-        A message is reported as seen in the next round, after it was delivered: a host that dies before leaves the thread due.
+        A message is reported as seen in the next round, after it was delivered: if the host dies before that, the thread stays
+        due.
         """
+        # If the call fails, these reports are lost. That is harmless: `woken` returns the threads again, and what was
+        # delivered is in flight or answered.
         seen, self._seen = self._seen, {}
         for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
             if self._journal.epoch(woken.thread_id):
@@ -379,13 +391,13 @@ class Hosting:
         """
         if self._limit.most < 1:
             raise ValueError(f"thread_limit is 1 or more, not {self._limit.most}")
-        # The lease first: it finds what would never work. From then on, a ledger that cannot be reached is tried again.
+        # The lease first: it raises permanent errors, such as a taken name. From then on, an unreachable ledger is retried.
         await self._lease.host()
-        self._may_be_more = True  # unknown before the first look: others that share the limit leave room for it
+        self._may_be_more = True  # unknown before the first poll: other systems that share the limit leave room for it
         self._limit.join(self)
         try:
-            await asyncio.sleep(0)  # systems that begin together join first: otherwise the first one takes all room
-            self.is_taking = self._has_room = True  # the first look is at once
+            await asyncio.sleep(0)  # systems that start together join first: otherwise the first one takes all room
+            self.is_taking = self._has_room = True  # the first poll is immediate
             self._begin()
             await (stop or asyncio.Event()).wait()
         finally:
@@ -394,7 +406,7 @@ class Hosting:
         await self._drain(draining)
 
     async def _drain(self, draining: Callable[[int], None] | None) -> None:
-        """Wait until the threads at work have ended, while a host of another build lives, which might take them."""
+        """Wait until the active threads have ended, while a host of another build lives that might take them."""
         is_needed = self._settings.drain > 0 and (self.at_work or self._is_beginning)
         if not is_needed or not await self._has_other_build():
             return
@@ -406,7 +418,7 @@ class Hosting:
                     await asyncio.sleep(_STEP)
 
     async def _has_other_build(self) -> bool:
-        """Whether a living host of another build takes threads of the same kinds; yes, if the ledger does not answer."""
+        """Whether a living host of another build takes threads of the same kinds; True if the ledger does not answer."""
         kinds = {*offered_kinds(self._tree.kinds(), self._settings)}
         try:
             hosts = await self._ledger.hosts()
@@ -427,15 +439,15 @@ class Hosting:
         return found
 
     async def _take_share(self) -> None:
-        """Take some of the threads that are due, so that other hosts get some too; the next ones at the next look.
+        """Take some of the due threads, so that other hosts get some too; the next ones follow in the next round.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        self._has_room = False  # also if the ledger fails: the next look waits its time
+        self._has_room = False  # even if the ledger fails: the next poll waits for its time
         await self._continue_claimed()
         room = self._limit.reserve(self, _AT_ONCE)
-        self._may_be_more = False  # if the ledger fails, nothing that is free is kept for this host
+        self._may_be_more = False  # if the ledger fails, no free room stays reserved for this host
         self._is_beginning = True
         taken: Sequence[TakenThread] = ()
         try:
@@ -448,15 +460,15 @@ class Hosting:
         await self._record_take_overs(taken)
 
     async def _record_take_overs(self, taken: Sequence[TakenThread]) -> None:
-        """Record how many threads of dead hosts this one has taken: one row for all of them, after they were begun."""
+        """Record how many threads of dead hosts this host has taken: one row for all of them, after they were started."""
         if abandoned := sum(each.why == "abandoned" for each in taken):
             value: Json = {"host": self._lease.name, "threads": abandoned}
             row = Message(policy=RUNTIME_POLICY, lane="control", payload=PartsPayload(parts=(DataPart(data=value),)))
-            with suppress(errors.LedgerError):  # it is a statistic: the threads go on without it
+            with suppress(errors.LedgerError):  # it is a statistic: the threads continue without it
                 await self._ledger.append(TAKE_OVERS, [row], pattern=SYSTEM_PATTERN)
 
     async def _continue_claimed(self) -> Recovered:
-        """Continue the threads that this host has claimed for one message, and that another had before."""
+        """Continue the threads that this host has claimed for one message, and that another host owned before."""
         found = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
             with suppress(errors.OwnedError):  # lost meanwhile
@@ -465,10 +477,11 @@ class Hosting:
 
     async def _begin_taken(self, taken: TakenThread) -> Recovered:
         thread_id = taken.thread_id
-        # A claim that is under way may have a later epoch than this one, and would fence what begins here.
+        # A pending claim may have a later epoch than this one, and would fence the work that starts here.
         await self._journal.until_claimed(thread_id)
         if 0 < self._journal.epoch(thread_id) < taken.epoch:
             await self._eviction.evict_old(thread_id)
+        # After the eviction: with the new epoch, the journal would accept rows of handlers that started under the old one.
         self._journal.give(thread_id, taken.epoch)
         return await self._continue(thread_id, taken.epoch)
 
@@ -478,34 +491,37 @@ class Hosting:
             kinds = (*kinds, None)  # a thread whose kind is unknown
         try:
             return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=limit)
-        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine was suspended, or the ledger was restored
             return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=limit)
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True
             raise
 
     async def _continue(self, thread_id: str, taken: Epoch | None = None) -> Recovered:
-        """Deliver what is open in a thread of this host. One that only other programs can continue is released for them."""
+        """Deliver the open calls of a thread of this host.
+
+        A thread that only other programs can continue is released for them.
+        """
         try:
             found = await self._recovery.thread(thread_id, taken=taken)
         except errors.FencedError:
-            return Recovered()  # the host slept past its lease meanwhile
+            return Recovered()  # the host was suspended past its lease meanwhile
         if found.homeless and not found.delivered and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
-            self._timers.forget(thread_id)
+            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
             await self._journal.release(thread_id, unfit=self._lease.build, reason=reason)
         return found
 
     async def _claim_unconfirmed(self) -> None:
         """Claim the threads that the ledger has given to this host without its knowledge.
 
-        A claim, a take or a release that was not confirmed may have been written. No other host takes a thread of one that
-        lives, so it would wait for as long as this host lives. A host that takes threads continues them; any other releases
-        them when they are idle.
+        An unconfirmed claim, take or release may have been written. No other host takes a thread of a living host, so the
+        thread would wait until this host ends. A host that takes threads continues it; any other host releases it when it is
+        idle.
         """
         if not self._journal.is_unsure:
             return
-        self._journal.is_unsure = False  # before the look: what fails from here on needs another one
+        self._journal.is_unsure = False  # before the query: a failure from here on needs another round
         try:
             for thread_id in await self._own_threads():
                 if not self._journal.epoch(thread_id):
@@ -529,7 +545,7 @@ class Hosting:
         return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
 
     async def _release_idle(self) -> None:
-        """Release the threads that nothing has happened in for a while."""
+        """Release the threads that were idle for a while."""
         now, idle = self._lifetime.loop.time(), list[str]()
         for thread_id in self._journal.owned:
             waits_here = self._timers.next_due(thread_id) is not None and not self.is_taking
@@ -538,40 +554,40 @@ class Hosting:
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
                 idle.append(thread_id)
         if idle:
-            left = await self._own_threads(open_calls=True)  # one look for all: most have ended
+            left = await self._own_threads(open_calls=True)  # one query for all: most have ended
             await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in left) for each in idle))
 
     async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool) -> None:
-        """Release a thread, unless something is left to do in it: a delivery failed because the ledger was unavailable.
+        """Release a thread, unless it has unfinished work, because a delivery failed while the ledger was unavailable.
 
-        A released thread is taken only when it is due, so what is open in it would wait for ever.
+        A released thread is taken only when it is due, so its open calls would wait for ever.
         """
         self._idle_since.pop(thread_id, None)
-        is_left = has_open_calls and thread_id in self._journal.unrecovered  # by an earlier owner: it is still to be done
+        # Left open by an earlier owner, and not delivered yet.
+        is_left = has_open_calls and thread_id in self._journal.unrecovered
         if has_open_calls and not is_left and (await self._continue(thread_id)).delivered:
             return
-        if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # looked at again after the reads
+        if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
             wake_at = current_port().now() if is_left else self._timers.next_due(thread_id)
-            self._timers.forget(thread_id)
+            self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
             await self._journal.release(thread_id, wake_at=wake_at)
 
 
 _TAKE_EVERY = 0.8
 _BETWEEN_LOOKS = 0.005
-"""Seconds: without a hint, threads that are due are looked for this often; with many hints, there is a pause between two
-looks."""
+"""Seconds between two polls for due threads without hints, and the least pause between two polls with many hints."""
 _AT_ONCE = 32
-"""Threads that are taken at once: enough to share commits, few enough to share the threads that are due with other hosts."""
+"""Threads that are taken at once: enough to share commits, few enough to share the due threads with other hosts."""
 
 
-# ---------------------------------------------------------------- take-overs, as the ledger has them
+# ---------------------------------------------------------------- takeovers in the ledger
 
 TAKE_OVERS: Final = "system/take-overs"
-"""The thread that has a row for each round in which a host took threads of dead hosts."""
+"""The thread with one row for each round in which a host took over threads of dead hosts."""
 
 
 class TakeOvers(NamedTuple):
-    """How many threads hosts have taken over, and when the last."""
+    """How many threads hosts have taken over, and the time of the last takeover."""
 
     threads: int = 0
     last_at: datetime | None = None

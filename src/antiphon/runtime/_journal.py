@@ -3,17 +3,17 @@
 **Ownership.** The first write to a thread claims it for this host, and gets an epoch. While another living host has the
 thread, the claim is refused (`OwnedError`). The ledger refuses a write with an older epoch than the latest claim
 (`FencedError`): another host has taken the thread over, because this one did not renew its lease. The thread is then *lost*.
-Every write raises `FencedError` until the system has evicted the thread, with all handlers that were at work in it. Only then
-may it be claimed again: a handler of the old epoch that went on under a new one would do what the new owner has done.
+Every write raises `FencedError` until the system has evicted the thread and all its handlers. Only then may the thread be
+claimed again: a handler that started under the old epoch and continued under a new one would repeat the new owner's work.
 
 **Write-behind.** An outcome may be written a moment later, together with the next row of the thread (`write_soon`), which
-saves half of the commits. The rule that makes this safe: every write takes the waiting rows along, and returns only when rows
-that were on their way have landed. So no handler and no effect starts before the outcomes that it depends on are stored.
+saves half of the commits. The rule that makes this safe: every write includes the waiting rows, and returns only when all rows
+in transit are stored. So no handler and no effect starts before the outcomes that it depends on are stored.
 
 | rows of a thread are | then |
 |---|---|
-| *waiting* | the next write takes them along; after 5 ms a flush does |
-| *on their way* | a *landing* future says whether they were written; later writes wait for it |
+| *waiting* | the next write includes them; after 5 ms a flush writes them |
+| *in transit* | a *landing* future resolves to whether they were written; later writes wait for it |
 | *refused* | the next writer gets a `HistoryMismatchError` |
 | *not written, ledger unavailable* | they wait again, in their order before newer rows |
 """
@@ -43,7 +43,7 @@ _FLUSH_AGAIN_AFTER = 1.0
 
 
 class WriteBehind:
-    """The rows that wait or are on their way, by thread. No lock: no method awaits."""
+    """The rows that wait or are in transit, by thread. It needs no lock, because no method awaits."""
 
     def __init__(self, flush: Callable[[str], None]) -> None:
         self._flush = flush
@@ -54,7 +54,7 @@ class WriteBehind:
 
     @property
     def threads(self) -> list[str]:
-        """The threads with rows that wait or are on their way."""
+        """The threads with rows that wait or are in transit."""
         return [*self._rows, *self._landings]
 
     def count(self, thread_id: str) -> int:
@@ -62,16 +62,16 @@ class WriteBehind:
         return len(self._rows.get(thread_id, ()))
 
     def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
-        """Return the future that says whether the rows on their way were all written; None if there are none."""
+        """Return the future that resolves to whether all rows in transit were written; None if there are none."""
         return self._landings.get(thread_id)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row of any thread waits or is on its way."""
+        """Whether no row of any thread waits or is in transit."""
         return not (self._rows or self._landings)
 
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
-        """Add rows, after those that wait."""
+        """Add rows after the waiting ones."""
         self._rows.setdefault(thread_id, []).extend(rows)
         if thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
@@ -85,13 +85,13 @@ class WriteBehind:
     def taken(self, thread_id: str) -> Generator[list[Message], None, None]:
         """Take the rows of a thread, to be written in the block. If it raises, the rows left in the list wait again.
 
-        After a `FencedError` they do not: the thread has another owner, who finds the open calls. The landing is a success
-        only if rows that were on their way before have landed too, and that is known when the block ends.
+        After a `FencedError` they are dropped: the thread has another owner, which finds the open calls. The landing succeeds
+        only if earlier rows in transit have landed too, and that is known when the block ends.
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
-        # One step, without an await: the rows are either waiting or on their way at any moment. Otherwise a writer that looks
-        # in between would start an effect whose predecessor is not stored.
+        # One step, without an await: at any moment, the rows are either waiting or in transit. Otherwise a writer that checks
+        # in between would find neither, and start an effect whose predecessor is not stored.
         rows, before = self._rows.pop(thread_id), self.landing(thread_id)
         landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
         has_landed = False
@@ -109,13 +109,13 @@ class WriteBehind:
                 del self._landings[thread_id]
 
     def forget(self, thread_id: str) -> None:
-        """Drop the rows of a thread that has another owner, who finds the open calls."""
+        """Drop the rows of a thread that has another owner, which finds the open calls."""
         self._rows.pop(thread_id, None)
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
 
     def _put_back(self, thread_id: str, rows: list[Message]) -> None:
-        """Put rows back for the next write. If they were written after all, the ledger knows them by their ids."""
+        """Put rows back for the next write. If they were written after all, the ledger recognizes them by their ids."""
         if rows:
             self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
 
@@ -135,11 +135,11 @@ class HeldThreads(Protocol):
 
 
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
-"""Given a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
+"""Returns, for a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
 
 
 class _Claim(NamedTuple):
-    """A claim that is under way, and the writers that wait for it."""
+    """A pending claim, and the writers that wait for it."""
 
     task: asyncio.Task[None]
     waiters: list[asyncio.Future[int]]
@@ -164,7 +164,7 @@ class Journal:
     ) -> None:
         """Make it; `host` returns the host that claims threads, and `permits` its permits. Without a host, none is claimed.
 
-        `has_attempts`: whether a course was begun by an earlier owner is said by its attempt alone, as in runs.
+        `has_attempts`: the attempt number of a course alone tells whether an earlier owner has started it, as in runs.
         """
         self.ledger = ledger
         self._has_attempts = has_attempts
@@ -176,31 +176,31 @@ class Journal:
         """The gates of threads, which `admit` passes; None outside of systems."""
         self._budget = budget
         self.has_budget = budget != Budget()
-        """Whether threads have a limit at all: without one, nothing is read for `check_budget`."""
+        """Whether threads have any limit: without one, `check_budget` reads nothing."""
         self._epochs: dict[str, int] = {}
-        """By owned thread."""
+        """By owned thread, its epoch."""
         self._lengths: dict[str, int] = {}
         """By owned thread, its length at the last write."""
         self._redactions: dict[str, Redaction | None] = {}
         """By thread, its redaction rules."""
         self._writing: dict[str, int] = {}
-        """By thread, how many appends are under way."""
+        """By thread, the number of pending appends."""
         self._claims: dict[str, _Claim] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._ended: str | None = None
-        """Why nothing may be written any more."""
+        """Why the journal refuses all writes; None while it accepts them."""
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
         self.has_lapsed: Callable[[], bool] = bool
         """Whether the lease of the host may have run out; set by the system."""
         self.is_unsure = False
-        """Whether a change of owner was not confirmed: this host may own threads that this journal does not know."""
+        """Whether a change of owner was not confirmed: this host may own threads that are unknown to this journal."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
         """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
         self.unrecovered: dict[str, int] = {}
-        """By owned thread that had another owner before, its length when it was claimed. What is open up to there was not
-        delivered: the claim was for one message, and the program need not be one that can run the thread."""
+        """By owned thread that had another owner before, its length when it was claimed. Calls that are open up to that
+        position were not delivered: the claim was for one message, and this program may be unable to run the thread."""
         self._taken_from: dict[str, str] = {}
         """By owned thread that another host had not released, the name of that host."""
         self.on_claimed: Callable[[], None] | None = None
@@ -217,13 +217,13 @@ class Journal:
         """Wait for a permit for a model request of a thread, and hold it in the block (see `Permits.hold`).
 
         Raises:
-            LimitReachedError: the money of the day is spent, or there was no permit in time.
+            LimitReachedError: the daily budget is spent, or there was no permit in time.
             LedgerError: the limits cannot be read.
         """
         assert self._permits is not None  # noqa: S101 (what asks models has a host)
         while True:
             async with self._permits.hold(models, cost) as permit:
-                # The gate again: the intent passed it, but the thread may have been paused while the request waited.
+                # Pass the gate again: the intent has passed it, but the thread may have been paused while the request waited.
                 if self.gates is None or self.gates.is_open(thread_id):
                     yield permit
                     return
@@ -233,14 +233,14 @@ class Journal:
     # ------------------------------------------------------------ writing
 
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
-        """Append messages as the owner of their thread, after the rows that wait, and return their records.
+        """Append messages as the owner of their thread, after the waiting rows, and return their records.
 
         `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
         the status of the thread, unless it is paused or terminated.
 
         Raises:
             FencedError: another system owns the thread.
-            HistoryMismatchError: a waiting row is stored already, with other content.
+            HistoryMismatchError: a waiting row is already stored, with different content.
             LedgerError: the ledger refuses, or is unavailable.
         """
         if self._lost or self._ended is not None:
@@ -250,13 +250,13 @@ class Journal:
             more["status"] = status
         if self._write_behind.is_empty:  # the fast path: most writes
             return await self._write(thread_id, messages, more)
-        # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
+        # Read before the append: after it, the landing could be the one of this write, which would then wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
         else:
             records = await self._write(thread_id, messages, more)
-        # Rows of an earlier append may still be on their way. Nothing that depends on them may start before they are stored.
+        # Rows of an earlier append may still be in transit. Nothing that depends on them may start before they are stored.
         if before is not None:
             await self._landed(thread_id, before)
         return records
@@ -264,22 +264,22 @@ class Journal:
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
         """Append messages with the next write to their thread, or within milliseconds, and return them as they will be stored.
 
-        That is known now, because redaction is a pure function and the rules of a thread do not change. The ledger redacts
-        the original messages, so redacting twice need not be the same as once. If the append fails, the next writer gets
-        the error.
+        Their stored form is known in advance, because redaction is a pure function and the rules of a thread do not change.
+        The ledger still gets the original messages, so redaction need not be idempotent. If the append fails, the next writer
+        gets the error.
 
         Raises:
             LedgerError: the ledger is unavailable.
         """
         if self._ended is not None:
             self._check_lost(thread_id)
-        # The rules before the rows: if they cannot be read, the caller gets the error and nothing waits to be written.
+        # Read the rules before the rows are queued: if that fails, the caller gets the error and no row waits.
         rules = await self.redaction_of(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
-        """Return the redaction rules of a thread. They are read once, and the thread is not claimed for it."""
+        """Return the redaction rules of a thread. They are read once, without a claim of the thread."""
         if thread_id not in self._redactions:
             self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
         return self._redactions[thread_id]
@@ -289,17 +289,17 @@ class Journal:
         return self._lengths.get(thread_id, 0)
 
     def waiting(self, thread_id: str) -> int:
-        """Return how many rows wait, which the next write takes along."""
+        """Return the number of waiting rows, which the next write includes."""
         return self._write_behind.count(thread_id)
 
     async def settle(self, thread_id: str) -> None:
-        """Wait until all rows are stored that wait or are on their way.
+        """Wait until all rows that wait or are in transit are stored.
 
         Raises:
             LedgerError: they cannot be stored.
         """
         if self._ended is not None:
-            return  # nothing was taken since then
+            return  # nothing was taken since the last check
         self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
@@ -318,19 +318,19 @@ class Journal:
             if records is None:
                 await self._write_rows(thread_id, rows)
             if before is not None:
-                await asyncio.wait([before])  # in the block: the landing of these rows says whether the earlier ones landed
+                await asyncio.wait([before])  # inside the block: the landing of these rows depends on the earlier ones
         return await self._write(thread_id, messages, more) if records is None else records
 
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
         try:
             await self._write(thread_id, rows, {})
         except errors.AppendRefusedError as exc:
-            rows.clear()  # dropped: else every later write would fail because of them
+            rows.clear()  # dropped: otherwise every later write would fail because of them
             reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
             raise errors.HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
-        """Wait for rows that another write has taken along. If that failed, they wait again: write them now."""
+        """Wait for rows that another write has included. If that write failed, they wait again: write them now."""
         await asyncio.wait([before])
         if not before.result():
             await self.settle(thread_id)
@@ -370,8 +370,9 @@ class Journal:
         epoch = self._epochs.get(thread_id)
         if epoch is None:
             epoch = await self.own(thread_id)
-        # The epoch is read once: a write that began under an old epoch must not end under a new one. It is counted without an
-        # await in between: a thread that is being written is not released or forgotten, which would fence this append.
+        # The epoch is read once: a write that started under an old epoch must not end under a new one. The write is counted
+        # without an await in between: a thread with a pending write is not released or forgotten, which would fence this
+        # append.
         writing = self._writing
         writing[thread_id] = writing.get(thread_id, 0) + 1
         try:
@@ -379,7 +380,7 @@ class Journal:
                 try:
                     return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
                 except errors.LedgerUnavailableError:
-                    await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows them by their ids
+                    await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
@@ -393,7 +394,7 @@ class Journal:
     # ------------------------------------------------------------ ownership
 
     async def own(self, thread_id: str, kind: str | None = None) -> int:
-        """Return the epoch under which this journal owns a thread; the first call claims it, as a thread of a kind.
+        """Return the epoch under which this journal owns a thread; the first call claims the thread, and sets its kind.
 
         Raises:
             FencedError: another host has taken it over, and it is not evicted yet.
@@ -402,7 +403,7 @@ class Journal:
         if (epoch := self._epochs.get(thread_id)) is not None and self._ended is None:
             return epoch
         self._check_lost(thread_id)
-        # Each writer waits for a future of its own: one that is cancelled cancels neither the claim nor the other writers.
+        # Each writer waits for its own future: a cancelled writer cancels neither the claim nor the other writers.
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         claim = self._claims.get(thread_id)
         if claim is None:
@@ -411,15 +412,15 @@ class Journal:
         return await waiter
 
     async def until_claimed(self, thread_id: str) -> None:
-        """Wait for a claim of a thread that is under way: one whose caller was cancelled still becomes the owner."""
+        """Wait for a pending claim of a thread: it makes this host the owner even if its caller was cancelled."""
         if (claim := self._claims.get(thread_id)) is not None:
             await asyncio.wait((claim.task,))
 
     async def confirm(self, thread_id: str, epoch: int) -> None:
-        """Check that a thread is still owned, if the lease of this host may have run out since the last row was written.
+        """Check that a thread is still owned, if the lease of this host may have expired since the last row was written.
 
-        A process that was stopped between its intent and the call of the effect would start it after another host has the
-        thread.
+        Otherwise a process that was suspended between the intent and the start of an effect would start it after another host
+        has taken the thread.
 
         Raises:
             FencedError: another host has it.
@@ -436,7 +437,7 @@ class Journal:
         return self._epochs.get(thread_id, 0)
 
     def has_had_owners(self, thread_id: str) -> bool:
-        """Whether a thread may have had another owner, who may have begun what is handled here."""
+        """Whether a thread may have had another owner, which may have started the work that is handled here."""
         return not self._has_attempts and self.epoch(thread_id) != 1
 
     @property
@@ -455,7 +456,7 @@ class Journal:
         self.unrecovered.pop(thread_id, None)
         if epoch > self.epoch(thread_id):
             self._note_taken(thread_id, epoch.taken_from)
-        self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # it may have been claimed here meanwhile
+        self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # this host may have claimed it meanwhile
         if self.on_claimed is not None:
             self.on_claimed()
 
@@ -464,14 +465,14 @@ class Journal:
         return not (thread_id in self._writing or self.waiting(thread_id) or self._write_behind.landing(thread_id))
 
     async def release(self, thread_id: str, **more: Any) -> None:
-        """Release a thread, if it is owned. What is left to do there is for any host that can.
+        """Release a thread, if it is owned. Any suitable host may take over its remaining work.
 
         Raises:
-            LedgerError: the ledger cannot be written. The thread is no longer used here all the same.
+            LedgerError: the ledger cannot be written. The thread is no longer used here in any case.
         """
         epoch = self._epochs.get(thread_id)
         if epoch is not None:
-            self._disown(thread_id)  # first: a write that begins meanwhile claims the thread again, with a new epoch
+            self._disown(thread_id)  # first: a write that starts meanwhile claims the thread again, with a new epoch
             try:
                 await self.ledger.release(thread_id, epoch=epoch, **more)
             except errors.FencedError:
@@ -487,13 +488,13 @@ class Journal:
         self._lost[thread_id] = error
 
     def evicted(self, thread_id: str) -> None:
-        """Allow a new claim of a thread that was lost: nothing here is at work in it any more."""
+        """Allow a new claim of a lost thread: no handler of it runs here any more."""
         self._lost.pop(thread_id, None)
 
     def end(self, reason: str) -> None:
-        """Refuse everything from now on, with a `RuntimeError`: what this journal was for has ended.
+        """Refuse everything from now on with a `RuntimeError`: the work of this journal has ended.
 
-        Otherwise something that goes on after that would claim the thread again, and nobody would release it.
+        Otherwise code that still runs would claim the thread again, and nobody would release it.
         """
         self._ended = reason
 
@@ -504,7 +505,7 @@ class Journal:
             raise errors.FencedError(*lost.args)
 
     def _lose(self, thread_id: str, epoch: int, error: errors.FencedError) -> None:
-        """Mark a thread as lost, unless it was claimed again while the refused append was under way."""
+        """Mark a thread as lost, unless it was claimed again while the refused append was pending."""
         if self.epoch(thread_id) == epoch:
             self._disown(thread_id)
             self._write_behind.forget(thread_id)
@@ -531,7 +532,7 @@ class Journal:
                 return given  # the ledger gave the thread to this host meanwhile (`take`)
             try:
                 epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
-            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine was suspended, or the ledger was restored
                 epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
             if epoch > 1 and not self._has_attempts:  # a run recovers nothing
                 self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers
@@ -545,7 +546,7 @@ class Journal:
         return epoch
 
     def _note_unsure(self) -> None:
-        """Note that a change of owner was not confirmed: the ledger may say something else than this journal."""
+        """Note that a change of owner was not confirmed: the ledger and this journal may disagree."""
         self.is_unsure = True
         if self.on_claimed is not None:
             self.on_claimed()
@@ -556,7 +557,7 @@ class Journal:
             self._taken_from[thread_id] = taken_from
 
     async def tenure(self, thread_id: str) -> dict[str, Json]:
-        """Return what a row says of the owner that recovers a thread: host, epoch, and the host that had not released it.
+        """Return a row's fields about the owner that recovers a thread: host, epoch, and the host that did not release it.
 
         Raises:
             FencedError: another host has taken it over.
@@ -578,8 +579,8 @@ class Journal:
             self.gates.forget(thread_id)
 
     async def close(self) -> None:
-        """Write all waiting rows, and wait for claims that are under way."""
-        # Rows first: to write them may claim a thread, and that claim is waited for below.
+        """Write all waiting rows, and wait for pending claims."""
+        # Rows first: writing them may claim a thread, and the loop below waits for that claim.
         for thread_id in self._write_behind.threads:
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
@@ -610,7 +611,7 @@ def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
 
 
 def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the options of an append that begins with `count` more rows."""
+    """Return the options of an append that starts with `count` more rows."""
     version: int | None = more.get("expected_version")
     return more if version is None else {**more, "expected_version": version - count}
 

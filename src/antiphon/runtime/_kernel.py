@@ -1,7 +1,7 @@
 """Kernel: makes the parts of a system and connects them. Read it first: it shows all parts, and who uses whom.
 
-Each part is given the parts that it uses, which are made before it. If two parts use each other, the lower one declares what
-it needs as a protocol or a function; only this file knows both.
+Each part gets the parts that it uses, which are made before it. If two parts use each other, the lower one declares its needs
+as a protocol or a function; only this file knows both.
 
 | part | it |
 |---|---|
@@ -11,16 +11,16 @@ it needs as a protocol or a function; only this file knows both.
 | `dispatcher` | carries messages to cells, and outcomes back |
 | `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
 | `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
-| `timers`, `recovery` | deliver notices later, and continue what another process left open |
-| `lease`, `hosting` | tell the ledger that this host lives; deliver what was posted, take and release threads |
+| `timers`, `recovery` | deliver notices later, and continue open work of another process |
+| `lease`, `hosting` | renew the lease of this host; deliver posted messages, take and release threads |
 | `lives`, `termination` | know which threads are paused or terminated, hold their effects, and end their work |
-| `answers`, `eviction` | wait for answers of other hosts; drop threads that another host has |
+| `answers`, `eviction` | wait for answers of other hosts; drop threads that another host has taken over |
 
 `run` is the process around systems: it shuts them down gracefully on SIGTERM and SIGINT.
 
-`Watchdog` notices from another OS thread that the event loop is blocked, and by which actor. An actor that computes for
-seconds without an `await` stops all others, heartbeats and deadlines included; only another thread can see that. It logs it
-while it happens, with the line of code; the supervisor of the actor decides what follows.
+`Watchdog` detects from another OS thread that the event loop is blocked, and by which actor. An actor that computes for
+seconds without an `await` stops all others, including heartbeats and deadlines; only another OS thread can detect that. The
+watchdog logs the line of code while it blocks; the supervisor of the actor decides what to do.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ class Kernel:
         )
 
     def admit(self, admit: Admit | None) -> None:
-        """Let each start of an effect pass the gate of its thread, and then what the program has set."""
+        """Let each start of an effect pass the block that the program has set, and the gate of its thread."""
         gates = self.lives.gates
         self.journal.admit = gates.passing if admit is None else partial(_both, gates, admit)
 
-    # ------------------------------------------------------------ what lower parts need of higher ones
+    # ------------------------------------------------------------ connections from lower to higher parts
 
     def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
@@ -219,7 +219,7 @@ class Kernel:
         if isinstance(actor, Supervisor):
             actor.provide(self._supervisor_parts)
 
-    # ------------------------------------------------------------ beginning and end
+    # ------------------------------------------------------------ open and close
 
     def open(self) -> None:
         """Open the system, and watch the event loop, unless its time is virtual."""
@@ -229,24 +229,24 @@ class Kernel:
             self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
 
     def close_without_loop(self) -> None:
-        """Close what needs no event loop: it may be gone."""
+        """Close the parts that need no event loop, because the loop may be closed."""
         self.lifetime.forget()
         if self._watchdog is not None:
             self._watchdog.close()
 
     async def close(self) -> None:
-        """Close the parts, even if the actors could not be stopped. The journal is last: the others still write."""
+        """Close the parts, even if the actors could not be stopped. The journal is last, because the others still write."""
         self.close_without_loop()
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()
         await self.permits.close()
-        await self.lease.end()  # after the last row: another host takes the threads at once
+        await self.lease.end()  # after the last row: from here on, another host may take the threads at once
 
 
 @asynccontextmanager
 async def _both(gates: Gates, admit: Admit, thread_id: str) -> AsyncGenerator[None]:
-    # The program's first: it may wait for long, and a thread that is paused meanwhile must find nothing passing its gate.
+    # The program's block first: it may wait for long, and a pause must not wait for a start that waits there.
     async with admit(thread_id), gates.passing(thread_id):
         yield
 
@@ -265,11 +265,11 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Run a program as `asyncio.run` does, and shut it down gracefully on SIGTERM and SIGINT.
 
     The first signal cancels the program, so that its `async with System(…)` blocks end: each actor has its grace, and
-    unfinished messages of threads stay open for the next process. The second ends all grace; the next process recovers as
-    after a crash. The third kills the process.
+    unfinished messages of threads stay open for the next process. The second signal ends all grace periods; the next process
+    recovers as after a crash. The third signal kills the process.
 
-    The garbage collector runs less often meanwhile: with a thousand busy threads and Python's thresholds, it takes as long
-    as everything else.
+    The garbage collector runs less often meanwhile: with a thousand busy threads and Python's default thresholds, it takes
+    half of the time.
 
     Raises:
         SystemExit: a signal ended the program; the code is 128 plus the number of the signal, as in shells.
@@ -288,11 +288,11 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 def _fewer_collections() -> Generator[None]:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(*_COLLECTED)
-    gc.freeze()  # imported modules stay: the collector need not visit them
+    gc.freeze()  # imported modules are permanent: the collector need not visit them
     try:
         yield
     finally:
-        if not frozen:  # otherwise the program itself has frozen what it had: that stays
+        if not frozen:  # otherwise the program itself has frozen objects, which stay frozen
             gc.unfreeze()
         gc.set_threshold(*before)
 
@@ -310,7 +310,7 @@ async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) 
                 lifetime.begin_closing()
         task.cancel()
 
-    with suppress(NotImplementedError):  # on Windows: there is no SIGTERM, and asyncio handles Ctrl-C
+    with suppress(NotImplementedError):  # on Windows there is no SIGTERM, and asyncio handles Ctrl-C
         for number in _SIGNALS:
             loop.add_signal_handler(number, tell, number)
     try:

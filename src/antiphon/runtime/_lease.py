@@ -1,13 +1,13 @@
-"""The lease of a host, and the host of what a process does outside of systems.
+"""The lease of a host, and the process host, which serves runs and subscriptions outside of systems.
 
-**Lease.** A host tells the ledger every few seconds that it lives (`beat`). While its lease runs, no other host takes its
-threads. The first claim of a thread waits for the first beat; a system that never uses a thread is no host.
+**Lease.** A host renews its lease in the ledger every few seconds (`beat`). Until the lease expires, no other host takes its
+threads. The first claim of a thread waits for the first beat; a system that never uses a thread is not a host.
 
 **Process host.** Durable runs and subscriptions are outside of systems. Those on one ledger and one event loop share one host,
-so the process beats once, however many they are. The host begins with the first claim, and leaves the ledger when the last of
-them ends: its threads are then free at once. After a crash another process may claim them as soon as the ledger sees that this
-one has ended, or when the lease is over. A thread is given up alone while others go on, and by the end of the host otherwise:
-that saves a commit for a program that has one run.
+so one heartbeat per process suffices. The host starts with the first claim, and leaves the ledger when the last of them ends:
+its threads are then free at once. After a crash, another process may claim them as soon as the ledger detects that this
+process has ended, or when the lease expires. While other runs continue, a thread is released on its own; the last one is
+released by the end of the host, which saves a commit for a program with one run.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- the lease
 
 _numbers = count(1)
-"""Tells the systems of one process apart."""
+"""Numbers the systems of one process."""
 
 
 class Lease:
-    """The system as the ledger knows it: a host, and the beats that renew its lease."""
+    """A system as a host in the ledger, and the beats that renew its lease."""
 
     def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
         """Make it; `kinds` returns the kinds of actors that the system has, which change while it is set up."""
@@ -71,9 +71,9 @@ class Lease:
         return self._settings.build or default_build()
 
     async def host(self, *, renew: bool = False) -> Host:
-        """Return this host, with a lease that lasts. The first call registers it with the ledger.
+        """Return this host, with a valid lease. The first call registers it with the ledger.
 
-        A host that has done nothing for a while does not beat; `renew`: the ledger says that its lease is over.
+        An idle host does not beat; `renew`: the ledger has reported that its lease has expired.
 
         Raises:
             HostNameTakenError: another living host has the name.
@@ -82,11 +82,11 @@ class Lease:
         if self._host is None:
             if self._first_beat is None or self._first_beat.done():
                 self._first_beat = asyncio.create_task(self._register())
-            return await asyncio.shield(self._first_beat)  # shielded: other claims wait for the same beat
+            return await asyncio.shield(self._first_beat)  # shielded, because other claims wait for the same beat
         if renew or asyncio.get_running_loop().time() - self._beaten_at >= self._settings.heartbeat:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.beat())
-            await asyncio.shield(self._renewal)  # one beat for all claims that wait now
+            await asyncio.shield(self._renewal)  # one beat for all waiting claims
         return self._host
 
     async def _register(self) -> Host:
@@ -97,11 +97,11 @@ class Lease:
         return host
 
     def has_lapsed(self) -> bool:
-        """Whether the lease may have run out: the process was stopped, or its event loop blocked."""
+        """Whether the lease may have expired: the process was suspended, or its event loop was blocked."""
         return self._host is not None and asyncio.get_running_loop().time() - self._beaten_at >= self._host.lease
 
     async def beat(self) -> None:
-        """Renew the lease, and tell the ledger about kinds of actors that came since.
+        """Renew the lease, and register new kinds of actors with the ledger.
 
         Raises:
             LedgerError: the ledger cannot be written.
@@ -110,20 +110,22 @@ class Lease:
             await self._beat(replace(self._host, kinds=self._kinds()))
 
     async def _beat(self, host: Host) -> None:
-        began = asyncio.get_running_loop().time()  # before the beat: the lease must not seem to last longer than it does
+        began = asyncio.get_running_loop().time()  # read before the beat: the lease must not seem to last longer than it does
         await self._ledger.beat(host)
+        # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host may
+        # have taken threads or permits, and whatever was leased in the old term no longer counts.
         self.term += self.has_lapsed()
         self._host, self._beaten_at = host, began
 
     async def end(self) -> None:
         """End the lease, which releases all threads of this host at once."""
         if self._host is not None:
-            with suppress(LedgerError):  # the lease then runs out
+            with suppress(LedgerError):  # then the lease expires by itself
                 await self._ledger.leave(self._host)
 
 
 def default_build() -> str:
-    """Return what tells this program from other versions of it: `ANTIPHON_BUILD`, or a hash of its main file."""
+    """Return the version of this program: `ANTIPHON_BUILD`, or a hash of its main file."""
     if named := os.environ.get("ANTIPHON_BUILD"):
         return named
     path = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -134,7 +136,7 @@ def default_build() -> str:
 
 
 BEATS_A_LEASE = 3
-"""A host may miss two beats. G15: its threads are taken over within three."""
+"""A host may miss two beats. G15: its threads are taken over within three beats."""
 
 
 # ---------------------------------------------------------------- a process outside of systems
@@ -162,36 +164,37 @@ class ProcessHost:
         return Lease(self._ledger, settings, lambda: tuple(self._kinds))
 
     def set_build(self, build: str) -> None:
-        """Set the version of the program, where its main file does not say it: a command that runs programs of other files.
+        """Set the version of the program, for a command that runs programs from files other than its main file.
 
-        It counts from the next beginning of the host on.
+        It takes effect when the host starts the next time.
         """
         self._build = build
         if self._beats is None:
             self._lease = self._new_lease()
 
     async def join(self, kind: str | None = None) -> None:
-        """Add a user of the host, which runs threads of a kind. Call `leave` for it, also if this raises."""
+        """Add a user of the host, which runs threads of a kind. Call `leave` for it, even if this raises."""
+        # Counted before the wait: `_has_ended` checks the number under the lock, and must not end a host that has a new user.
         self._users += 1
         if kind is not None:
             self._kinds[kind] += 1
-        # A host that is leaving frees all its threads: what is claimed before it has left would be lost.
+        # A leaving host releases all its threads: a thread that is claimed before it has left would be lost.
         async with self._ending:
             pass
 
     async def leave(self, release: Callable[[], Awaitable[None]] | None = None, *, kind: str | None = None) -> None:
-        """Remove a user. The last one ends the host; for any other, `release` gives up its thread."""
+        """Remove a user. The last user ends the host; for other users, `release` releases the thread."""
         self._users -= 1
         if kind is not None:
             self._kinds -= Counter((kind,))
         if self._users == 0 and await self._has_ended():
             return
         if release is not None:
-            with suppress(LedgerError):  # the thread is then free when this host leaves
+            with suppress(LedgerError):  # the thread is then released when this host leaves
                 await release()
 
     async def host(self, *, renew: bool = False) -> Host:
-        """Return this process as a host, with a lease that lasts. The first call starts the beats.
+        """Return this process as a host, with a valid lease. The first call starts the beats.
 
         Raises:
             LedgerError: the ledger cannot be written.
@@ -207,7 +210,7 @@ class ProcessHost:
         return self._lease.term
 
     def has_lapsed(self) -> bool:
-        """Whether the lease may have run out."""
+        """Whether the lease may have expired."""
         return self._lease.has_lapsed()
 
     @property
@@ -237,12 +240,15 @@ class ProcessHost:
         return False
 
     async def _end(self) -> None:
+        # Permits first, while the host is registered: the ledger refuses the exchange of an unknown host. The lease and the
+        # beats are replaced before anything else is awaited, so a late call of `host` starts a new host, and does not revive
+        # this one.
         await self.permits.close()
         lease, self._lease = self._lease, self._new_lease()
         beats, self._beats = self._beats, None
         if beats is not None:
             beats.cancel()
-            await asyncio.wait((beats,))  # a beat after `leave` would begin the host anew
+            await asyncio.wait((beats,))  # a beat after `leave` would start the host again
         await lease.end()
         if self._users == 0:
             _hosts().pop(self._ledger, None)
@@ -264,6 +270,6 @@ def process_host(ledger: Ledger) -> ProcessHost:
 
 
 def is_of_this_process(host: Host) -> bool:
-    """Whether a host is, or was, a system or the runs of this process."""
+    """Whether a host belongs, or belonged, to this process."""
     own = Host("this", "1")  # each new value names the process that made it
     return host.instance.rpartition("/")[0] == own.instance.rpartition("/")[0]

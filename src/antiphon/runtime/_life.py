@@ -1,4 +1,4 @@
-"""Life: pause, resume, terminate and settle, for threads of every kind, and what status they have.
+"""Life: pause, resume, terminate and settle threads of every kind, and read their status.
 
 `system/life` is a built-in actor that every system has. It is asked in the thread that the request is about, so the owner of
 the thread answers. The state of a thread is a fold over these requests (`LIFE`): a new process finds a paused thread paused.
@@ -7,17 +7,18 @@ the thread answers. The state of a thread is a fold over these requests (`LIFE`)
 open ⇄ paused ─► terminated
 ```
 
-**Gates** hold the effects of a paused thread, and refuse those of a terminated one. Each start of an effect passes the gate of
-its thread, from before its intent is written until after. To close a gate waits for the starts that are passing it; later ones
+**Gates** hold the effects of a paused thread, and refuse those of a terminated one. Each start of an effect is inside the gate
+of its thread from before its intent is written until after. Closing a gate waits for the starts that are inside; later ones
 wait until it opens, or are refused if the thread is terminated. So after a pause is acknowledged, no model call and no tool of
-the thread starts. The ledger decides: a gate is only remembered under the epoch in which it was read. The first start under
-another epoch reads the thread again, because another host may have paused it, and a process that has died may have too.
+the thread starts. The ledger decides: the state of a gate is cached only for the epoch in which it was read. The first start
+under another epoch reads the thread again, because another host, or a process that has died, may have paused it.
 
-**Pause.** The gate of the thread is closed, then the request is answered. What runs may end; nothing starts until the resume.
+**Pause.** The gate of the thread is closed, then the request is answered. Running effects may finish; none starts until the
+resume.
 
 **Terminate.** The gate is closed, then the request is answered: after that nothing starts, in this process or another. Then
-the work is ended: handlers are cancelled, and open calls get an error result. A `once` effect that was at work is parked. A
-process that dies in between leaves open calls, and recovery ends them.
+the work is ended: handlers are cancelled, and open calls get an error result. A running `once` effect is parked. If the
+process dies in between, recovery ends the open calls.
 
 **Own lives.** A pattern may have its own actor for the life of its threads (`Lives.add`). Requests about such a thread are
 forwarded to that actor, and its state decides about the gate.
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
 GateState: TypeAlias = Literal["open", "closed", "over"]
 
 _MOST: Final = 10_000
-"""Gates that are remembered; those of threads that are at work or paused do not count."""
+"""The number of cached gates; gates of active or paused threads do not count."""
 
 
 class _Gate:
-    """The gate of one thread. Its events are made when somebody waits: most gates are always open."""
+    """The gate of one thread. Its events are created when something waits: most gates are always open."""
 
     __slots__ = ("_quiet", "_turned", "epoch", "passing", "state")
 
@@ -94,7 +95,7 @@ class _Gate:
 
 
 class _Passing:
-    """The block in which a start passes a gate."""
+    """The block in which a start is inside a gate."""
 
     __slots__ = ("_gate", "_gates", "_thread_id")
 
@@ -104,7 +105,7 @@ class _Passing:
 
     async def __aenter__(self) -> None:
         gate = self._gate = await self._gates.until_open(self._thread_id)
-        gate.passing += 1  # no await since it was seen open: a close from here on waits for this block
+        gate.passing += 1  # no await since the gate was seen open: a close from here on waits for this block
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -123,7 +124,7 @@ class Gates:
         self._looking: dict[str, asyncio.Lock] = {}
 
     def passing(self, thread_id: str) -> _Passing:
-        """Return the block to pass the gate of a thread in. It waits until the gate is open.
+        """Return the block for a start inside the gate of a thread. Its entry waits until the gate is open.
 
         Raises:
             WithdrawnError: on entry: the thread is terminated.
@@ -163,7 +164,7 @@ class Gates:
         return (await self._read(thread_id)).state == "over"
 
     async def close(self, thread_id: str) -> None:
-        """Close a gate, and wait until nothing is passing it."""
+        """Close a gate, and wait until no start is inside."""
         gate = await self._read(thread_id)
         gate.turn("closed")
         await gate.until_quiet()
@@ -177,17 +178,17 @@ class Gates:
         self._turn(thread_id, "over")
 
     async def look_again(self, thread_id: str) -> None:
-        """Read the state of a gate again: a move failed, and may be stored or not."""
+        """Read the state of a gate again: a pause or resume failed, and it is unknown whether it was stored."""
         self._turn(thread_id, await self._look(thread_id))
 
     def forget(self, thread_id: str) -> None:
-        """Drop a gate that nothing passes or waits at. The next start reads it again."""
+        """Drop an unused gate. The next start reads its state again."""
         gate = self._gates.get(thread_id)
         if gate is not None and not gate.passing and gate.state != "closed":
             del self._gates[thread_id]
 
     def evict(self, thread_id: str) -> None:
-        """Drop the gate of a thread that another host has. Its handlers are cancelled, so nobody waits at it."""
+        """Drop the gate of a thread that another host owns. The handlers here are cancelled, so none waits at the gate."""
         self._gates.pop(thread_id, None)
 
     def _turn(self, thread_id: str, state: GateState) -> None:
@@ -198,7 +199,7 @@ class Gates:
         gate.turn(state)
 
     async def _read(self, thread_id: str) -> _Gate:
-        """Return a gate as it is under the current epoch; read the thread if that is not known."""
+        """Return a gate with its state under the current epoch; read the thread if that is not cached."""
         lock = self._looking.setdefault(thread_id, asyncio.Lock())
         try:
             async with lock:
@@ -217,7 +218,7 @@ class Gates:
                 self._looking.pop(thread_id, None)
 
     def _forget_some(self) -> None:
-        """Forget the oldest gates, as long as there are too many."""
+        """Drop the oldest gates while there are too many."""
         if len(self._gates) > _MOST:
             for thread_id in tuple(islice(self._gates, 16)):
                 self.forget(thread_id)
@@ -227,7 +228,7 @@ class Gates:
 
 
 LIFE_ACTOR: Final = Address(SYSTEM, "life")
-"""Who pauses, resumes, terminates and settles, in every system."""
+"""The address of the life actor, which every system has."""
 
 Held: TypeAlias = Literal["open", "paused", "terminated"]
 
@@ -270,7 +271,7 @@ class LifeState:
     is_used: bool = False
     """Whether any actor was asked or told something in the thread."""
     asked: Mapping[str, Any] | None = None
-    """By invocation, the moves that are not answered: type and reason."""
+    """By invocation, the unanswered requests: type and reason."""
 
     @property
     def gate(self) -> GateState:
@@ -316,7 +317,7 @@ LIFE: Final = ActorState("life", LifeState(), LifeState.after, _dump, _load)
 """The state of a thread, as the runtime folds it."""
 
 LookOwn: TypeAlias = Callable[[str], Awaitable[GateState | None]]
-"""Reads the gate of a thread that has a life of its own; None if the thread has none."""
+"""Reads the gate of a thread that a pattern's own actor controls; returns None for other threads."""
 
 
 class Lives:
@@ -328,11 +329,11 @@ class Lives:
         self.gates = Gates(self._look, journal.epoch)
 
     def add(self, look: LookOwn, address: Callable[[str], str]) -> None:
-        """Have threads that `look` knows obey the actor at the `address` of the thread."""
+        """Let the actor at `address` control the threads for which `look` returns a gate."""
         self._own.append((look, address))
 
     async def actor_of(self, thread_id: str) -> str | None:
-        """Return the actor of a pattern that a thread obeys; None if that is the life actor."""
+        """Return the pattern's actor that controls a thread; None if the life actor does."""
         for look, address in self._own:
             if await look(thread_id) is not None:
                 return address(thread_id)
@@ -364,7 +365,7 @@ class Termination:
         self._lives = lives
 
     async def end(self, thread_id: str) -> None:
-        """Cancel the handlers of a thread, wait until they have ended, and end what is left open."""
+        """Cancel the handlers of a thread, wait until they have ended, and end the calls that are left open."""
         self._timers.forget(thread_id)
         running = [each for each in self._in_flight.of_thread(thread_id) if each.to != LIFE_ACTOR]
         for delivery in running:
@@ -376,7 +377,7 @@ class Termination:
         await self._end_open_calls(thread_id)
 
     async def end_if_terminated(self, thread_id: str) -> None:
-        """End what is open in a thread, if it was terminated: the process that did so may have died meanwhile."""
+        """End the open calls of a thread, if it was terminated: the process that terminated it may have died meanwhile."""
         if await self._lives.gates.is_over(thread_id) and (await self._lives.state(thread_id)).held == "terminated":
             await self._end_open_calls(thread_id)
 
@@ -387,12 +388,13 @@ class Termination:
         ends = thread_endings(rows, thread_id, busy, LIFE_ACTOR)
         summary = await self._journal.ledger.thread(thread_id)
         if ends or (summary is not None and summary.status != "terminated"):
-            # The status again: a handler that was cancelled may have written another one with its last row.
+            # Write the status again: a cancelled handler may have written another one with its last row.
             await self._journal.write(thread_id, ends, status="terminated")
 
 
 _PATIENCE = 10.0
-"""Seconds that the handlers of a terminated thread have to end. One that ignores its cancellation ends its call itself."""
+"""Seconds that the handlers of a terminated thread have to end. A handler that ignores its cancellation ends its call
+itself."""
 _STEP = 0.02
 
 
@@ -402,7 +404,7 @@ _STEP = 0.02
 class LifeActor(Actor):
     """Pauses, resumes, terminates and settles the threads of a system, each request in its own thread."""
 
-    concurrency = 1000  # of one thread, requests are handled one after the other
+    concurrency = 1000  # requests about one thread are handled one after the other
 
     def __init__(self, lives: Lives, termination: Termination) -> None:
         self._lives = lives
@@ -421,7 +423,7 @@ class LifeActor(Actor):
         try:
             await self._gates.close(request.thread_id)
             context.mark(status="paused")
-            # Answered with a closed gate, and not before: who reads the answer may rely on it.
+            # Answered after the gate is closed: the reader of the answer may rely on it.
             paused = protocol.ThreadPaused(thread_id=request.thread_id, paused_at=current_port().now(), **more)
             await context.reply(paused)
         except BaseException:
@@ -439,7 +441,9 @@ class LifeActor(Actor):
         if state.held == "paused":
             context.mark(status=_resumed_status([row.message for row in rows], state.status_before))
         await context.reply(protocol.ThreadResumed(thread_id=thread_id, resumed_at=current_port().now()))
-        self._gates.open(thread_id)  # after the answer is stored: a start that a crash leaves without it would break G12
+        # After the answer is stored: otherwise a crash could leave an effect that started in a thread recorded as paused
+        # (G12).
+        self._gates.open(thread_id)
         await self._continue(context, thread_id)
         return None
 
@@ -460,7 +464,7 @@ class LifeActor(Actor):
         self._gates.end(thread_id)
         try:
             await self._termination.end(thread_id)
-        except LedgerError as exc:  # it is answered: what is open now is ended by the next recovery
+        except LedgerError as exc:  # it is answered: the next recovery ends the calls that are still open
             text = "the work of the terminated thread %s could not be ended: %s"
             LOG.warning(text, thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
         return None
@@ -480,19 +484,19 @@ class LifeActor(Actor):
             await settle(context.journal, thread_id, invocation_id, outcome)
         elif request.retry and (failed := await last_failure(context.ledger, thread_id, invocation_id)) is not None:
             await reopen(context.journal, thread_id, failed)
-        elif context.attempt == 1:  # in a later attempt, an earlier one has settled it
+        elif context.attempt == 1:  # in a later attempt: an earlier attempt has settled it
             reason = f"{invocation_id!r} is not parked in thread {thread_id!r}"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)
         await context.recover_message(thread_id, invocation_id)
         return Settled(thread_id=thread_id, invocation_id=invocation_id)
 
     async def _continue(self, context: Context, thread_id: str) -> None:
-        """Deliver what another process has left open, unless it waits for a person: each delivery counts."""
+        """Deliver calls that another process left open, but not those that wait for a person: each delivery is an attempt."""
         if not any(_waits_for_person(row.message) for row in await context.ledger.open_calls(thread_id)):
             await context.recover_thread(thread_id)
 
     async def _is_forwarded(self, context: Context, thread_id: str) -> bool:
-        """Forward a request about a thread that obeys another actor; return whether it was."""
+        """Forward a request about a thread that another actor controls; return whether it was forwarded."""
         self._check_thread(context, thread_id)
         to = await self._lives.actor_of(thread_id)
         if to is not None:
@@ -500,7 +504,7 @@ class LifeActor(Actor):
         return to is not None
 
     async def _checked(self, context: Context, request: protocol.PauseThread | _Move) -> LifeState:
-        """Return the state of a thread, if it may move.
+        """Return the state of a thread, if the request is allowed.
 
         Raises:
             RefusedError: it is terminated, and the request is not to terminate it.
@@ -538,11 +542,11 @@ def _waits_for_person(call: Message) -> bool:
     try:
         return datetime.fromisoformat(str(payload.arguments.get("expires_at"))) > current_port().now()
     except (TypeError, ValueError):
-        return False  # it has no time, or none with a zone: it is another question, or forged
+        return False  # no timestamp, or none with a time zone: it is another question, or forged
 
 
 def _resumed_status(open_calls: Sequence[Message], before: str | None) -> str:
-    """Return the status in lists of a thread that goes on."""
+    """Return the status in lists of a resumed thread."""
     if any(_waits_for_person(call) for call in open_calls):
         return "waiting"
     at_work = any(call.to and call.to != (LIFE_ACTOR,) for call in open_calls if call.lane == "control")
@@ -562,12 +566,12 @@ async def is_parked(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
 
 _STATUS: Final[Mapping[str | None, str]] = {
     **{each: each for each in ("created", "processing", "paused", "completed", "failed", "terminated", "stopped")},
-    "waiting": "paused",  # for a person: nothing goes on by itself
+    "waiting": "paused",  # these wait for a person: nothing continues by itself
 }
 
 
 async def read_status(ledger: Ledger, thread_id: str) -> protocol.ThreadStatus:
-    """Return the status of a thread, from the ledger alone. `reason` says why it is terminated or stopped.
+    """Return the status of a thread from the ledger. `reason` is why it was terminated or stopped.
 
     Raises:
         RefusedError: there is no such thread.

@@ -1,15 +1,15 @@
-"""Permits for model requests: a host leases them from the ledger in bulk, and gives them out to its own requests in order.
+"""Permits for model requests: a host leases them from the ledger in bulk, and grants them to its own requests in order.
 
-Limits are for all hosts of a ledger (`ledger/_permits.py`). `Permits` is the part of one host. A request waits until it has a
-permit under each limit of its model and under that of all models together (`*`). Then it begins; when it ends, the next
-request that waits here gets the permit, and the ledger is told soon.
+Limits apply to all hosts of a ledger together (`ledger/_permits.py`). `Permits` is the side of one host. A request waits until
+it has a permit under each limit of its model and under the limit of all models together (`*`). Then it starts. When it ends,
+the next waiting request here gets the permit, and the ledger is informed soon after.
 
-**Exchange.** One call of `Ledger.permits` says what is at work and what waits, and returns what the host may have. It is made
-as soon as a request finds no permit, and a few times a second while requests wait or are at work. No permit is given out
-during the call, because the answer replaces the one before. If it fails, nothing is given out until another succeeds.
+**Exchange.** One call of `Ledger.permits` reports the running and the waiting requests, and returns the permits of the host.
+It is made as soon as a request finds no permit, and a few times a second while requests wait or run. No permit is granted
+during the call, because its answer replaces the previous one. If it fails, no permit is granted until another call succeeds.
 
-**Lease.** What the ledger gave is worth as long as the host's lease. A host that slept past it gives nothing out before it has
-asked again, also if it has beaten meanwhile: others may have its permits.
+**Lease.** Permits are valid as long as the lease of the host. A host that was suspended past its lease grants no permit before
+the next exchange, even if it has renewed the lease meanwhile: other hosts may have its permits.
 
 **No limit.** Without limits a request costs nothing here, except that the limits are read again every two seconds.
 """
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from antiphon.ledger import Host, Ledger
 
 _FRESH: Final = 2.0
-"""Seconds for which the limits that were read are taken for those that there are."""
+"""Seconds for which limits that were read are considered current."""
 _POLL: Final = 0.1
 """Seconds between two exchanges while requests wait."""
 _KEEP: Final = 0.25
-"""Seconds between two exchanges while requests are at work, and for which a permit that nobody uses is kept."""
+"""Seconds between two exchanges while requests run, and for which an unused permit is kept."""
 _PAUSE: Final = 0.02
-"""Seconds between two exchanges at least."""
+"""The least number of seconds between two exchanges."""
 _MOST_AT_A_TIME: Final = 200
-"""The number of requests whose cost is reserved by one exchange."""
+"""The largest number of requests whose cost one exchange reserves."""
 _NO_MONEY: Final = Decimal(0)
 
 
@@ -48,7 +48,7 @@ class Lessee(Protocol):
 
     @property
     def term(self) -> int:
-        """A number that changes when its lease may have ended and was begun anew."""
+        """A number that changes when its lease may have expired before it was renewed."""
         ...
 
     def has_lapsed(self) -> bool: ...
@@ -57,7 +57,7 @@ class Lessee(Protocol):
 
 @dataclass(slots=True)
 class _Pool:
-    """What this host has under one limit, or of one model without a limit."""
+    """The permits of this host under one limit, or for one model without a limit."""
 
     in_use: int = 0
     reserved: Decimal = _NO_MONEY
@@ -67,17 +67,17 @@ class _Pool:
     starts: int = 0
     starts_until: float = 0.0
     is_told: bool = True
-    """Whether the ledger knows that nothing is at work and nothing waits."""
+    """Whether it was reported to the ledger that no request runs or waits."""
 
     def has(self, cost: Decimal, now: float) -> bool:
-        """Whether a request may begin."""
+        """Whether a request may start."""
         at_once, reserved = self.grant.at_once, self.grant.reserved
         may_start = self.grant.starts is None or (self.starts > 0 and now < self.starts_until)
         has_money = reserved is None or self.reserved + self.spent - self.reported + cost <= reserved
         return may_start and has_money and (at_once is None or self.in_use < at_once)
 
     def give(self, grant: PermitGrant, until: float) -> None:
-        """Replace what the ledger gave before."""
+        """Replace the permits of the previous exchange."""
         self.grant, self.starts, self.starts_until = grant, grant.starts or 0, until
 
     def begin(self, cost: Decimal) -> None:
@@ -92,7 +92,7 @@ class _Pool:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing is at work, and the ledger knows everything."""
+        """Whether no request runs, and everything was reported to the ledger."""
         return self.is_told and not self.in_use and self.spent == self.reported
 
 
@@ -103,9 +103,9 @@ class RequestPermit:
         self.models = models
         """The names under which it counts."""
         self.is_priced = cost is not None
-        """Whether money is limited."""
+        """Whether there is a cost limit."""
         self.reserved = self.cost = cost or _NO_MONEY
-        """`cost` is what the request has cost in US dollars; until that is known, what was reserved."""
+        """`cost` is the cost of the request in US dollars; until it is known, the reserved amount."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,10 +138,10 @@ class Permits:
     async def hold(self, models: Sequence[str], cost: Callable[[], Decimal]) -> AsyncGenerator[RequestPermit]:
         """Wait for a permit for one request, and hold it in the block; `models` are the names of its model.
 
-        `cost` is called if money is limited, and returns what the request may cost.
+        `cost` is called if there is a cost limit, and returns the maximum cost of the request.
 
         Raises:
-            LimitReachedError: the money of the day is spent, or there was no permit in time.
+            LimitReachedError: the daily budget is spent, or there was no permit in time.
             LedgerError: the limits cannot be read.
         """
         names = (*dict.fromkeys(models), ALL_MODELS)
@@ -164,15 +164,15 @@ class Permits:
         for name in permit.models:
             self._pools.setdefault(name, _Pool()).begin(permit.reserved)
 
-    # ------------------------------------------------------------ which limits there are
+    # ------------------------------------------------------------ reading the limits
 
     async def _look(self) -> None:
-        """Read the limits, if they were not read lately."""
+        """Read the limits, unless they were read recently."""
         if self._looked_at is not None and asyncio.get_running_loop().time() - self._looked_at < _FRESH:
             return
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._read())
-        await asyncio.shield(self._looking)  # one read for all requests that begin now
+        await asyncio.shield(self._looking)  # one read for all requests that start now
 
     async def _read(self) -> None:
         began = asyncio.get_running_loop().time()
@@ -181,9 +181,9 @@ class Permits:
         except LedgerError:
             if self._looked_at is None:
                 raise
-            return  # what is known still counts; the next request looks again
+            return  # the known limits stay in force; the next request reads them again
         finally:
-            self._looking = None  # a task keeps the context of the request that began it, and with that its run
+            self._looking = None  # a task keeps the context of the request that started it, and thereby its run
         self._limits = {each.limit.model: each.limit for each in found}
         self._looked_at = began
 
@@ -203,9 +203,10 @@ class Permits:
             if not limit.expired():
                 raise
             if waiter.given.done() and not waiter.given.cancelled():
-                return waiter.given.result()  # the answer came in the last moment
+                return waiter.given.result()  # the permit arrived at the last moment
             raise self._late(waiter) from None
         except asyncio.CancelledError:
+            # Granted and cancelled in the same step: without this, the permit would count as in use for ever.
             if waiter.given.done() and not waiter.given.cancelled() and waiter.given.exception() is None:
                 for name in permit.models:
                     self._pools[name].end(permit.reserved, _NO_MONEY)
@@ -214,7 +215,10 @@ class Permits:
             self._waiting.pop(waiter, None)
 
     def _give_out(self) -> None:
-        """Give permits to the requests that wait, in their order. One that lacks a permit is no obstacle for other models."""
+        """Grant permits to the waiting requests in order.
+
+        A request without a permit does not block requests of other models.
+        """
         if self._is_exchanging or not self._waiting:
             return
         now, lacking = asyncio.get_running_loop().time(), set[str]()
@@ -263,16 +267,22 @@ class Permits:
                     await self._wake.wait()
 
     async def _exchange(self) -> None:
-        """Tell the ledger what is at work and what waits, and take what it gives."""
+        """Report running and waiting requests to the ledger, and take the permits that it grants."""
         names = [name for name in self._limits if not self._pool(name).is_unused or self._waiters(name)]
         if not names:
             return
+        # Before the report is computed: the answer replaces all permits of this host, so neither the report nor the answer
+        # would count a request that starts during the call.
         self._is_exchanging = True
+        # The time before the call: a permit to start a request is valid for `START_WITHIN` seconds from its grant at the
+        # latest.
         began, wants = asyncio.get_running_loop().time(), {name: self._wants(name) for name in names}
         for name in names:
             self._pools[name].is_told = False
         try:
             host = await self._lessee.host()
+            # The term in which the permits are granted. If the lease expires during the call, the next beat starts another
+            # term, and `_give_out` grants none of them.
             term = self._lessee.term
             try:
                 grants = await self._ledger.permits(host, wants)
@@ -281,7 +291,7 @@ class Permits:
                 term = self._lessee.term
                 grants = await self._ledger.permits(host, wants)
         except LedgerError as exc:
-            self._term = -1  # nobody knows what the ledger has given or taken
+            self._term = -1  # it is unknown which permits the ledger has granted or withdrawn
             LOG.warning("the permits of this host cannot be renewed: %s", log_text(exc), extra=log_fields(error=exc))
         else:
             self._term = term
@@ -301,7 +311,7 @@ class Permits:
         return PermitWants(pool.in_use, len(waiters), pool.reserved, costs, pool.spent, pool.reported)
 
     def _refuse_what_cannot_be_paid(self) -> None:
-        """Refuse requests that today's money does not suffice for; one that waits for money that others may not need waits."""
+        """Refuse requests that exceed the rest of today's budget."""
         for waiter in tuple(self._waiting):
             for name in waiter.limited:
                 grant, cost = self._pool(name).grant, waiter.permit.reserved
@@ -312,9 +322,10 @@ class Permits:
                     del self._waiting[waiter]
 
     async def close(self) -> None:
-        """Give everything back; the host is about to leave the ledger, or the lease to end."""
+        """Return all permits; the host is about to leave the ledger, or its lease is about to end."""
         work, self._work = self._work, None
         if work is not None:
+            # Stopped before the last exchange: a later one would lease permits for a host that is about to leave.
             work.cancel()
             await asyncio.wait((work,))
             await self._exchange()

@@ -1,19 +1,19 @@
-"""Recovery and timers: what is delivered again after a crash, and what is delivered later, also after a crash.
+"""Recovery, which redelivers open messages after a crash, and timers, which deliver notices later and survive a crash.
 
-**Recovery** reads what is open in a thread, delivers it again, and sets the timers. Only the open calls of a thread are read.
+**Recovery** reads the open calls of a thread, delivers them again, and sets the timers. It reads nothing else.
 Messages are delivered again in the order in which they were sent. A handler that runs again finds its earlier messages and
-effects in the ledger, and goes on from there.
+effects in the ledger, and continues from there.
 
-**Supervision** is of one process. A failure report, or a RESTART or STOP, that an earlier process left open in the system
+**Supervision** applies to one process. A failure report, RESTART or STOP that an earlier process left open in the system
 thread of an actor is ended, and not carried out: the actor has ended with its process.
 
-**Stopped threads.** What was open when something outside failed (a provider, a budget) is delivered again only if the thread
-is resumed: by itself it would ask the failing provider again and again. Messages that came later, such as the one that resumes
-it, are delivered.
+**Stopped threads.** Calls that were open when something outside failed (a provider, a budget) are delivered again only if the
+thread is resumed: otherwise they would call the failing provider again and again. Messages that came later, such as the one
+that resumes it, are delivered.
 
-**Timers** tell an actor something later. A timer of a thread is a row that stays open until it rings. So the notice is
-delivered even if the process that set the timer is gone. Its end, the notice and the DELIVER row are one append, so the notice
-is stored exactly once.
+**Timers** deliver a notice later. A timer of a thread is a row that stays open until the timer fires. So the notice is
+delivered even if the process that set the timer is gone. The end of that row, the notice and the DELIVER row are one append,
+so the notice is stored exactly once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LEDGER_PAUSE = 2.0
 
 
 class Timers:
-    """The running timers. One of a thread is a row that stays open until it rings."""
+    """The running timers. A timer of a thread is a row that stays open until the timer fires."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Timers:
         self._durable = durable
         self._dispatcher = dispatcher
         self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle]]] = {}
-        """By thread and row, when each timer rings, and its handle."""
+        """By thread and row, when each timer fires, and its handle."""
 
     async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
         """Tell an actor something after some seconds.
@@ -94,7 +94,7 @@ class Timers:
             "data": notice.to_data(),
         }
         row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
-        await self._journal.write(delivery.thread_id, [row])  # before it is armed: a timer that rings ends this row
+        await self._journal.write(delivery.thread_id, [row])  # before it is armed: a timer that fires ends this row
         self.arm(row)
 
     async def _is_set(self, row_id: str, thread_id: str) -> bool:
@@ -102,7 +102,7 @@ class Timers:
         return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
-        """Schedule a timer, unless it is scheduled; one that is due rings at once."""
+        """Schedule a timer, unless it is scheduled; if it is due, it fires at once."""
         thread = self._armed.setdefault(row.thread_id or "", {})
         if row.id not in thread:
             due = datetime.fromisoformat(_arguments(row)["due"])
@@ -113,11 +113,11 @@ class Timers:
         return self._lifetime.loop.call_later(seconds, self._ring, row, context=self._lifetime.context.copy())
 
     def next_due(self, thread_id: str) -> datetime | None:
-        """Return when the next timer of a thread rings; None if it has none."""
+        """Return when the next timer of a thread fires; None if it has none."""
         return min((due for due, _ in self._armed.get(thread_id, {}).values()), default=None)
 
     def forget(self, thread_id: str) -> None:
-        """Cancel the timers of a thread that another host has; their rows stay open."""
+        """Cancel the timers of a thread that another host owns; their rows stay open."""
         for _, handle in self._armed.pop(thread_id, {}).values():
             handle.cancel()
 
@@ -149,9 +149,8 @@ class Timers:
             to=(to,),
             lane="control",
             parent_id=row.parent_id,
-            created_at=datetime.fromisoformat(arguments["due"]).astimezone(
-                UTC
-            ),  # the same bytes in every attempt: the ledger then knows the message
+            # The due time, not the current time: every attempt has the same bytes, by which the ledger recognizes the message.
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
@@ -191,17 +190,17 @@ def _arguments(row: Message) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found and did."""
+    """The result of a recovery."""
 
     threads: int = 0
-    """Threads with something open."""
+    """Threads with open calls."""
     delivered: int = 0
     """Messages that were delivered again."""
     timers: int = 0
     parked: int = 0
     """Parked messages, which wait for a person."""
     homeless: int = 0
-    """Messages to actors that this system does not have; they stay open."""
+    """Messages to actors that do not exist in this system; they stay open."""
 
     def __add__(self, other: Recovered) -> Recovered:
         return Recovered(
@@ -219,19 +218,19 @@ class Parked:
 
     thread_id: str
     invocation_id: str
-    """Of the message; give it to `settle`."""
+    """The invocation of the message; pass it to `settle`."""
     reason: str
     evidence: dict[str, Json]
     """Its address; the last error; the effect whose outcome is unknown."""
 
 
 class _How(NamedTuple):
-    """How a row is taken up."""
+    """The circumstances in which recovery processes a row."""
 
     is_of_another: bool = False
-    """By another process than the one that wrote it."""
+    """Another process wrote the row."""
     is_new: bool = False
-    """For the first time."""
+    """The row is delivered for the first time."""
     is_fresh: bool = False
     """Nothing was awaited since the rows were read."""
 
@@ -243,7 +242,7 @@ class EndedThreads(Protocol):
 
 
 class Recovery:
-    """Continues threads where another process left them."""
+    """Continues threads where another process stopped."""
 
     def __init__(
         self,
@@ -267,21 +266,21 @@ class Recovery:
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
         self.ended: EndedThreads | None = None
-        """Ends what is open in terminated threads; set when it is made."""
+        """Ends the open calls of terminated threads; set when the system is assembled."""
 
     async def thread(
         self, thread_id: str, *, is_running: bool = False, is_resumed: bool = False, taken: Epoch | None = None
     ) -> Recovered:
-        """Deliver what is open in a thread, and set its timers. `taken`: this host has just taken it, under this epoch.
+        """Deliver the open calls of a thread, and set its timers. `taken`: this host has just taken it, under this epoch.
 
-        One that `is_running` here has its timers already. If it was claimed for one message, what an earlier owner left open
-        in it stays so: this program need not be one that can run the thread. What stopped because something outside failed is
-        delivered only if the thread `is_resumed`.
+        A thread that `is_running` here already has its timers. If it was claimed for one message, calls that an earlier owner
+        left open stay open: this program may be unable to run the thread. Calls that stopped because something outside failed
+        are delivered only if the thread `is_resumed`.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        # Claim first, then read: what an earlier owner appends after the read would be missed, and its epoch is refused now.
+        # Claim first, then read: after the claim, an earlier owner cannot append anything that the read would miss.
         await self._journal.own(thread_id)
         unrecovered = self._journal.unrecovered
         after = unrecovered.get(thread_id, 0) if is_running else 0
@@ -294,7 +293,7 @@ class Recovery:
         for row in rows:
             is_timer = option_of(row.message) == TIMER
             if row.seq > after and not (is_running and is_timer) and (row.seq > stopped or is_timer):
-                # Of the first one, nothing can have changed since the rows were read: nobody has awaited anything.
+                # The first row is still up to date: nothing was awaited since the rows were read.
                 is_fresh = row is rows[0]
                 how = _How(is_of_another=not is_running, is_new=row.seq <= new, is_fresh=is_fresh)
                 found += await self._take_up(thread_id, row, rows, how)
@@ -303,10 +302,10 @@ class Recovery:
         return found
 
     async def _rows(self, thread_id: str, taken: Epoch | None = None) -> tuple[Record, ...]:
-        """Return the open calls of a thread; of a terminated one, those that are left when its work is ended.
+        """Return the open calls of a thread; for a terminated thread, those that remain after its work was ended.
 
-        Nobody can have terminated a thread in which nothing was begun, so that is not looked up. A request to terminate it is
-        one of the open calls.
+        A thread in which nothing was started cannot have been terminated, so that is not looked up. A request to terminate it
+        is one of the open calls.
         """
         if taken == 1 and _is_untouched(rows := await self._ledger.open_calls(thread_id), taken):
             return rows
@@ -338,7 +337,7 @@ class Recovery:
     async def _recover_until_sure(self, thread_id: str) -> None:
         doubts = 0
         while self._doubts[thread_id] > doubts:
-            doubts = self._doubts[thread_id]  # before the pause: an append that fails from here on needs another round
+            doubts = self._doubts[thread_id]  # read before the pause: an append that fails from here on needs another round
             await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, is_running=True)
@@ -383,7 +382,7 @@ class Recovery:
         if option == DELIVER:
             said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
-            return Recovered()  # an effect, which its handler ends; or a call without an address
+            return Recovered()  # an effect, which its handler ends, or a call without an address
         delivery = recovered_delivery(said, thread_id)
         delivery.is_new = how.is_new
         if how.is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
@@ -392,9 +391,10 @@ class Recovery:
         return await self._deliver(delivery, rows, is_fresh=how.is_fresh)
 
     async def _end_supervision(self, delivery: DeliveryState) -> None:
-        """End a failure report or a command that an earlier process left open: its actor has ended with it.
+        """End a failure report or a command that an earlier process left open: its actor has ended with that process.
 
-        The actor of this process has another history. To carry it out would restart or stop an actor that did not fail.
+        The actor of this process has another history. Carrying out the command would restart or stop an actor that did not
+        fail.
         """
         delivery.is_unsure = True
         if not self._in_flight.has(delivery) and await self._durable.is_open(delivery):
@@ -404,7 +404,7 @@ class Recovery:
     async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], *, is_fresh: bool) -> Recovered:
         """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
         if is_asked_of_itself(delivery.message):
-            return Recovered()  # the handler that asks answers it when it runs again
+            return Recovered()  # the handler that asked answers it when it runs again
         if self._in_flight.has(delivery) or Standing.of(rows, delivery.invocation_id).parked is not None:
             return Recovered()
         try:
@@ -431,10 +431,10 @@ class Recovery:
 
 
 def _is_untouched(rows: Sequence[Record], taken: Epoch) -> bool:
-    """Whether nobody has ever begun anything in a thread: it has its first owner, and had nothing but the calls still open.
+    """Whether no work has ever started in a thread: it has its first owner, and contains only calls that are still open.
 
-    Without an owner before, no process has died in it, which the next one would have to count. Whatever is begun leaves a row,
-    so neither does a thread that was restored have anything to look up.
+    Without an earlier owner, no process has died in the thread, so there is no attempt to count. All started work leaves a
+    row, so there is nothing to look up in a restored thread either.
     """
     before = [row for row in rows if row.seq <= taken.seq]
     return taken == 1 and len(before) == taken.seq and all(row.message.lane != "effect" for row in before)

@@ -1,18 +1,18 @@
-"""Redelivery: how a message of a thread is delivered another time, parked, settled by a person, and ended with its leftovers.
+"""Redelivery: how a message of a thread is delivered again, parked, settled by a person, and ended with its leftovers.
 
 **Redelivery.** A handler that fails gets the message again after the restart, at most `attempts` times in all. A message that
 was in flight when its process died is delivered by the next process, at most `recoveries` times. After that it is parked: its
-call stays open, with the evidence beside it, until a person settles it (`settle`).
+call stays open, together with a row that has the evidence, until a person settles it (`settle`).
 
 **Leftovers.** When a message ends, the rows that are open because of it end too: its redeliveries; effects that its handler
-began and did not end; questions that its actor asked itself. Usually the delivery knows them (`endings`). If the handler was
+started and did not end; questions that its actor asked itself. Usually the delivery knows them (`endings`). If the handler was
 cancelled during an append, or ran before in another process, only the ledger knows them (`leftovers`). An effect belongs to
 the message with the longest id that is a prefix of its own: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message.
-Messages that `m` has sent end by themselves, even after `m`.
+Messages that `m` has sent end on their own, possibly after `m`.
 
-**Duplicates and RETRY.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that a
-duplicate gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it
-names in its thread, in its own data, or among those that are kept (`find_original`).
+**Duplicates and RETRY.** Outside of threads, the latest messages with an explicit id are kept (`Recent`), so that a duplicate
+gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it names in
+its thread, in its own data, or among the kept messages (`find_original`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ _WITHDRAWN: dict[str, Any] = {
 def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
     """Return the rows that end the leftovers of a message, as far as its delivery knows them.
 
-    `is_left`: the message stays open for the next system. So do its effects that may be repeated: the next run takes them up
-    under the same id, and finds what was asked in them. If they were ended, it would begin them anew, and ask a second time.
+    `is_left`: the message stays open for the next system, and so do its effects that may be repeated. The next run continues
+    them under the same id, and finds the questions that were asked in them. If they were ended, the next run would start new
+    ones, and ask a second time.
     """
     thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
     rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
@@ -113,7 +114,7 @@ async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: st
 
 
 async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
-    """Return the message whose handler began an effect; None if the thread has none."""
+    """Return the message whose handler started an effect; None if the thread has none."""
     name = effect.invocation_id or ""
     while "/" in name:
         name = parent_of(name)
@@ -125,8 +126,8 @@ async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | Non
 def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str], life: str) -> list[Message]:
     """Return the rows that end what is open in a terminated thread.
 
-    Parked messages and effects stay: a person must still look at them. So do the messages in `busy`, which are being handled,
-    and those to the actor `life`, which ends threads.
+    Parked messages and effects stay open: a person must still settle them. So do the messages in `busy`, which are being
+    handled, and messages to the actor `life`, which ends threads.
     """
     kept = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
     for row in rows:
@@ -159,7 +160,7 @@ def _thread_ending(call: Message, payload: OptionCallPayload, thread_id: str) ->
 
 
 def _is_said(message: Message) -> bool:
-    """Whether a row of an invocation is of a message: of a call, or the DELIVER row of a notice."""
+    """Whether a row of an invocation belongs to a message: it is a call, or the DELIVER row of a notice."""
     return message.lane != "effect" or option_of(message) == DELIVER
 
 
@@ -174,7 +175,7 @@ def is_asked_of_itself(message: Message) -> bool:
 
 
 def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any] = _WITHDRAWN) -> Message:
-    """Return the row for an effect whose handler has ended before it: withdrawn, or parked if it must not be done twice."""
+    """Return the row for an effect that was open when its handler ended: withdrawn, or parked if it must not run twice."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
@@ -202,7 +203,7 @@ def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any
 
 
 class Redelivery:
-    """Delivers messages another time, or parks them."""
+    """Delivers messages again, or parks them."""
 
     def __init__(self, journal: Journal, settings: Settings, in_flight: InFlight, hooks: Hooks | None) -> None:
         self._journal = journal
@@ -211,11 +212,14 @@ class Redelivery:
         self._hooks = hooks
 
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        """Redeliver a message whose handler failed. If the ledger fails, that is logged, and the message runs again anyway."""
+        """Redeliver a message whose handler failed.
+
+        If the ledger fails, the error is logged, and the message still runs again.
+        """
         try:
             await self.deliver(cell, delivery, "failed", reason)
         except errors.FencedError as exc:
-            if delivery.evicted is None:  # else its caller gets the answer that the new owner writes
+            if delivery.evicted is None:  # otherwise its caller gets the answer that the new owner writes
                 self._in_flight.abandon(delivery, exc)
         except errors.LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
@@ -231,14 +235,14 @@ class Redelivery:
         cell.box.put_first(delivery)
 
     async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
-        """Deliver a message another time, or park it if it was delivered too often. A new one is delivered for the first time.
+        """Deliver a message again, or park it if it was delivered too often. A new message is delivered for the first time.
 
-        The row is written before the message is in the mailbox. A process that dies in between counts a delivery too many,
-        never one too few: a message that kills its process is parked in the end.
+        The row is written before the message is put into the mailbox. If the process dies in between, one delivery too many is
+        counted, never one too few: so a message that kills its process is eventually parked.
 
         Raises:
             ActorStoppedError: its actor has been stopped, and takes no more messages.
-            FencedError: its thread was evicted, so that another delivery of it is under way.
+            FencedError: its thread was evicted, so another delivery of it is in progress.
             LedgerError: it could not be journaled.
         """
         if self._is_often_enough(delivery, cause):
@@ -253,20 +257,21 @@ class Redelivery:
             said: dict[str, Json] = {"attempt": attempt, "cause": cause, "reason": reason}
             if cause == "recovered":
                 said |= await self._journal.tenure(delivery.thread_id or "")
-            _check_evicted(delivery)  # before and after the row: this host may have been given the thread again meanwhile
+            # Checked before and after the row: this host may have received the thread again meanwhile.
+            _check_evicted(delivery)
             await self._note(AGAIN, row, delivery, said)
             standing = standing.plus(row, cause)
         _check_evicted(delivery)
         delivery.is_new = False
-        if cell.state == "stopped":  # looked at after the append: its supervisor may have stopped it meanwhile
+        if cell.state == "stopped":  # checked after the append: its supervisor may have stopped it meanwhile
             delivery.is_unsure = True  # the end of the message ends the row above as well
             raise errors.ActorStoppedError("it takes no more messages", delivery.to)
         delivery.prepare_redelivery(cell, standing)
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
-        # After a failure it comes before all that wait: later messages of its thread must not overtake it. After a crash the
-        # caller recovers messages in their order, so each goes to the end.
+        # After a failure it goes before all waiting messages: later messages of its thread must not overtake it. After a
+        # crash, the caller recovers messages in order, so each goes to the end.
         if cause == "failed":
             cell.box.put_first(delivery)
         else:
@@ -283,11 +288,11 @@ class Redelivery:
         """Park a message until a person settles it.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         name = partial(park_id, delivery.invocation_id)
         row = name(await self._unused(delivery, name, 1))
-        # The row before the error: a caller that is told about a parked message can find it in the ledger and settle it.
+        # The row before the error: a caller that gets the error can find the parked message in the ledger and settle it.
         await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
             self._hooks.parked(delivery)
@@ -308,7 +313,7 @@ def _check_evicted(delivery: DeliveryState) -> None:
 
 
 class Settlement:
-    """What a person decides about a parked message: a result, an error, or another try."""
+    """A person's decision about a parked message: a result, an error, or another try."""
 
     def __init__(self, *, result: Json, error: str | None, retry: bool) -> None:
         self.result = result
@@ -356,7 +361,7 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
 
 
 async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
-    """Journal that the failure of an effect does not count: the run that ended with it does it again.
+    """Journal that the failure of an effect does not count: the run that ended with it runs the effect again.
 
     Raises:
         LedgerError: it could not be journaled.
@@ -369,8 +374,8 @@ async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
 async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> str | None:
     """Return the last attempt of an effect, if it failed and a run ended with that; else None.
 
-    The run is open, and did nothing afterwards: a program that went on has handled the failure, and keeps it. An effect inside
-    of another one that must not be done twice is not done again by itself.
+    The run must be open, with nothing recorded after the failure: a program that continued has handled the failure, and keeps
+    it. An effect inside another effect that must not run twice is not rerun on its own.
     """
     effect, rows = invocation_id, await _effect_rows(ledger, thread_id, invocation_id)
     while later := await _effect_rows(ledger, thread_id, renamed(effect)):
@@ -417,7 +422,7 @@ def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome
 
 def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Settlement) -> Message:
     """Return the result of a parked call, or of the DELIVER row of a parked notice."""
-    call = _find(rows, invocation_id, is_effect=False)  # of a notice, its DELIVER row
+    call = _find(rows, invocation_id, is_effect=False)  # for a notice, its DELIVER row
     fields = outcome.fields()
     if outcome.error is not None:
         fields["error_type"] = "SETTLED"
@@ -469,7 +474,7 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
 
 
 async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
-    """Return which attempt this is; the message itself was the first."""
+    """Return the number of this attempt; the message itself was the first."""
     tries = 1
     async for record in ledger.read(thread_id, seq):
         match record.message.payload:

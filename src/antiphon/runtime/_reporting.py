@@ -1,20 +1,20 @@
-"""Reporting: what the runtime tells the outside. Observers, failures as data, logs and dead letters.
+"""Reporting: how the runtime reports to the outside. Observers, failures as data, logs and dead letters.
 
-**Observer** is what a user overrides to see what a system does. It changes nothing. It is called on the event loop, in the
-middle of deliveries, and must be quick.
+**Observer** is the class that a user overrides to see what a system does. It changes nothing. It is called on the event loop,
+in the middle of deliveries, and must be quick.
 
-- `Delivery`, `Activity` and `DeadLetter` are what an observer is given.
-- Operations say what a handler or an effect is: a request to a model, a run of a tool, an agent or a program. The runtime
-  knows messages and effects; only the code inside knows what they are for. It says so with `describe`, again when it knows
+- An observer gets `Delivery`, `Activity` and `DeadLetter` objects.
+- Operations describe a handler or an effect: a model request, or a run of a tool, an agent or a program. The runtime knows
+  messages and effects; only the code inside knows their purpose. That code calls `describe`, and calls it again when it knows
   more.
 
 **Hooks** are the one place that calls the observer, so that nothing an observer does can harm an actor. Every part of the
 runtime that reports something has an optional `Hooks`. Without an observer it is None, and each report costs one comparison.
-An observer that raises is not called again, which is logged.
+An observer that raises is not called again; this is logged.
 
-**Logs** have structured fields, and never the content of a message. The text of an exception may quote a message, so only the
-code or the class of an actor's error is logged, with the lines of code. Errors of the ledger name threads, ids and files, and
-may be quoted.
+**Logs** have structured fields, and never the content of a message. The text of an exception may quote a message. So the log
+has only the code or the class of an actor's error, and the lines of code. Errors of the ledger name threads, ids and files,
+and may be quoted.
 
 `DeadLetters` keeps the latest messages that no actor will handle, and counts all of them.
 """
@@ -100,11 +100,11 @@ class RunOperation:
     name: str
     """The program, as the kind of the thread names it: `run/NAME`."""
     id: str
-    """The run, among those of the thread."""
+    """The id of the run within its thread."""
     attempt: int | None = None
-    """How often it was begun; None if it could not be."""
+    """How often it was started; None if it could not be started."""
     is_replay: bool = False
-    """Whether it was finished before, so that all of it comes from the ledger."""
+    """Whether it had finished before, so all its results come from the ledger."""
 
 
 Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation | RunOperation
@@ -123,7 +123,7 @@ class DeadLetter:
 
 
 class Place(NamedTuple):
-    """A delivery as another message can name it. The ids of spans are made of it."""
+    """The name of a delivery, by which other messages refer to it. Span ids are derived from it."""
 
     invocation_id: str
     address: str
@@ -131,7 +131,7 @@ class Place(NamedTuple):
 
 
 class Delivery:
-    """A message that is on its way to an actor, or is being handled: a read-only view."""
+    """A read-only view of a message that is being delivered or handled."""
 
     __slots__ = ("_state",)
 
@@ -172,12 +172,12 @@ class Delivery:
 
     @property
     def message(self) -> Message:
-        """The core message. For a typed request outside of a thread, the first look at it makes it, which takes time."""
+        """The core message. For a typed request outside of a thread, the first access makes it, which takes time."""
         return self._state.message
 
     @property
     def place(self) -> Place:
-        """Its name, now. Failed deliveries count; those that a process did not survive do not."""
+        """Its current name. Failed deliveries count as attempts; deliveries that ended with their process do not."""
         state = self._state
         return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
 
@@ -217,7 +217,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class EffectRun:
-    """An effect that is being done; one whose recorded outcome is used has none."""
+    """A running effect. An effect whose recorded outcome is used has no `EffectRun`."""
 
     key: str
     """The name that the handler gave it."""
@@ -231,7 +231,7 @@ class Activity:
 
     thread_id: str | None
     address: str
-    """Of the actor; for an effect outside of actors, the name of what does it."""
+    """The address of the actor; for an effect outside of actors, the name of the program."""
     delivery: Delivery | None = None
     """The message; None for an effect outside of actors, and for an operation."""
     effect: EffectRun | None = None
@@ -239,7 +239,7 @@ class Activity:
     waited: float | None = None
     """Seconds that the message was in the mailbox."""
     operation: Operation | None = None
-    """What it is, if the code inside has called `describe`."""
+    """The operation, if the code inside has called `describe`."""
     seconds: float = 0.0
     """How long it took, once it has ended."""
     outcome: Any = None
@@ -248,21 +248,21 @@ class Activity:
     is_declared: bool = False
     """Whether the actor has a handler for this type. Then the type is one of a few, and can be a label of a metric."""
     done: int = 0
-    """How many requests to models and tool calls were made directly inside of it; of a run, also by its agents."""
+    """How many model requests and tool calls it has made directly; for a run, including those of its agents."""
     replayed: int = 0
-    """How many were not made, because the ledger has their outcomes."""
+    """How many were skipped, because the ledger has their outcomes."""
     usage: Usage | None = None
-    """Of the requests to models that were made directly inside of it."""
+    """The usage of the model requests that it has made directly."""
     redaction: Redaction | None = STANDARD_REDACTION
     """The redaction rules for recorded content: those of its thread, if the observer records content."""
     note: Any = None
-    """The observer's own."""
+    """For use by the observer."""
     tags: Mapping[str, str] | None = None
-    """More about it, by name: ids by which the caller finds it again."""
+    """Additional fields by name, such as ids by which the caller finds it."""
 
 
 class WatchedSystem(Protocol):
-    """What an observer can ask of a system."""
+    """The part of a system that an observer can use."""
 
     @property
     def waiting(self) -> Counter[str]:
@@ -271,15 +271,15 @@ class WatchedSystem(Protocol):
 
 
 class Observer:
-    """Is told what a system does. Override what you need; the methods here do nothing."""
+    """Receives events of a system. Override the methods that you need; the defaults do nothing."""
 
     records_content: bool = False
-    """Whether it records the content of messages, prompts and tool calls. Only then it gets the whole prompt of a request."""
+    """Whether it records the content of messages, prompts and tool calls. Only such an observer gets whole prompts."""
 
     # `Any`, because an observer may annotate `System`, which is defined above this file: a parameter of an override must
     # not be narrower than this one.
     def opened(self, system: Any) -> None:
-        """Called when a `System` opens. `WatchedSystem` has what an observer may use of it."""
+        """Called when a `System` opens. An observer may use the members of `WatchedSystem`."""
 
     def closed(self, system: Any) -> None:
         """Called when a `System` has closed."""
@@ -311,14 +311,14 @@ current: ContextVar[Activity | None] = ContextVar("antiphon_activity", default=N
 
 
 def describe(operation: Operation) -> None:
-    """Say what the current handler or effect is, for an observer; call it again when more is known."""
+    """Describe the current handler or effect to the observer; call it again when more is known."""
     activity = current.get()
     if activity is not None:
         activity.operation = operation
 
 
 def tag(tags: Mapping[str, str]) -> None:
-    """Add tags to the handler or the effect in which this is called, for an observer."""
+    """Add tags to the current handler or effect, for the observer."""
     activity = current.get()
     if activity is not None:
         activity.tags = {**(activity.tags or {}), **tags}
@@ -337,7 +337,7 @@ class ActorFailure:
 
     address: str
     incarnation: int
-    """Which actor of the cell failed, from 1: a later one is not restarted for it."""
+    """The number of the failed actor within its cell, from 1: a later actor is not restarted for this failure."""
     error_type: str
     error_message: str
     where: str
@@ -381,7 +381,7 @@ def log_fields(
 
 
 def log_text(error: BaseException) -> str:
-    """Return what may be logged of an error."""
+    """Return the text that may be logged for an error."""
     return str(error) if isinstance(error, LedgerError) else _class(error)
 
 
@@ -391,7 +391,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def report_own_failure(error: BaseException) -> None:
-    """Log an error that the runtime did not expect of itself."""
+    """Log an unexpected error of the runtime itself."""
     LOG.error("the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error))
 
 
@@ -410,7 +410,7 @@ Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
 
 
 class DeclaresTypes(Protocol):
-    """A cell: knows the types of messages that its actor handles."""
+    """A cell, which knows the types of messages that its actor handles."""
 
     def declares(self, message_type: str) -> bool:
         """Whether there is a handler for messages of a type."""
@@ -418,7 +418,7 @@ class DeclaresTypes(Protocol):
 
 
 class Hooks:
-    """Calls an observer, and catches what it raises."""
+    """Calls an observer, and catches its exceptions."""
 
     def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
         """Make it; `rules` returns the redaction rules of a thread."""
@@ -458,7 +458,7 @@ class Hooks:
         self.tell(self._observer.died, letter)
 
     async def run(self, cell: DeclaresTypes, delivery: DeliveryState, running: Awaitable[ResultT]) -> ResultT:
-        """Await the handling of a message, and tell the observer. Heartbeats are not reported."""
+        """Await the handling of a message, and report it to the observer. Heartbeats are not reported."""
         if delivery.type == Heartbeat.message_type:
             return await running
         activity = Activity(delivery.thread_id, str(delivery.to), Delivery(delivery))
@@ -477,7 +477,7 @@ class Hooks:
     def effect(
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
-        """Return `run` wrapped so that the observer is told."""
+        """Return `run`, wrapped to report to the observer."""
         handled = Delivery(course) if isinstance(course, DeliveryState) else None
 
         async def watched(key: str) -> Json:
@@ -494,7 +494,7 @@ class Hooks:
         return watched
 
     async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Run something that has effects of its own, such as an agent, and tell the observer."""
+        """Run something that has effects of its own, such as an agent, and report it to the observer."""
         activity, around = Activity(course.thread_id, str(course.to), operation=operation), current.get()
         if self.records_content:
             await self._redact(activity)
@@ -509,7 +509,7 @@ class Hooks:
                     around.replayed += activity.replayed
 
     def replayed(self) -> None:
-        """Count a request or a tool call whose recorded outcome is used: it is not made, and has no activity."""
+        """Count a request or a tool call whose recorded outcome is used: it is not executed, and has no activity."""
         if (around := current.get()) is not None:
             around.replayed += 1
 
@@ -526,7 +526,7 @@ class Hooks:
         self.tell(self._observer.ended, activity)
 
     def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
-        """Call the observer, and return its answer. One that raises is replaced by an observer that does nothing."""
+        """Call the observer, and return its answer. If it raises, it is replaced by an observer that does nothing."""
         try:
             return hear(*what)
         except Exception as exc:  # noqa: BLE001 (an observer must not harm an actor)
@@ -540,7 +540,7 @@ class Hooks:
 
 @contextmanager
 def observed_run(observer: Observer, operation: RunOperation, thread_id: str) -> Generator[Activity, None, None]:
-    """Tell an observer about a run of a program, for a `with` block. Its content is that of its effects."""
+    """Report a run of a program to an observer, for a `with` block. Its content is the content of its effects."""
 
     async def no_rules(thread_id: str) -> None:
         return None
@@ -583,7 +583,7 @@ def _error_type(error: BaseException, delivery: Delivery | None) -> str:
 
 
 def _count(activity: Activity, around: Activity | None) -> None:
-    """Count a request or a tool call for the activity around it."""
+    """Count a request or a tool call for the enclosing activity."""
     if around is not None and activity.operation is not None:
         around.done += 1
         if isinstance(activity.operation, ModelOperation):

@@ -1,11 +1,11 @@
-"""Rows: the messages that the runtime itself writes to threads, and what it reads out of messages.
+"""Rows: the messages that the runtime itself writes to threads, and the values that it reads from messages.
 
-**Size.** An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets what the row has, so
-that a program that runs again gets the same.
+**Size.** An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets the value as stored, so
+a program that runs again gets the same value.
 
-**The journal's rows** are calls and results in the lane `effect`. Each is a call that stays open until the thing is settled,
-so the open calls of a thread are all that recovery reads. `parent_id` is the invocation that the row is about. Rows have no
-time of their own: the ledger records when it stored them.
+**The journal's rows** are calls and results in the lane `effect`. Each is a call that stays open until its subject is settled,
+so recovery reads only the open calls of a thread. `parent_id` is the invocation that the row refers to. Rows carry no
+timestamp: the ledger records when it stored them.
 
 | option | open while |
 |---|---|
@@ -15,14 +15,14 @@ time of their own: the ledger records when it stored them.
 | `STOPPED` | something outside has failed, and the thread was not resumed since |
 | `TIMER` | a timer runs |
 | `RUN` | a program works in the thread |
-| `REOPEN` | never: a person has said that the failure of an effect does not count |
+| `REOPEN` | never: a person has discarded the failure of an effect |
 | any other | an effect was begun, and its outcome is not known |
 
-An effect that is started another time gets a row for each further attempt. That row is no call, so it is never open: only the
-intent has to be ended. Its `correlation_id` is the effect.
+Each further attempt of an effect gets a row. That row is not a call, so it is never open: only the intent must be ended. Its
+`correlation_id` is the effect.
 
-**Comparison.** `says_the_same` compares what a handler says or does with what the ledger has under the same id, redacted
-values aside.
+**Comparison.** `says_the_same` compares a message or effect of a handler with the stored one under the same id, and ignores
+redacted values.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 
 
 def cut_result(result: Any) -> Any:
-    """Return a result cut to fit into a row, and into a talk message that repeats it; one that fits is returned as it is."""
+    """Return a result, cut if needed to fit into a row, and into a talk message that repeats it."""
     limits = current_limits()
     most = limits.message_bytes * 3 // 4
-    with suppress(TypeError):  # no JSON, or not for orjson
+    with suppress(TypeError):  # not JSON, or not serializable by orjson
         text = orjson.dumps(result)
         if len(text) <= most and fits(text, result, limits):
             return result
@@ -72,7 +72,7 @@ def cut_result(result: Any) -> Any:
 
 
 def is_too_large(value: Any) -> bool:
-    """Whether a value would be cut to be stored."""
+    """Whether a value is too large to be stored whole."""
     return cut_result(value) is not value
 
 
@@ -85,7 +85,7 @@ def error_fields(reason: str, code: str, *, retryable: bool, details: Any = None
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception; a broken `__str__` must not hide the failure."""
+    """Return the text of an exception, even if its `__str__` raises: that must not hide the failure."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (see above)
@@ -102,7 +102,7 @@ TIMER: Final = "TIMER"
 
 
 def option_of(message: Message) -> str | None:
-    """Return the option that a message calls; None if it is no call."""
+    """Return the option that a message calls; None if it is not a call."""
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
@@ -113,7 +113,7 @@ def park_reason(row: Message) -> str:
 
 
 def stops_in(rows: Sequence[Record]) -> list[Record]:
-    """Return the open calls of a thread that say why it stopped."""
+    """Return the open calls of a thread that record why it stopped."""
     return [row for row in rows if row.message.lane == "effect" and option_of(row.message) == STOP]
 
 
@@ -124,9 +124,9 @@ def stopped_error(row: Message) -> StoppedError:
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
-    """Return the first number whose name the thread does not have.
+    """Return the first number whose row name is unused in the thread.
 
-    Ended rows keep their names. The ledger refuses a second row of the same name, or takes it for the first.
+    Ended rows keep their names. The ledger refuses a second row with the same name, or treats it as the first.
     """
     while await ledger.by_invocation(name(first), thread_id=thread_id):
         first += 1
@@ -148,7 +148,7 @@ def begun(
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str, failure: str | None = None) -> Message:
-    """Return the row of a further attempt of an effect; `attempt` is 2 for the first, `failure` how the one before failed."""
+    """Return the row of a further attempt of an effect, numbered from 2; `failure` is the error of the previous attempt."""
     data: dict[str, Json] = {"attempt": attempt}
     if failure is not None:
         data["failure"] = cut_text(failure, current_limits().message_bytes // 8)
@@ -166,7 +166,7 @@ def ended(
     policy: str = RUNTIME_POLICY,
     **outcome: Any,
 ) -> Message:
-    """Return the row that ends something; `outcome` are the fields of the result."""
+    """Return the row that ends something; `outcome` has the fields of the result."""
     is_plain = outcome.keys() == {"result"}
     payload = (
         quick_result(invocation_id, option, outcome["result"])
@@ -181,14 +181,14 @@ _REDACTED = "[redacted:"
 
 
 def says_the_same(recorded: Payload, own: Payload) -> bool:
-    """Whether two payloads are the same, redacted values of the recorded one aside."""
+    """Whether two payloads are the same, except for redacted values of the recorded one."""
     if recorded == own:
         return True
     return _is_alike(recorded.model_dump(mode="json"), own.model_dump(mode="json"))
 
 
 def says_the_same_value(recorded: Json, own: Json) -> bool:
-    """Whether two JSON values are the same, redacted values of the recorded one aside."""
+    """Whether two JSON values are the same, except for redacted values of the recorded one."""
     return recorded == own or _is_alike(thaw(recorded), thaw(own))
 
 
@@ -207,18 +207,18 @@ def _is_alike(recorded: Any, own: Any) -> bool:
 
 
 def _is_equal(recorded: Any, own: Any) -> bool:
-    """Whether two scalars are the same: 1, 1.0 and true are not."""
+    """Whether two scalars have the same type and value: 1, 1.0 and true differ."""
     return type(recorded) is type(own) and recorded == own
 
 
-# ---------------------------------------------------------------- what the runtime reads out of messages
+# ---------------------------------------------------------------- values that the runtime reads from messages
 
 OWN = "antiphon"
 """The namespace of metadata that is the runtime's own."""
 
 
 def renamed(message: Message, id: str) -> Message:
-    """Return a message under another id, which is the invocation too if it is a call."""
+    """Return a message with another id, which is also the invocation if it is a call."""
     changes: dict[str, Any] = {"id": id}
     if isinstance(message.payload, OptionCallPayload):
         changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
@@ -236,7 +236,7 @@ def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
 
 
 def origin_of(message: Message) -> str | None:
-    """Return the trace of a message that is stored, or comes from another system."""
+    """Return the trace of a message that was stored, or came from another system."""
     own = message.metadata.get(OWN)
     origin = own.get("traceparent") if isinstance(own, JsonObject) else None
     return origin if isinstance(origin, str) else None
@@ -258,7 +258,7 @@ Cause: TypeAlias = Literal["failed", "recovered"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the open rows of a thread say about one message."""
+    """The redeliveries and the parking of one message, from the open rows of its thread."""
 
     again: tuple[str, ...] = ()
     """The rows of its redeliveries."""

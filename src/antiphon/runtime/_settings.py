@@ -1,6 +1,6 @@
 """Settings: the values that a user gives a system. Addresses, limits, the port, and the rules of supervision.
 
-A simulation brings its own port and its own event loop, which says how much time has passed. So it is exact.
+A simulation supplies its own port and its own event loop with virtual time, so it is deterministic.
 
 The rules of supervision (`Supervision`):
 
@@ -10,11 +10,11 @@ The rules of supervision (`Supervision`):
 | `intensity`, `period` | 3 in 5 s | how many restarts are allowed, of one child under `one_for_one`, else of all together |
 | `on_failure` | `restart` | the action: restart, replace, stop, escalate, ignore |
 | `on_block` | `ignore` | the action for a child that blocks the event loop; its message is not handled again |
-| `beyond` | `escalate` | the action when there are too many restarts: escalate or stop |
+| `beyond` | `escalate` | the action after too many restarts: escalate or stop |
 | `backoff` | 0.1 s, doubled up to 30 s | the delay before the n-th restart within the period |
 | `heartbeat`, `misses` | none, 3 | how often children are asked for a heartbeat, and how many they may miss |
 
-The restarts of nested supervisors multiply: three in the child's supervisor, each answered three times by the one above.
+The restarts of nested supervisors multiply: three restarts in the child's supervisor, for each of three restarts one level up.
 `_supervision.py` applies these rules.
 """
 
@@ -48,7 +48,7 @@ GOES_ON = "processing"
 
 
 class Address(str):
-    """`kind/key`, or a kind alone if there is only one of it. It is a `str`: it can be a policy, a receiver or a key."""
+    """`kind/key`, or the kind alone for a single actor. It is a `str`, so it can serve as a policy, a receiver or a key."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class Address(str):
         """Make an address.
 
         Raises:
-            ValueError: the kind has other characters than ASCII letters, digits and `_.:-`, or the key is no name.
+            ValueError: the kind has characters other than ASCII letters, digits and `_.:-`, or the key is not a valid name.
         """
         address = super().__new__(cls, f"{kind}/{key}" if key else kind)
         if _PLAIN.fullmatch(address):
@@ -67,7 +67,7 @@ class Address(str):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that a text is.
+        """Parse an address.
 
         Raises:
             ValueError: it is malformed.
@@ -81,12 +81,12 @@ class Address(str):
 
     @property
     def kind(self) -> str:
-        """What lives there: actors of a kind have the same factory."""
+        """The kind of actor: all actors of a kind have the same factory."""
         return kind_of(self)
 
     @property
     def key(self) -> str:
-        """Which one of its kind."""
+        """The key, which tells actors of one kind apart."""
         return key_of(self)
 
 
@@ -97,7 +97,7 @@ def system_thread(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a thread may use; None is no limit. New messages beyond it are refused; what was started may end."""
+    """What a thread may use; None means no limit. Beyond it, new messages are refused; started work may finish."""
 
     messages: int | None = None
     tokens: int | None = None
@@ -106,7 +106,7 @@ class Budget:
     """In US dollars."""
 
     def spent_by(self, thread: ThreadSummary) -> str | None:
-        """Return which limit a thread has reached; None if it has reached none."""
+        """Return the limit that a thread has reached; None if it has not reached any."""
         if self.messages is not None and thread.messages >= self.messages:
             return f"{self.messages} messages"
         if self.tokens is not None and thread.input_tokens + thread.output_tokens >= self.tokens:
@@ -116,7 +116,7 @@ class Budget:
         return None
 
 
-# ---------------------------------------------------------------- how many threads are at work
+# ---------------------------------------------------------------- the limit of active threads
 
 
 class LimitedHost(Protocol):
@@ -124,41 +124,41 @@ class LimitedHost(Protocol):
 
     @property
     def at_work(self) -> int:
-        """The number of its threads that are at work."""
+        """The number of its active threads."""
         ...
 
     @property
     def wants_room(self) -> bool:
-        """Whether more threads may be due than it has taken."""
+        """Whether threads may be due that it has not taken."""
         ...
 
     def look_again(self) -> None:
-        """Look for room and due threads soon, if it wants room."""
+        """Check for room and due threads soon, if it wants room."""
         ...
 
 
 class ThreadLimit:
-    """How many threads may be at work at once, in all systems that have this limit in their settings.
+    """The maximum number of active threads, in all systems that have this limit in their settings.
 
-    While threads of several systems are due, the systems share it evenly. They belong to one event loop.
+    While threads of several systems are due, the systems share the limit evenly. All of them run on one event loop.
 
-    **Who gets room.** A system wants room while more threads may be due than it has taken. What is free, and what the
-    systems that want room have at work, is divided evenly between them. The result, rounded up, is the level. A system takes
-    threads up to the level, and none beyond it. So the system that has the fewest threads always gets room. A system that
-    alone wants room gets all that is free. Nothing is taken away: a system that is above the level gets no room until
-    threads of its own have ended.
+    **Who gets room.** A system wants room while threads may be due that it has not taken. The free room, plus the active
+    threads of the systems that want room, is divided evenly between them. The result, rounded up, is the level. A system takes
+    threads up to the level, and none beyond it. So the system with the fewest threads always gets room. If only one system
+    wants room, it gets all free room. Nothing is taken away: a system above the level gets no room until some of its own
+    threads have ended.
 
-    **Who wants room.** A system does not know whether threads are due before it has looked, so it wants room until a look
-    finds fewer threads than there was room for. Then it tells the others, which may take the rest.
+    **Who wants room.** A system knows only after a query whether threads are due. So it wants room until a query returns fewer
+    threads than there was room for. Then it notifies the other systems, which may take the rest.
     """
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most
         self._taking: dict[LimitedHost, int] = {}
-        """By system, for how many threads it has room that it is about to take."""
+        """By system, the room that is reserved for threads that it is about to take."""
 
     def join(self, host: LimitedHost) -> None:
-        """Add a system that begins to take threads."""
+        """Add a system that starts to take threads."""
         self._taking[host] = 0
 
     def leave(self, host: LimitedHost) -> None:
@@ -168,13 +168,13 @@ class ThreadLimit:
 
     @property
     def free(self) -> int:
-        """How many more threads may be at work."""
+        """The number of threads that may still become active."""
         return self.most - sum(host.at_work + taking for host, taking in self._taking.items())
 
     def reserve(self, host: LimitedHost, most: int) -> int:
         """Return how many threads a system may take now, and keep the room for it until `settle`."""
         if host not in self._taking:
-            return 0  # it was told to end meanwhile
+            return 0  # it was asked to stop meanwhile
         free = self.free
         wanting = [each for each in self._taking if each is host or each.wants_room]
         level = -(-(free + sum(each.at_work + self._taking[each] for each in wanting)) // len(wanting))
@@ -183,16 +183,16 @@ class ThreadLimit:
         return room
 
     def settle(self, host: LimitedHost, taken: int) -> None:
-        """Note how many threads a system has taken. Others get the rest of its room, and that of threads that have ended."""
-        # Not any room: systems that tell each other of it would take all that is due within milliseconds, and leave nothing
-        # to the hosts of other processes.
+        """Record how many threads a system has taken. The others get the rest of its room, and the room of ended threads."""
+        # Not for all free room: systems that notify each other about it would take all due threads within milliseconds, and
+        # leave none to the hosts in other processes.
         if host in self._taking:
             room, self._taking[host] = self._taking[host], 0
             if taken < room or host.at_work < taken:
                 self.tell_free()
 
     def tell_free(self) -> None:
-        """Have systems that want room look again, if there is any: a thread has ended, or room was given back."""
+        """Notify the systems that want room, if there is any: a thread has ended, or reserved room was returned."""
         if self._taking and self.free > 0:
             for host in tuple(self._taking):
                 host.look_again()
@@ -206,13 +206,13 @@ class Settings:
     """The limits and defaults of a system."""
 
     within: float = 30.0
-    """Seconds that an answer may take, by default."""
+    """The default time limit of an answer, in seconds."""
     hop_limit: int = 64
-    """How many messages may follow from each other in a chain."""
+    """The longest chain of messages that follow from each other."""
     attempts: int = 3
-    """How often a message of a thread is handled in all if its handler fails, before it is parked."""
+    """How often a message of a thread is handled in total before it is parked, if its handler fails."""
     recoveries: int = 50
-    """How often a message of a thread may be in flight when its process dies, before it is parked."""
+    """How often a process may die while a message of a thread is in flight, before the message is parked."""
     budget: Budget = Budget()
     """What each thread may use."""
     dead_letters: int = 1000
@@ -222,43 +222,45 @@ class Settings:
     block_limit: float | None = 1.0
     """Seconds after which a blocked event loop is reported; None: never."""
     host: str | None = None
-    """The name of this host in the ledger, unique among those that live. None: the machine, the process and a number."""
+    """The name of this host in the ledger, unique among living hosts. None: the machine, the process and a number."""
     build: str | None = None
     """The version of the program: hosts of one build continue the same threads. None: the environment variable
     `ANTIPHON_BUILD`, or a hash of the program's main file."""
     address: str | None = None
-    """Where other machines hear the words of this host, as `host:port`; the row of the host has it."""
+    """Where other machines can follow the live text of this host, as `host:port`; stored in the row of the host."""
     heartbeat: float = 2.0
-    """Seconds between two beats of a host. Its lease is three times as long."""
+    """Seconds between two heartbeats of a host. Its lease is three times as long."""
     poll: float = 0.2
-    """Seconds between two looks for messages that other processes have posted to threads of this host."""
+    """Seconds between two checks for messages that other processes have posted to threads of this host."""
     thread_limit: int | ThreadLimit = 1000
-    """How many threads may be at work in a host before it takes no more (`System.host`); others may take the rest. What the
-    program itself asks is not limited. Systems that are given the same `ThreadLimit` share it evenly: one for each tenant."""
+    """The number of active threads at which a host stops taking threads (`System.host`); other hosts may take the rest.
+    Questions of the program itself are not limited. Systems with the same `ThreadLimit` share it evenly, for example one
+    system per tenant."""
     kinds: tuple[str, ...] | None = None
-    """The kinds of threads that this host takes and offers to others; None: all that its actors can run."""
+    """The kinds of threads that this host takes and advertises to other hosts; None: all that its actors can run."""
     mismatch_patience: float | None = 30.0
-    """Seconds that callers wait for a host of another build, after the code here could not continue a thread. None: the error
-    answers the message, and the thread goes on; for a copy of a thread that is run again only to be compared."""
+    """Seconds that callers wait for a host of another build, after the code here could not continue a thread. None: the
+    message is answered with the error, and the thread continues. That is for copies of threads that are rerun only to compare
+    them."""
     permit_patience: float = 600.0
-    """Seconds that a model request waits for a permit under the limits of all hosts, before its thread is stopped."""
+    """Seconds that a model request waits for a permit under the shared limits, before its thread is stopped."""
     release_after: float = 5.0
     """Seconds without work after which a thread is released, so that another host may take it."""
     drain: float = 30.0
-    """Seconds that a host which was told to end (`System.host`) goes on with the threads that it has at work, while a living
-    host has another build, which may be unable to continue them."""
+    """Seconds that a stopping host (`System.host`) continues its active threads while a living host has another build, which
+    may be unable to continue them."""
 
 
 class RuntimePort(Port, Protocol):
     """The source of new ids, the time and random numbers."""
 
     def random(self) -> float:
-        """Return a random number from 0 to 1, 1 not included."""
+        """Return a random number in [0, 1)."""
         ...
 
 
 class _Completed:
-    """A port without random numbers, completed with those of the machine."""
+    """A port without random numbers, completed with the random source of the machine."""
 
     def __init__(self, port: Port) -> None:
         self.new_id = port.new_id
@@ -280,7 +282,7 @@ RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
 
 Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
 Action: TypeAlias = Literal["restart", "replace", "stop", "escalate", "ignore"]
-"""Restart: a new actor, the mailbox as it is. Replace: a new actor, the mailbox empty. Ignore: the same actor goes on."""
+"""Restart: a new actor, the same mailbox. Replace: a new actor, an empty mailbox. Ignore: the same actor continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +293,11 @@ class Backoff:
     factor: float = 2.0
     most: float = 30.0
     jitter: float = 0.1
-    """The share by which a delay may be longer or shorter."""
+    """The fraction by which a delay may be longer or shorter."""
 
     def delay(self, count: int, chance: float) -> float:
         """Return the delay before restart number `count`, from 1; `chance` is a random number from 0 to 1."""
-        exponent = min(count - 1, 64)  # beyond, every delay is the longest, and the power would overflow
+        exponent = min(count - 1, 64)  # above that, every delay is the longest one, and the power would overflow
         delay = min(self.most, self.first * self.factor**exponent)
         return delay * (1 + self.jitter * (2 * chance - 1))
 

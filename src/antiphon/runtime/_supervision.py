@@ -1,17 +1,17 @@
-"""Supervision: from the failure of an actor to the decision about it, and to RESTART or STOP.
+"""Supervision: failures of actors are reported, a supervisor decides, and RESTART or STOP carries the decision out.
 
 1. `Escalation` reports a failure to the supervisor. The cell is suspended before the report, and only a decision resumes it.
-   If there is no decision, because the supervisor is gone or fails, the actor is stopped: it must not stay suspended, with
-   callers that wait. `Escalation` also does what no supervisor decides: an actor stops itself, or fails with a linked one.
+   If there is no decision, because the supervisor is gone or fails, the actor is stopped: it must not stay suspended while
+   callers wait. `Escalation` also handles the cases without a decision: an actor stops itself, or fails with a linked one.
 2. `Supervisor` is the actor that decides. `decide` is the decision as a pure function of the rules (`Supervision` in
    `_settings.py`) and of the restarts so far; its result is a `Directive`.
-3. The supervisor carries the directive out by messages, RESTART and STOP, which the journal keeps like all others. If the
-   ledger is unavailable, it does the same without a message: an actor must not stay down because nothing can be written.
-4. `Commands` carries out RESTART and STOP. The cell does that and not the actor, so they work however busy the actor is.
+3. The supervisor carries out the directive with the messages RESTART and STOP, which are journaled like all others. If the
+   ledger is unavailable, it acts without a message: an actor must not stay down because the ledger cannot be written.
+4. `Commands` carries out RESTART and STOP. They act on the cell and not on the actor, so they work even if the actor is busy.
 
-`Links` knows which actors monitor an actor, and which are linked to it.
+`Links` has the monitors and the links of all actors.
 
-A child that waits for an answer or an effect has not missed a heartbeat: each of these has its own time limit.
+A child that waits for an answer or an effect does not miss heartbeats: answers and effects have their own time limits.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Links:
         self._links: dict[str, dict[str, None]] = {}
 
     def monitor(self, watcher: str, watched: str) -> None:
-        """Tell `watcher` when `watched` ends."""
+        """Notify `watcher` when `watched` ends."""
         self._monitors.setdefault(watched, {})[watcher] = None
 
     def unmonitor(self, watcher: str, watched: str) -> None:
@@ -130,7 +130,7 @@ class Links:
         self._links.setdefault(other, {})[one] = None
 
     def watchers(self, address: str) -> tuple[str, ...]:
-        """Return the monitors of an actor that has ended, and forget them: each is told once."""
+        """Return the monitors of an actor that has ended, and forget them: each is notified once."""
         return tuple(self._monitors.pop(address, ()))
 
     def linked(self, address: str) -> tuple[str, ...]:
@@ -182,8 +182,8 @@ class Escalation:
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
         """Ask a supervisor for a decision, in the system thread of the failed actor.
 
-        If the ledger is unavailable, or another host takes that thread over, it is asked outside of a thread: an actor must
-        not stay down for that, and only its own host can restart it.
+        If the ledger is unavailable, or another host takes over that thread, the supervisor is asked outside of a thread: the
+        actor must not stay down for that reason, and only its own host can restart it.
 
         Raises:
             DeliveryError: there is no decision.
@@ -222,7 +222,7 @@ class Escalation:
             LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
 
     async def actor_stops(self, cell: Cell, reason: str) -> None:
-        """Stop an actor that asked for it, or restart it if it is `permanent`."""
+        """Stop an actor at its own request, or restart it if it is `permanent`."""
         if cell.props.restart == "permanent":
             await self._lifecycle.restart(cell, reason)
         else:
@@ -230,7 +230,7 @@ class Escalation:
         self.down(cell.address, None)
 
     def down(self, address: str, failure: ActorFailure | None) -> None:
-        """Tell the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
+        """Notify the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
         text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
@@ -240,7 +240,7 @@ class Escalation:
                 self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
 
     async def break_down(self, address: str, reason: str) -> None:
-        """Make an actor fail for a reason outside of it."""
+        """Make an actor fail for an external reason."""
         cell = self._tree.cells.get(address)
         if cell is None or cell.state != "active":
             return
@@ -257,7 +257,7 @@ _COMMANDS: dict[str, type[Restart] | type[Stop]] = {Restart.message_type: Restar
 
 
 class Commands:
-    """Carries out RESTART and STOP. `Lifecycle` does them one at a time for each cell."""
+    """Carries out RESTART and STOP. `Lifecycle` processes them one at a time for each cell."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class Commands:
         self._hooks = hooks
 
     def give(self, cell: Cell, delivery: DeliveryState) -> None:
-        """Start a command; its answer follows when it is done."""
+        """Start a command; it is answered when it is done."""
         self._lifetime.start(self._run_command(cell, delivery))
 
     async def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
@@ -333,7 +333,7 @@ _TAKEN: dict[str, Literal["restart", "stop", "escalate", "ignore"]] = {
 
 
 _MOST = 1000
-"""Children with a restart history, before old histories are dropped."""
+"""The number of restart histories above which old ones are dropped."""
 
 
 class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that it gives up)
@@ -354,7 +354,7 @@ class SupervisorParts:
 class Supervisor(Actor):
     """Supervises the actors that were spawned with its address."""
 
-    concurrency = 1000  # a restart may wait for its backoff; other children that fail meanwhile must not
+    concurrency = 1000  # a restart may wait for its backoff; failures of other children must not wait for it
 
     def __init__(self, supervision: Supervision = Supervision()) -> None:  # noqa: B008 (frozen)
         self.supervision = supervision
@@ -365,7 +365,7 @@ class Supervisor(Actor):
         """The children that were reported because they missed too many."""
 
     def provide(self, parts: SupervisorParts) -> None:
-        """Set the parts that it uses. The cell does it before `started`."""
+        """Set the parts that it uses. The cell calls this before `started`."""
         self._parts = parts
 
     def _now(self) -> float:
@@ -379,7 +379,7 @@ class Supervisor(Actor):
 
     @handles
     async def child_failed(self, notification: ErrorNotification, context: Context) -> ErrorAcknowledged | None:
-        """Decide about a failed actor, carry it out, and only then acknowledge."""
+        """Decide about a failed actor, carry out the decision, and only then acknowledge."""
         tree, address = self._parts.tree, notification.actor_id
         cell = tree.at(address) if tree.has(address) else None
         if cell is None or _is_past(cell, notification) or cell.state == "stopped":
@@ -387,7 +387,8 @@ class Supervisor(Actor):
         decision = self._decide(cell, blocked=notification.error_code == BLOCKED)
         acknowledged = ErrorAcknowledged(actor_id=address, action_taken=_TAKEN[decision.action], error_logged=True)
         if decision.action == "escalate":
-            # Answer first: raising fails this supervisor, and the reporter would get that instead of the decision.
+            # Answer before raising: raising fails this supervisor, and the reporter would get that failure instead of the
+            # decision.
             await context.reply(acknowledged)
             raise _Escalation(f"{address} fails too often: {notification.error_message}")
         await self._carry_out(decision, address, notification.error_message, context)
@@ -430,7 +431,7 @@ class Supervisor(Actor):
                 await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
 
     async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
-        """Restart actors in their order. All are suspended first: none goes on while another is still the old one."""
+        """Restart actors in order. All are suspended first: no old actor runs together with a new one."""
         cells = [self._parts.tree.at(address) for address in addresses]
         for cell in cells:
             cell.suspend()
@@ -441,7 +442,8 @@ class Supervisor(Actor):
                 except LedgerUnavailableError:
                     await self._parts.lifecycle.restart(cell, reason)  # restart without a row: the actor must not stay down
         finally:
-            for cell in cells:  # a RESTART that was answered from the ledger restarts nothing, and must not leave it suspended
+            # A RESTART that was answered from the ledger restarts nothing, and must not leave the cell suspended.
+            for cell in cells:
                 if not cell.has_failed:
                     cell.resume()
 
@@ -463,7 +465,7 @@ class Supervisor(Actor):
                 return
             is_late = loop.time() - due > interval / 2
             due = loop.time() + interval
-            if not is_late:  # else the event loop was blocked, and no child could answer
+            if not is_late:  # otherwise the event loop was blocked, and no child could answer
                 await self._check_heartbeats(context, interval)
 
     async def _check_heartbeats(self, context: Context, interval: float) -> None:
@@ -512,13 +514,13 @@ class Supervisor(Actor):
 
 
 def _is_known_alive(cell: Cell) -> bool:
-    """Whether an actor need not be asked: it is idle or waits, and does not override `heartbeat`.
+    """Whether an actor needs no heartbeat: it is idle or waits, and does not override `heartbeat`.
 
-    A handler that waits for an answer or an effect does not hang, however long it takes. A model that does not answer runs
-    into its own time limit, and a restart of the actor would only ask it again.
+    A handler that waits for an answer or an effect does not hang, however long that takes. A request to an unresponsive model
+    has its own time limit, and after a restart the actor would only send it again.
     """
     if cell.actor is None:
-        return not cell.drains  # not made yet; or `started` hangs
+        return not cell.drains  # not made yet, or `started` hangs
     return type(cell.actor).heartbeat is Actor.heartbeat and (cell.is_waiting or cell.is_idle)
 
 

@@ -1,6 +1,6 @@
-"""System: the public face of the runtime. It is an `async with` block; after it, none of its tasks is left.
+"""System: the public interface of the runtime. It is an `async with` block; none of its tasks outlives the block.
 
-`Ref` is an actor with the interface of the protocol: `response = await actor.receive(message)`.
+`Ref` is a reference to an actor with the interface of the protocol: `response = await actor.receive(message)`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class Ref:
-    """An actor, by its address."""
+    """A reference to an actor by its address."""
 
     def __init__(self, system: System, address: str) -> None:
         self._system = system
@@ -82,14 +82,14 @@ class Ref:
 
 
 ROOT = Address(SYSTEM, "root")
-"""The root supervisor, of all actors that have no other."""
+"""The root supervisor, which supervises all actors that have no other supervisor."""
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 @dataclass(frozen=True, slots=True)
 class ActorView:
-    """An actor of a system, as it is at one moment."""
+    """The state of an actor at one moment."""
 
     address: str
     supervisor: str
@@ -98,7 +98,7 @@ class ActorView:
     """active; suspended, while it is restarted or stopped; or stopped."""
     restarts: int
     waiting: int
-    """How many messages wait in its mailbox."""
+    """The number of messages in its mailbox."""
     load: float
     """How full the mailbox is, from 0 to 1."""
 
@@ -117,12 +117,12 @@ class System:
     ) -> None:
         """Make a system. It belongs to the running event loop.
 
-        Without a ledger it has one in memory. `supervision` is for the actors that have no other supervisor. An `observer`
-        is told what happens. `admit` is the block in which an effect of a thread writes its intent: a thread can be paused
-        there, and nothing of it starts meanwhile.
+        Without a ledger, it uses one in memory. `supervision` applies to actors that have no other supervisor. An `observer`
+        receives events. `admit` is the block in which an effect of a thread writes its intent: while it waits there, the
+        effect does not start.
 
         Raises:
-            TypeError: the ledger is not open, or is none.
+            TypeError: the ledger is not open, or is not a ledger.
         """
         if ledger is not None:
             check_opened(ledger)
@@ -143,7 +143,7 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is GeneratorExit:  # the event loop is gone: nothing can be awaited
+        if kind is GeneratorExit:  # the event loop is closed: nothing can be awaited
             self._kernel.close_without_loop()
             return
         await self.close()
@@ -155,11 +155,11 @@ class System:
             raise failure
 
     def admit(self, admit: Admit) -> None:
-        """Set `admit`, as if the system had been made with it."""
+        """Set `admit`, as in the constructor."""
         self._kernel.admit(admit)
 
     async def join(self, bus: Bus, name: str) -> None:
-        """Join a bus: reach the actors of other systems, and be reached. Spawn or register the actors before.
+        """Join a bus: reach the actors of other systems, and be reached by them. Spawn or register the actors before.
 
         Raises:
             ValueError: another system on the bus has the name, or a kind of actor.
@@ -193,7 +193,7 @@ class System:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of threads that its actors can run; `Settings.kinds` may offer fewer of them."""
+        """The kinds of threads that its actors can run; `Settings.kinds` may restrict them."""
         return self._kernel.tree.kinds()
 
     @property
@@ -212,13 +212,13 @@ class System:
 
     @property
     def dead_letter_counts(self) -> Mapping[str, int]:
-        """The number of all dead letters by error code, also of those that are no longer kept."""
+        """The number of all dead letters by error code, including those that are no longer kept."""
         return dict(self._kernel.dead.counts)
 
     # ------------------------------------------------------------ actors
 
     def actors(self) -> tuple[ActorView, ...]:
-        """Return all actors, in the order in which they were spawned.
+        """Return all actors in the order in which they were spawned.
 
         Unloaded actors are not listed: the next message makes them again. It may be called from another OS thread.
         """
@@ -276,7 +276,7 @@ class System:
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> None:
-        """Register a kind of actor: each actor is made when the first message for its address comes.
+        """Register a kind of actor: each actor is made when the first message for its address arrives.
 
         Raises:
             ValueError: `supervisor` is a `Supervision`, and the kind has a supervisor with other rules.
@@ -292,7 +292,7 @@ class System:
         self._kernel.tree.register(kind, made)
 
     def supervise(self, address: str, supervision: Supervision, *, supervisor: str = ROOT) -> Address:
-        """Spawn a supervisor; give its address when its children are spawned.
+        """Spawn a supervisor; pass its address when you spawn its children.
 
         Raises:
             ValueError: the address is taken, or its own supervisor does not exist.
@@ -348,7 +348,7 @@ class System:
         In a thread, the question and everything that follows from it are journaled. The same `id` gets the same answer.
 
         Raises:
-            DeliveryError: there is no answer, or it is an error; the class says what the caller can do.
+            DeliveryError: there is no answer, or it is an error; the class tells what the caller can do.
             LedgerError: it could not be journaled.
         """
         delivery = outside(to, said, thread_id, sender, id)
@@ -360,25 +360,25 @@ class System:
             raise
 
     async def append_history(self, thread_id: str, messages: Iterable[Message]) -> tuple[Record, ...]:
-        """Append messages from outside, such as a decoded history, to a thread of this system, which claims it if need be.
+        """Append messages from outside, such as a decoded history, to a thread of this system; claim the thread if necessary.
 
-        They are talk that nothing acts on. A call that is open in them gets an error result, and is never executed; see
-        `outside` of `Ledger.append`. Messages that the thread has already are not written again.
+        They are talk that triggers nothing. An open call in them gets an error result, and is never executed; see `outside` of
+        `Ledger.append`. Messages that the thread already has are not written again.
 
         Raises:
             AppendRefusedError: they name a call that is open in the thread.
-            FencedError: another host takes the thread over at the same time.
-            OwnedError: another living host has the thread.
+            FencedError: another host takes over the thread at the same time.
+            OwnedError: another living host owns the thread.
             LedgerError: they cannot be written.
         """
         return await self._kernel.journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def append_note(self, thread_id: str, note: Message) -> Record:
-        """Append a note of the program to the journal of a thread of this system, which claims it if need be.
+        """Append a note of the program to the journal of a thread of this system; claim the thread if necessary.
 
         Raises:
-            FencedError: another host takes the thread over at the same time.
-            OwnedError: another living host has the thread.
+            FencedError: another host takes over the thread at the same time.
+            OwnedError: another living host owns the thread.
             LedgerError: it cannot be written.
         """
         (record,) = await self._kernel.journal.write(thread_id, (note,))
@@ -394,7 +394,7 @@ class System:
         sender: str = "client",
         id: str | None = None,
     ) -> None:
-        """Tell an actor something, and wait only until it is in the mailbox; in a thread it is journaled before.
+        """Tell an actor something, and wait only until it is in the mailbox; in a thread, it is journaled first.
 
         Raises:
             DeliveryError: it cannot be delivered.
@@ -409,7 +409,7 @@ class System:
         self._kernel.journal.watchers.append(watcher)
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
-        """Call a function with each thread that this system has lost or given up: forget what is remembered of it.
+        """Call a function with each thread that this system has lost or given up, so that caches about it are dropped.
 
         Another host may change the thread from then on. The function is called before any handler of the thread runs here
         again.
@@ -435,11 +435,11 @@ class System:
     async def recover(self, thread_id: str | None = None) -> Recovered:
         """Continue the open threads that no living host has and that this system can run; with a `thread_id`, that one.
 
-        Spawn or register the actors before. A thread that stopped because something outside failed is continued only by its
-        id: then that was put right.
+        Spawn or register the actors before. A thread that stopped because something outside failed is continued only if its id
+        is given: that means that the failure was fixed.
 
         Raises:
-            OwnedError: another living host has the thread.
+            OwnedError: another living host owns the thread.
             LedgerError: the ledger cannot be read or written.
         """
         if thread_id is not None:
@@ -447,7 +447,7 @@ class System:
         return await self._kernel.hosting.take()
 
     async def register_host(self) -> None:
-        """Register this system with the ledger as a host, before it has a thread. Otherwise its first claim does that.
+        """Register this system with the ledger as a host before it has a thread. Otherwise its first claim does that.
 
         Raises:
             HostNameTakenError: another living host has the name.
@@ -460,12 +460,12 @@ class System:
 
         Hosts on one ledger share them: each takes a few at a time, and at most `Settings.thread_limit`.
 
-        After `stop` it takes no more threads. Close the system then, and its threads are free for other hosts. During a
-        deploy, a living host has another build, which may be unable to continue them. Then this goes on until those that
-        are at work have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
+        After `stop`, it takes no more threads. When the system is then closed, its threads are free for other hosts. During a
+        deployment, a living host has another build, which may be unable to continue them. Then this continues until the active
+        threads have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
 
         Raises:
-            LedgerError: this host cannot be registered; later, a ledger that cannot be reached is tried again.
+            LedgerError: this host cannot be registered; later, an unreachable ledger is retried.
             ValueError: that limit is less than 1.
         """
         await self._kernel.hosting.take_on(stop, draining)
@@ -483,12 +483,12 @@ class System:
     ) -> None:
         """Record the outcome of a parked message: a result, an error, or another try.
 
-        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done. With
-        `retry`, an effect may also be the last failure of a run that ended with it: the run does it again. The owner of the
-        thread is asked, if another host has it.
+        If the message is parked because the outcome of an effect is unknown, this records the outcome of the effect, and
+        `retry` means that the effect did not happen. `retry` also accepts an effect whose failure ended a run: the run tries
+        it again. If another host owns the thread, that host is asked.
 
         Raises:
-            ValueError: it is not parked, and is no such failure.
+            ValueError: it is neither parked nor such a failure.
             DeliveryError: the owner does not answer.
             LedgerError: it could not be journaled.
         """
@@ -503,12 +503,12 @@ class System:
         except RefusedError as exc:
             if exc.code != ErrorCode.INVALID_STATE:
                 raise
-            raise ValueError(not_parked) from exc  # another person was quicker
+            raise ValueError(not_parked) from exc  # another person was faster
 
     # ------------------------------------------------------------ the life of a thread
 
     async def pause(self, thread_id: str) -> ThreadPaused:
-        """Let no effect of a thread start until it is resumed. What runs may end, and is recorded.
+        """Pause a thread: no effect starts until it is resumed. Running effects may finish, and are recorded.
 
         Raises:
             RefusedError: there is no such thread, or it is terminated.
@@ -517,7 +517,7 @@ class System:
         return await self._move(thread_id, PauseThread(thread_id=thread_id))
 
     async def resume(self, thread_id: str) -> ThreadResumed:
-        """Let a paused thread go on, and continue what another process left open in it.
+        """Resume a paused thread, and continue calls that another process left open in it.
 
         Raises:
             RefusedError: there is no such thread, or it is terminated.
@@ -528,7 +528,7 @@ class System:
     async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
         """End a thread for good: no effect starts any more, handlers are cancelled, and open calls get an error result.
 
-        An effect that must not be done twice, and was at work, is parked.
+        A running effect that must not run twice is parked.
 
         Raises:
             RefusedError: there is no such thread.
@@ -537,7 +537,7 @@ class System:
         return await self._move(thread_id, TerminateThread(thread_id=thread_id, reason=reason))
 
     async def status(self, thread_id: str) -> ThreadStatus:
-        """Return the status of a thread, as the ledger has it; nothing is written.
+        """Return the status of a thread from the ledger, without a write.
 
         Raises:
             RefusedError: there is no such thread.
@@ -547,16 +547,16 @@ class System:
 
     async def _move(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
         if await self.ledger.thread(thread_id) is None:
-            raise not_found(thread_id)  # asked in it, the request would make it
+            raise not_found(thread_id)  # a request in the thread would create the thread
         return await self.ask(LIFE_ACTOR, request, thread_id=thread_id)
 
     @property
     def gates(self) -> Gates:
-        """The gates of threads, for patterns that hold a thread by their own rules."""
+        """The gates of threads, for patterns that pause threads by their own rules."""
         return self._kernel.lives.gates
 
     def add_life(self, look: LookOwn, address: Callable[[str], str]) -> None:
-        """Have threads obey another actor than the built-in one: those whose gate `look` knows, at their `address`."""
+        """Let the actor at `address` control the threads for which `look` returns a gate, in place of the built-in actor."""
         self._kernel.lives.add(look, address)
 
     # ------------------------------------------------------------ messages of the protocol

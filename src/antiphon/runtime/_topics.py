@@ -1,20 +1,20 @@
 """Topics: follow messages of all threads by type and address, from a cursor that the ledger keeps under a name.
 
-**In order, at least once.** Messages come in the order of commits, of every thread that there is or will be. A message counts
-as handled when the next one is asked for, or when `commit` is called. The cursor of what was handled is stored within a
-second, and at the end. A subscriber that was killed goes on after the stored cursor, so it gets at most the messages of its
-last second again, and the one that it was handling; none is missed.
+**In order, at least once.** Messages of all threads, present and future, arrive in commit order. A message counts as handled
+when the next one is requested, or when `commit` is called. The cursor of the handled messages is stored within a second, and
+at the end. A subscriber that was killed continues after the stored cursor. So it gets at most the messages of its last second
+again, and the one that it was handling; it misses none.
 
-**No queue.** The ledger is read as messages are asked for, a page at a time. A slow subscriber delays nobody and keeps nothing
-in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
+**No queue.** The ledger is read on demand, a page at a time. A slow subscriber delays nobody and keeps nothing in memory.
+There is no gap between reading stored messages and following new ones: both use `Ledger.tail`.
 
-**The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
-hash that `verify` checks, and an owner: this process as a host (`_hosting.py`). While it lives, a subscriber of another
-process with the same name is refused with `OwnedError`. A new one in the same process takes the cursor over, and the next
-commit of the old one is refused with `FencedError`. No message of a thread can move it.
+**The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own. It has
+a hash, which `verify` checks, and an owner: the host of this process (`_lease.py`). While that host lives, a subscriber of
+another process with the same name is refused with `OwnedError`. A new subscriber in the same process takes over the cursor,
+and the next commit of the old one is refused with `FencedError`. No message of a thread can move the cursor.
 
-`FlowReporter` follows what this process writes: it checks each thread against a flow, and reports the first message that the
-flow does not allow.
+`FlowReporter` follows the messages that this process writes: it checks each thread against a flow, and reports the first
+message that the flow does not allow.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, Tailed
 
 Start: TypeAlias = Literal["beginning", "now"]
-"""Where a new cursor begins."""
+"""Where a new cursor starts."""
 
 _SOON = 1.0
 """Seconds after which a cursor is stored, so that many messages share one commit."""
@@ -58,10 +58,11 @@ _TURN = 1000
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The messages that match all its patterns. `*` in a pattern is any number of characters."""
+    """Selects the messages that match all its patterns. `*` in a pattern matches any number of characters."""
 
     type: str = "*"
-    """The type in the protocol: of a call its option, of a result the type of the response or `ERROR`, of talk `MESSAGE`."""
+    """The type in the protocol: for a call its option, for a result the type of the response or `ERROR`, for talk
+    `MESSAGE`."""
     sender: str = "*"
     receiver: str = "*"
     """One of its addresses; `*` also matches a message without an address."""
@@ -110,9 +111,9 @@ def _fits(pattern: str, text: str) -> bool:
 def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
     """Follow the messages of all threads that match one of the topics; without topics, all messages.
 
-    It is an `async with` block that is iterated over. `cursor` is the name under which the ledger keeps how far the
-    subscriber is; without one, nothing is kept. `start` says where a new cursor begins. The block raises `OwnedError` at its
-    beginning while a subscriber of another living process has the cursor.
+    Use it as an `async with` block and iterate over it. `cursor` is the name under which the ledger keeps the position of the
+    subscriber; without a name, nothing is kept. `start` is where a new cursor starts. Entering the block raises `OwnedError`
+    while a subscriber of another living process owns the cursor.
     """
     return Subscription(ledger, topics or (Topic(),), cursor, start)
 
@@ -145,13 +146,14 @@ class _Place:
         """Everything up to here was handled or skipped."""
 
     async def load(self, start: Start) -> None:
-        """Claim the cursor, and find where to begin."""
+        """Claim the cursor, and find the start position."""
         if self._thread is not None:
             await self._claim(self._thread)
             self.cursor = await self._ledger.replay(self._thread, _CURSOR)
         if self.cursor is None and start == "now":
             self.cursor = await self._ledger.horizon()
-        await self._store()  # also if it has not moved: what comes before the first message must not be missed
+        # Even if it has not moved: messages that arrive before the first one is handled must not be missed.
+        await self._store()
 
     async def _claim(self, thread_id: str) -> None:
         self._host = process_host(self._ledger)
@@ -164,7 +166,7 @@ class _Place:
             raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None
 
     async def leave(self) -> None:
-        """Give the cursor up, so that a subscriber of another process may have it."""
+        """Release the cursor, so that a subscriber of another process can claim it."""
         host, self._host = self._host, None
         if host is not None:
             await host.leave(self._release)
@@ -188,7 +190,7 @@ class _Place:
 
 
 class Subscription:
-    """Messages of topics, one after the other, as an `async with` block to iterate over."""
+    """The messages of topics in order, as an `async with` block to iterate over."""
 
     def __init__(self, ledger: Ledger, topics: Iterable[Topic], cursor: str | None, start: Start) -> None:
         self._ledger = ledger
@@ -214,7 +216,7 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Store the cursor, and give it up. The message that was returned last does not count as handled."""
+        """Store the cursor and release it. The message that was returned last does not count as handled."""
         try:
             await self._end(error)
         finally:
@@ -241,14 +243,14 @@ class Subscription:
         """Return the next message with its cursor; the one before counts as handled from now on.
 
         Raises:
-            FencedError: another subscriber has taken the cursor over. One that waits is told with the next message.
-            LedgerError: the ledger cannot be read, or the cursor not be stored.
+            FencedError: another subscriber has taken over the cursor. A waiting subscriber gets this with the next message.
+            LedgerError: the ledger cannot be read, or the cursor cannot be stored.
         """
         self._handled()
         try:
             found = await self._next()
         except BaseException:
-            await self._close_tail()  # what was cancelled cannot go on; the next one begins at the cursor
+            await self._close_tail()  # a cancelled tail cannot continue; the next one starts at the cursor
             raise
         self._given = found.cursor
         return found
@@ -257,7 +259,7 @@ class Subscription:
         """Store that all returned messages are handled, the last one included.
 
         Raises:
-            FencedError: another subscriber has taken the cursor over.
+            FencedError: another subscriber has taken over the cursor.
             LedgerError: it could not be stored.
         """
         self._handled()
@@ -294,12 +296,12 @@ class Subscription:
         raise StopAsyncIteration
 
     def _check(self) -> None:
-        """Return no message whose cursor cannot be stored."""
+        """Raise if the cursor of the next message cannot be stored."""
         if self._failure is not None:
             raise self._failure
 
     async def _keep(self) -> None:
-        """Store the cursor a while after it has moved, again and again."""
+        """Store the cursor a short time after each move."""
         while True:
             await self._has_moved.wait()
             await asyncio.sleep(_SOON)
@@ -316,14 +318,14 @@ class Subscription:
     async def _close_tail(self) -> None:
         tail, self._tail = self._tail, None
         if isinstance(tail, AsyncGenerator):
-            with suppress(RuntimeError):  # somebody still waits in it
+            with suppress(RuntimeError):  # a caller still waits in it
                 await tail.aclose()
 
 
 # ---------------------------------------------------------------- threads that break a flow
 
 _MOST_THREADS = 10_000
-"""Threads that are checked at once; the least recently active one is dropped."""
+"""The number of threads that are checked at once; beyond it, the least recently active one is dropped."""
 
 
 class FlowReporter:

@@ -1,14 +1,14 @@
-"""Tree: the cells of a system, who supervises whom, and how a missing actor is made for a message.
+"""Tree: the cells of a system, their supervisors, and how a message makes a missing actor.
 
-`Lifecycle` stops and restarts actors: halt, restart, stop, rest. Each is safe to do twice, and only one at a time is done to a
-cell (`Tree.changing`). To halt is to let running handlers end within the grace of the actor, and then to cancel them. An
+`Lifecycle` stops and restarts actors: halt, restart, stop, rest. Each is idempotent, and a cell undergoes only one at a time
+(`Tree.changing`). To halt a cell is to let running handlers finish within the grace of the actor, and then to cancel them. An
 interrupted message is not lost: in a thread it is redelivered to the next actor, outside of one it is answered with an error.
 
 `IdleActors` passivates idle actors; the next message makes a new one. Only actors of a registered kind are passivated: the
-tree knows how to make them. An actor's own state is lost then, as after a restart. An actor that calls `context.rest()` goes
-as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one step of the
-event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must await before
-the message is in the mailbox holds it (`Cell.held`), and the cell stays.
+tree knows how to make them. An actor's own state is lost then, as after a restart. An actor that calls `context.rest()` is
+passivated as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one
+step of the event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must
+await before the message is in the mailbox holds it (`Cell.held`), and the cell stays.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _AT_ONCE: Final = 1000
 """How many idle actors are passivated in one step of the event loop."""
 
 _LEAST: Final = 0.01
-"""Seconds between two checks: an actor that cannot go yet is checked again, and other tasks must run meanwhile."""
+"""The least number of seconds between two checks: an actor that cannot be passivated yet is checked again, and other tasks
+must run meanwhile."""
 
 _NOTICE: Final = 1.0
-"""Seconds that a handler has at least to react to its cancellation."""
+"""The least number of seconds that a handler has to react to its cancellation."""
 
 
 class Tree:
@@ -78,7 +79,7 @@ class Tree:
         return cell
 
     def register(self, kind: str, props: Props) -> None:
-        """Set how actors of a kind are made when the first message for one comes."""
+        """Set how actors of a kind are made for their first message."""
         self._kinds[kind] = replace(props, may_rest=True)
 
     def at(self, address: str) -> Cell:
@@ -94,7 +95,7 @@ class Tree:
         if props is None:
             raise UndeliverableError("there is no actor; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
-        cell.parts.idling.idle(cell)  # a message may never follow: then it is passivated
+        cell.parts.idling.idle(cell)  # if no message follows, it is passivated
         return cell
 
     def has(self, address: str) -> bool:
@@ -102,7 +103,7 @@ class Tree:
         return address in self.cells or kind_of(address) in self._kinds
 
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of all actors but the machinery's own."""
+        """Return the kinds of all actors except those of the runtime itself."""
         found = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
         return tuple(kind for kind in found if kind != SYSTEM)
 
@@ -123,7 +124,7 @@ class Tree:
 
     @asynccontextmanager
     async def changing(self, address: str) -> AsyncGenerator[None, None]:
-        """Hold the lock of an address: an actor is restarted or stopped by one task at a time."""
+        """Hold the lock of an address: only one task at a time restarts or stops an actor."""
         lock, users = self._locks.get(address, (asyncio.Lock(), 0))
         self._locks[address] = lock, users + 1
         try:
@@ -160,13 +161,13 @@ class Lifecycle:
         self._hooks = hooks
 
     async def halt(self, cell: Cell, grace: float) -> list[DeliveryState]:
-        """Suspend a cell, wait for its handlers, cancel those that take too long, and return the messages of these."""
+        """Suspend a cell, wait for its handlers, cancel those that take too long, and return the messages of those."""
         cell.suspend()
         if not cell.drains:
             return []
         drains = dict(cell.drains)
         _, late = await asyncio.wait(drains, timeout=self._lifetime.remaining_grace(grace))
-        now = dict(cell.drains or drains)  # read again after the wait: a drain may have gone on to another message
+        now = dict(cell.drains or drains)  # read again after the wait: a drain may have continued with another message
         handled = {task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.task is not None}
         for task, delivery in handled.items():
             delivery.is_interrupted = True
@@ -177,10 +178,11 @@ class Lifecycle:
             error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
             await self._outcomes.end_with_error(
                 handled[task], error
-            )  # settled now: an outcome that the handler returns later is ignored
+            )  # settled here: an outcome that the handler returns later is ignored
             cell.box.done(handled.pop(task))
         if writing := [task for task in late if not task.done() and task not in stubborn]:
-            await asyncio.wait(writing)  # their handlers have ended: they write the outcome, which must not be cut off
+            # Their handlers have ended, and their outcomes are being written, which must not be interrupted.
+            await asyncio.wait(writing)
         return list(handled.values())
 
     async def restart(self, cell: Cell, reason: str) -> None:
@@ -191,7 +193,7 @@ class Lifecycle:
                 await self._restart(cell, reason)
 
     async def _restart(self, cell: Cell, reason: str) -> None:
-        # The handlers end first, then the actor: `stopped` must not run beside a handler.
+        # The handlers end first, then the actor: `stopped` must not run concurrently with a handler.
         interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
         await self._end(cell, reason)
         cell.incarnation += 1
@@ -203,7 +205,7 @@ class Lifecycle:
             await self.restart(self._tree.at(child), reason)
         if self._hooks is not None:
             self._hooks.restarted(cell.address, cell.incarnation)
-        cell.resume()  # last: the interrupted messages are back in the mailbox before newer ones, and the children are new
+        cell.resume()  # last: by now, the interrupted messages are in the mailbox before newer ones, and the children are new
 
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
         """Stop an actor for good. Waiting messages are answered with an error; at a shutdown, those of threads stay open."""
@@ -213,7 +215,7 @@ class Lifecycle:
                 await self._stop(cell, reason, is_shutdown=is_shutdown)
 
     async def _stop(self, cell: Cell, reason: str, *, is_shutdown: bool) -> None:
-        # Children first, the youngest first: a child may ask its elders or its supervisor while its last handlers end.
+        # Children first, the youngest first: a child may ask older siblings or its supervisor while its last handlers end.
         for child in reversed(self._tree.children(cell.address)):
             below = self._tree.at(child)
             if below.is_untouched:
@@ -221,7 +223,7 @@ class Lifecycle:
             else:
                 await self.stop(below, reason, is_shutdown=is_shutdown)
         interrupted = await self.halt(cell, cell.props.grace)
-        # Stopped before the mailbox is closed: a sender that is woken by the close must see it, and not add a message.
+        # Set the state before the mailbox is closed: a sender that the close wakes must see it, and must not add a message.
         cell.state = "stopped"
         self._tree.forget(cell.address)
         await self._end(cell, reason)
@@ -229,7 +231,7 @@ class Lifecycle:
             await self._reject(delivery, reason, is_shutdown=is_shutdown)
 
     async def rest(self, cell: Cell) -> None:
-        """Passivate an idle actor that overrides `stopped`. A message that comes meanwhile gets a new actor in this cell."""
+        """Passivate an idle actor that overrides `stopped`. A message that arrives meanwhile gets a new actor in this cell."""
         async with self._tree.changing(cell.address):
             if cell.state == "active" and cell.is_idle:
                 cell.suspend()
@@ -249,7 +251,7 @@ class Lifecycle:
         self._tree.remove(cell)
 
     def _current(self, cell: Cell) -> Cell:
-        """Return a cell, or, if it was passivated, the one that is at its address now."""
+        """Return a cell, or, if it was passivated, the current cell at its address."""
         return self._tree.at(cell.address) if cell.state == "resting" else cell
 
     async def reject_waiting(self, cell: Cell, reason: str) -> None:
@@ -270,7 +272,7 @@ class Lifecycle:
     async def _interrupted(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         delivery.is_interrupted = False
         if delivery.is_settled:
-            pass  # its outcome came at the same moment as the cancellation
+            pass  # its outcome arrived at the same moment as the cancellation
         elif delivery.thread_id is None:
             await self._outcomes.end_with_error(
                 delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address)
@@ -288,7 +290,7 @@ class Lifecycle:
 
 
 class IdleActors:
-    """The idle actors that may be passivated, the one that has been idle longest first."""
+    """The idle actors that may be passivated, ordered by idle time, the longest first."""
 
     def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, after: float | None) -> None:
         self._lifetime = lifetime
@@ -328,11 +330,11 @@ class IdleActors:
             del self._since[address]
             cell = self._tree.cells.get(address)
             if cell is not None and not cell.drains and not self._put_to_rest(cell):
-                self.idle(cell)  # checked again later; one that works registers itself when it is idle
+                self.idle(cell)  # checked again later; a busy actor registers itself when it becomes idle
         self._arm()
 
     def _put_to_rest(self, cell: Cell) -> bool:
-        """Passivate an actor if nothing keeps it; return whether it goes."""
+        """Passivate an actor if nothing prevents it; return whether that was done."""
         may = cell.props.may_rest and cell.state == "active" and cell.is_idle
         if not may or self._lifetime.is_closing or self._tree.is_changing(cell.address):
             return False

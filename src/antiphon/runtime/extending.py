@@ -1,8 +1,8 @@
-"""What a library needs that builds on the runtime: rows of the journal, effects outside of actors, decisions, wire messages.
+"""Names for libraries that build on the runtime: rows of the journal, effects outside of actors, decisions, wire messages.
 
-A program that has actors needs `antiphon.runtime` only. `antiphon.agents` and `antiphon.patterns` are built on this module: a
-run of an agent has no actor, and writes the same rows as a handler does. These names may change with a minor version; rows
-that are stored keep their meaning.
+A program with actors needs only `antiphon.runtime`. `antiphon.agents` and `antiphon.patterns` are built on this module: a
+run of an agent has no actor, and writes the same rows as a handler. These names may change with a minor version; stored rows
+keep their meaning.
 """
 
 from antiphon.runtime._delivery import Course

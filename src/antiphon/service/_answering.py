@@ -1,10 +1,10 @@
-"""Patterns that stay open in a process and answer conversations, as a language model does: six phases, and teams of files.
+"""Patterns that stay open in a process and answer conversations like a language model: six phases, and teams from files.
 
-An exchange is a thread. The conversation up to its last message is written to the thread first, as history: talk that nothing
-acts on, in which open calls are never executed. Then the last message is asked. So `antiphon resume` continues an exchange
-whose process has ended, as it continues any thread.
+An exchange is a thread. The conversation up to its last message is written to the thread first, as history: talk that triggers
+nothing, in which open calls are never executed. Then the last message is asked. So `antiphon resume` continues an exchange
+whose process has ended, like any thread.
 
-The same exchange asked again, with the same thread, is not done again: who asks waits for the first, or gets its outcome.
+A repeated exchange with the same thread does not run again: the caller waits for the first, or gets its outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger("antiphon.service")
 CHAIN_MODEL: Final = "postchain"
 """The name of the six phases."""
 EXCHANGE: Final = "exchange-"
-"""How the id of a thread begins whose request may come again. No other new thread may have such an id."""
+"""The prefix of the id of a thread whose request may be repeated. No other new thread may have such an id."""
 _TEAM: Final = "team"
 OpenT = TypeVar("OpenT")
 
@@ -79,7 +79,7 @@ def read_models(teams: Sequence[Path] = ()) -> tuple[ServedModel, ...]:
 
 
 HearAnswer: TypeAlias = Callable[[str | None], None]
-"""Hears the words of an answer; None: it is begun anew."""
+"""Receives the text of an answer in pieces; None: the answer starts again."""
 
 
 class ServedModels:
@@ -110,11 +110,11 @@ class ServedModels:
         return tuple(self._served.values())
 
     def find(self, name: str) -> ServedModel | None:
-        """Return a model; None: there is none of that name."""
+        """Return a model; None: there is no model with that name."""
         return self._served.get(name)
 
     async def open_teams(self) -> None:
-        """Open the teams now, so that an error in a file is one of the start.
+        """Open the teams now, so that an error in a file is reported at the start.
 
         Raises:
             AntiphonError: one cannot be opened.
@@ -124,7 +124,7 @@ class ServedModels:
                 await self._opened(each.name, self._team(each.team))
 
     async def close(self) -> None:
-        """End what runs; open calls stay open, and the next owner of the thread continues them."""
+        """Stop running work; open calls stay open, and the next owner of the thread continues them."""
         for kept in self._open.values():
             await kept.close()
         for task in tuple(self._running.values()):
@@ -134,11 +134,11 @@ class ServedModels:
     # ------------------------------------------------------------ exchanges
 
     def begin(self, asked: ModelExchange, hear: HearAnswer | None = None) -> asyncio.Task[RunReport]:
-        """Have a conversation answered, and return the task of it; `hear` is called with the words of the answer.
+        """Start to answer a conversation, and return the task; `hear` is called with the text of the answer.
 
-        It is called with None where the answer is begun anew: a model that failed in the middle is asked again.
+        It is called with None when the answer starts again: a model that failed in the middle is asked again.
 
-        If the exchange runs already, that one's task is returned, and nobody hears its words twice.
+        If the exchange already runs, its task is returned, and `hear` is not called.
         """
         if asked.thread_id in self._running:
             return self._running[asked.thread_id]
@@ -200,7 +200,7 @@ class ServedModels:
                 opened = await self._opened(asked.model, self._team(self._served[asked.model].team))
                 await opened.pattern.terminate(asked.thread_id, _GONE)
 
-    # ------------------------------------------------------------ what stays open
+    # ------------------------------------------------------------ open patterns
 
     async def chain(self) -> ChainRunner:
         """Return the six phases; the first time, they are opened.
@@ -262,7 +262,7 @@ def _before(given: TaskInput) -> tuple[Any, ...]:
 
 
 class _Kept(Generic[OpenT]):
-    """A block that stays open in a task of its own, until it is closed."""
+    """A block that stays open in its own task, until it is closed."""
 
     def __init__(self, block: AbstractAsyncContextManager[OpenT]) -> None:
         self._block = block
@@ -272,7 +272,7 @@ class _Kept(Generic[OpenT]):
 
     @property
     def opened(self) -> OpenT | None:
-        """The value, if it is there by now."""
+        """The value, if it is available."""
         is_open = self._ready is not None and self._ready.done() and self._ready.exception() is None
         return self._ready.result() if self._ready is not None and is_open else None
 

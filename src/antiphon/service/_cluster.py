@@ -1,4 +1,4 @@
-"""The hosts of a ledger as a whole: the threads they have, those that wait, those that nobody can run, and take-overs."""
+"""The hosts of a ledger as a whole: their threads, waiting threads, threads that nobody can run, and takeovers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from antiphon.service._sequence import APPROVE
 from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
 
 STUCK_AFTER: Final = 30.0
-"""Seconds after which a thread that is due and that no living host has counts as stuck."""
+"""Seconds after which a due thread without a living host counts as stuck."""
 _MOST_SHOWN: Final = 100
-"""Stuck threads that are returned one by one."""
+"""The maximum number of stuck threads that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StuckThread:
-    """A thread that has been due for long, and that no living host has."""
+    """A thread that has been due for long and has no living host."""
 
     thread_id: str
     kind: str | None
@@ -38,7 +38,7 @@ class StuckThread:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The hosts of a ledger, and the work that is in hand and that waits."""
+    """The hosts of a ledger, and the active and the waiting work."""
 
     hosts: tuple[HostStatus, ...]
     """The living ones, and dead ones that still own threads; by name."""
@@ -53,7 +53,7 @@ class ClusterStatus:
     stuck_threads: tuple[StuckThread, ...]
     """The first of these, the longest due first."""
     take_overs: int
-    """Threads that a host has continued after another had died."""
+    """Threads that a host has taken over from a dead one."""
     last_take_over: datetime | None
     limits: tuple[LimitStatus, ...]
     """The limits of model requests for all hosts, with their use."""

@@ -50,7 +50,7 @@ async def copy_threads(
     """Copy threads, and mark them as moved in the source; without names, all threads except system and forgotten ones.
 
     `heads` prove the rows of the journal (see `antiphon heads`); with `trust_source` they need no proof. Both sides are
-    verified. To repeat the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
+    verified. Repeating the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
 
     Raises:
         CopyRefusedError: a thread cannot be copied; nothing was changed.

@@ -1,10 +1,10 @@
-"""Following threads: records as they are committed, and beside them the words that agents are saying.
+"""Following threads: records as they are committed, and live text of agents (*words*).
 
-Records come from the ledger's `tail`, whichever process writes them. They are read when the reader asks for the next one, so a
-slow reader costs no memory and misses none. Words are not recorded: the process that runs a thread hands them to those who
-listen. A reader keeps the latest `most` pieces; an older piece is dropped, and the next one says how many were.
+Records come from the ledger's `tail`, whichever process writes them. They are read on demand, so a slow reader costs no memory
+and misses none. Words are not recorded: the process that runs a thread passes them to listeners. A reader keeps the latest
+`most` pieces; older pieces are dropped, and the next one has their number.
 
-A reader that was cut off goes on from its last cursor, without a gap and without a repeat. Words have no cursor of their own.
+A reader that was disconnected continues from its last cursor, without gaps and without repetitions. Words have no cursor.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MOST_WORDS: Final = 256
 HearWords: TypeAlias = "Callable[[SpokenWords], None]"
 """A function that takes a piece of text. It returns at once."""
 WordSource: TypeAlias = "Callable[[str, HearWords], AbstractAsyncContextManager[None]]"
-"""Given a thread and a function, a block in which the function gets the words of the thread."""
+"""Returns, for a thread and a function, a block in which the function gets the words of the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenWords:
-    """A piece of text that an agent is saying. It is not recorded; the whole message will be."""
+    """A piece of streamed text of an agent. It is not recorded; the complete message will be."""
 
     speaker: str
     text: str
@@ -46,7 +46,7 @@ class SpokenWords:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a reader gets next: a record or words, never both."""
+    """The next item for a reader: a record or words, never both."""
 
     cursor: str | None
     """Give it as `after` to continue. With words it is the cursor of the last record; None if there was none."""
@@ -62,21 +62,21 @@ async def follow(
     words: WordSource | None = None,
     most: int = MOST_WORDS,
 ) -> AsyncIterator[Followed]:
-    """Yield the records of all threads, or of one, from a cursor on; then what is added, until the caller stops.
+    """Yield the records of all threads, or of one, from a cursor on; then new ones, until the caller stops.
 
     Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `words` (see
-    `ThreadWords`) and a thread, words that are being said come between the records; a record always goes first.
+    `ThreadWords`) and a thread, live text comes between the records; records have priority.
 
     Raises:
         UnknownThreadError: there is no such thread.
-        CursorError: `after` is no cursor of this ledger.
+        CursorError: `after` is not a cursor of this ledger.
     """
     if thread_id is not None:
         await find_thread(ledger, thread_id)
     heard = WordQueue(most)
     listening = nullcontext() if words is None or thread_id is None else words(thread_id, heard.put)
     async with listening:
-        # The head is read after the listening began: so each word belongs to a message behind this head.
+        # The head is read after the listening started: so each word belongs to a message after this head.
         stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
         # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
         async with aclosing(_merged(ledger, thread_id, after, heard, stored)) as merged:
@@ -90,9 +90,9 @@ IDENTITY_THREAD: Final = "system/identity"
 
 
 class EventCursors:
-    """Cursors as a reader in another process keeps them: with the ledger that they belong to.
+    """Cursors for readers in other processes: they include the ledger that they belong to.
 
-    The cursor of a ledger is a place in the order of its commits, so that of another ledger looks the same and means other
+    The cursor of a ledger is a place in the order of its commits, so a cursor of another ledger looks the same and means other
     records. The name of a ledger is one random message in `system/identity`. A copy of the file has the same name: there, a
     cursor behind the last commit is refused.
     """
@@ -112,7 +112,7 @@ class EventCursors:
         if (await ledger.head(IDENTITY_THREAD)).seq == 0:
             part = DataPart(data={"name": current_port().new_id()})
             named = Message(id="name", policy=RUNTIME_POLICY, lane="control", payload=PartsPayload(parts=(part,)))
-            with suppress(AppendRefusedError):  # another process was quicker, and its name counts
+            with suppress(AppendRefusedError):  # another process was faster, and its name counts
                 await ledger.append(IDENTITY_THREAD, [named], pattern="system")
         async for record in ledger.read(IDENTITY_THREAD, before=2):
             return cls(ledger, record.hash[:12])
@@ -126,7 +126,7 @@ class EventCursors:
         """Return the cursor of a text that `write` returned.
 
         Raises:
-            CursorError: it is none of this ledger, or is behind its last commit.
+            CursorError: it is not a cursor of this ledger, or is after its last commit.
         """
         name, _, cursor = text.partition("-")
         if name != self.name or not _PLACE.fullmatch(cursor):

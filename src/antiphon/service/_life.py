@@ -31,7 +31,7 @@ _CHAIN: Final = "postchain"
 
 @dataclass(frozen=True, slots=True)
 class ThreadReport:
-    """Where a thread is."""
+    """The status of a thread."""
 
     thread_id: str
     status: str | None
@@ -47,9 +47,10 @@ class ThreadReport:
     phases_completed: tuple[str, ...] = ()
     phases_remaining: tuple[str, ...] = ()
     waits_for: str | None = None
-    """What a person must do before it continues, with the commands; why its runs do not run, or no host continues it."""
+    """The reason why it waits, and what to do: for a person, with the commands; why its runs do not run, or no host continues
+    it."""
     owner: str | None = None
-    """The host that has it, if that lives."""
+    """The living host that owns it."""
     unfit: tuple[str, ...] = ()
     """The builds that cannot continue it, each with the reason."""
 
@@ -73,13 +74,13 @@ class ThreadReport:
         }
 
     def _hosting(self) -> dict[str, Any]:
-        """Return who has it and who cannot continue it, if there is anything to say."""
+        """Return its owner and the builds that cannot continue it, if there are any."""
         said = {"owner": self.owner, "unfit": self.unfit}
         return {name: value for name, value in said.items() if value}
 
 
 async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
-    """Return where a thread is. It writes nothing, so another process may run the thread meanwhile.
+    """Return the status of a thread. It writes nothing, so another process may run the thread meanwhile.
 
     Raises:
         UnknownThreadError: there is no such thread.
@@ -119,7 +120,7 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
 
 
 async def living_owner(ledger: Ledger, thread: ThreadSummary) -> str | None:
-    """Return the name of the host that has a thread; None if none does, or it does not live."""
+    """Return the name of the living host that owns a thread; None if there is none."""
     return None if thread.owner is None else _living_owner(thread, await ledger.hosts())
 
 
@@ -135,13 +136,13 @@ async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None)
         return None
     found = await ledger.thread(thread_id)
     if found is None or found.pattern not in (_CHAIN, None):
-        return None  # without a look at its messages, which may be many
+        return None  # without reading its messages, which may be many
     life = await ledger.replay(thread_id, LIFE.fold(), upto=upto)
     return None if life.status == "none" else life
 
 
 async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool = False) -> None:
-    """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, can begin to.
+    """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, is accepted.
 
     Raises:
         UnknownThreadError: there is no such thread.
@@ -155,7 +156,7 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
 
 
 def load_agents() -> None:
-    """Import what the verbs for agents and six phases import when they are first called; nothing without the extra `agents`.
+    """Import the lazily imported modules of the verbs for agents and six phases; nothing without the extra `agents`.
 
     It takes a second or two. A server calls it in another thread before it listens, so that no request waits for it.
     """
@@ -202,7 +203,7 @@ async def terminate_thread(ledger: Ledger, thread_id: str, reason: str = "user_r
 
 
 async def _moved(ledger: Ledger, request: protocol.Request[Any], thread_id: str) -> Mapping[str, Any]:
-    """Have the thread move; the host that has it is asked."""
+    """Send a request about the life of a thread to its owner."""
     await find_thread(ledger, thread_id)
     wire = protocol.Message(type=request.message_type, data=request.to_data())
     if await chain_life(ledger, thread_id) is not None:
@@ -230,10 +231,10 @@ def _checked(response: dict[str, Any]) -> dict[str, Any]:
 
 
 async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
-    """Have the thread's own program resume it, if only that can. Return whether it did; False: resume it here.
+    """Let the thread's own program resume it, if only that program can. Return whether it did; False: resume it here.
 
     A thread whose current phase uses tools of a program cannot continue without that program. If the program does not run, the
-    request is posted, and the program obeys it when it runs again.
+    request is posted, and the program handles it when it runs again.
 
     Raises:
         OwnProgramError: the program does not run now.
@@ -256,9 +257,9 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
-    """Let the open runs of a thread, or one of them, go on under a changed program. Return the runs.
+    """Allow the open runs of a thread, or one of them, to continue under a changed program. Return the runs.
 
-    The program must be started again. What is recorded by now is taken as it is (`continue`), or done anew (`restart`).
+    The program must be started again. Recorded steps are used unchanged (`continue`), or repeated (`restart`).
     Toolkits, guards and approvals are never covered.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Sums over all threads: messages, errors, tokens, cost and the time of models, in all, by hour and by model.
+"""Sums over all threads: messages, errors, tokens, cost and the time of models, in total, by hour and by model.
 
 `OverviewBook` is a fold over `tail`. Its state and its cursor are stored together, as the snapshot of a thread that has no
-messages (ADR 0016), so a restart reads only what is new. A message counts once, in the thread that it was appended to. What
-was counted stays counted when its thread is deleted.
+messages (ADR 0016), so a restart reads only what is new. A message counts once, in the thread that it was appended to. Counted
+messages stay counted when their thread is deleted.
 
 Tokens belong to the model that was asked: a request is an effect that names its model, and the answer has that effect as its
 parent. Tokens of imported messages belong to no model.
@@ -26,7 +26,7 @@ OVERVIEW_THREAD: Final = "system/overview"
 _STORED_EVERY: Final = 500
 """Records between two snapshots."""
 _HOURS: Final = 7 * 24
-"""Hours that are kept apart."""
+"""The number of hours with separate sums."""
 _MOST_OPEN: Final = 10_000
 """Requests to models that are remembered until they end."""
 _MOST_THREADS: Final = 10_000
@@ -39,7 +39,7 @@ _BUCKETS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class UsageSums:
-    """What some messages add up to."""
+    """The sums of some messages."""
 
     messages: int = 0
     errors: int = 0
@@ -67,7 +67,7 @@ class UsageSums:
         return None
 
     def plus(self, message: Message, *, is_request: bool, took: float | None = None) -> UsageSums:
-        """Return the sums with one message more. `took` is the time of the request that it ends."""
+        """Return the sums with one more message. `took` is the time of the request that it ends."""
         payload, usage = message.payload, message.usage
         times = self.times
         if took is not None:
@@ -160,7 +160,7 @@ class OverviewBook:
         self._unsaved = 0
 
     async def count(self) -> None:
-        """Count until this is cancelled. After an error it may be called again, and goes on.
+        """Count until this is cancelled. After an error, call it again to continue.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -177,12 +177,12 @@ class OverviewBook:
 
     async def _restore(self) -> None:
         stored = await self._ledger.replay(OVERVIEW_THREAD, _FOLD)
-        # An older copy of the ledger may have been put back: what is counted there is counted anew.
+        # An older copy of the ledger may have been restored: then everything is counted again.
         if stored is not None and cursor_order(stored.cursor or "0") <= cursor_order(await self._ledger.horizon()):
             self._state = stored
 
     async def store(self) -> None:
-        """Store what is counted, with the cursor: the next book goes on from there."""
+        """Store the sums, with the cursor: the next book continues from there."""
         self._unsaved = 0
         await self._ledger.append(OVERVIEW_THREAD, (), snapshot=_FOLD.snapshot(self._state), pattern="system")
 
@@ -244,7 +244,7 @@ class OverviewBook:
         return frozenset(self._state.threads.get(model, ()))
 
     async def overview(self) -> LedgerOverview:
-        """Return the sums, and the threads by status as they are now.
+        """Return the sums, and the current number of threads by status.
 
         Raises:
             LedgerError: the ledger cannot be read.

@@ -1,7 +1,7 @@
 """Running threads: questions in six phases, and tasks for teams, watched while they run and reported when they stop.
 
-A run stops when the thread has ended, waits for a person, or is paused by another process. `stop` is an event by which the
-caller interrupts it: a thread of six phases is paused, a team is stopped; both continue where they were.
+A run stops when the thread has ended, waits for a person, or is paused by another process. `stop` is an event with which the
+caller interrupts it: a thread of six phases is paused, a team is stopped; both can continue.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ HearEvent: TypeAlias = Callable[[ChainEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The outcome of a run, and what it took."""
+    """The outcome of a run, and its cost."""
 
     thread_id: str
     status: str
@@ -84,7 +84,7 @@ class RunReport:
     cost: str = "0"
     """In US dollars, every digit."""
     host: str | None = None
-    """The host in which the thread goes on, if only the wait for it was interrupted."""
+    """The host in which the thread continues, if only the wait for it was interrupted."""
     by_caller: bool = False
     """Whether `stop` interrupted it."""
     failed_tools: tuple[str, ...] = ()
@@ -96,9 +96,9 @@ class RunReport:
     is_chain: bool = False
     """Whether the thread goes through six phases."""
     contributions: tuple[tuple[str, str], ...] = ()
-    """The phases that have ended, each with what it has contributed, in one line."""
+    """The ended phases, each with its contribution as one line."""
     is_quoted: bool = False
-    """Whether the answer was put together from quotes and results of tools: no model wrote it."""
+    """Whether the answer was assembled from quotes and results of tools: no model wrote it."""
 
     @property
     def answer(self) -> str | None:
@@ -127,7 +127,7 @@ class RunReport:
 async def _report(
     ledger: Ledger, outcome: Outcome, began: float, models: Iterable[str], *, is_paused: bool, after: int | None = None
 ) -> RunReport:
-    """Return the report of a run; `after` is where the thread ended before it."""
+    """Return the report of a run; `after` is the end of the thread before it."""
     report = RunReport(
         outcome.thread_id,
         outcome.status,
@@ -189,13 +189,13 @@ async def open_chain(
 ) -> AsyncGenerator[ChainRunner]:
     """Open a chain on a ledger. `thread_id` is a thread that must exist and go through six phases, or be imported.
 
-    A thread that exists is run with what it was run with before, unless something else is given.
+    An existing thread uses its recorded settings, unless others are given.
 
     Raises:
         UnknownThreadError: there is no such thread.
         OtherPatternError: it is of another pattern.
         ChainConfigError: the configuration cannot be read.
-        SettingsError: what the thread was run with is not there any more.
+        SettingsError: a recorded setting of the thread is no longer available.
         ModelError: the model cannot be used.
     """
     before: RunSettings | None = None
@@ -206,7 +206,7 @@ async def open_chain(
     given = {"model": chosen_model(model) if before is None else model, "config": own, "budget": budget}
     settings = with_changes(before or RunSettings(documents=tuple(documents)), **given)
     if settings.model != model:
-        await asyncio.to_thread(_prepare_model, settings.model)  # what takes a second must not block the loop
+        await asyncio.to_thread(_prepare_model, settings.model)  # work that takes a second must not block the loop
     chain = new_chain(ledger, model=settings.model, config=config or chain_config(settings), budget=settings.agent_budget())
     async with chain, offering_words(chain.system.host_name, chain_words(chain), ledger):
         yield ChainRunner(chain, settings)
@@ -247,12 +247,12 @@ def import_model(model: str | None) -> None:
 
 
 class ChainRunner:
-    """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with what happens until then."""
+    """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with each event until then."""
 
     def __init__(self, chain: PostChain, settings: RunSettings | None = None) -> None:
         self._chain = chain
         self._settings = settings
-        """What its threads are run with, as they record it; None: they do not."""
+        """The settings that its threads record; None: they record none."""
         self.ledger = chain.ledger
 
     def actors(self) -> tuple[ActorView, ...]:
@@ -276,7 +276,7 @@ class ChainRunner:
     ) -> RunReport:
         """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
 
-        `tell` is called with the thread before it begins: from then on it can be resumed.
+        `tell` is called with the thread before it starts: from then on, it can be resumed.
 
         Raises:
             PlaceError: there is a thread of that name.
@@ -299,11 +299,11 @@ class ChainRunner:
             begin = partial(self._chain.start, thread_id, question, user_id=user_id)
             return await self._watch(thread_id, begin, hear, stop)
         except RefusedError:
-            await self._check_ready(thread_id)  # its host was asked something else meanwhile
+            await self._check_ready(thread_id)  # its host got another question meanwhile
             raise
 
     async def append_history(self, thread_id: str, messages: Iterable[Message]) -> None:
-        """Append messages from outside to a thread, before a question is asked in it. They are talk that nothing acts on.
+        """Append messages from outside to a thread, before a question is asked in it. They are talk that triggers nothing.
 
         Raises:
             OwnedError: another living host has the thread.
@@ -312,7 +312,7 @@ class ChainRunner:
         await self._chain.system.append_history(thread_id, messages)
 
     async def report(self, thread_id: str) -> RunReport:
-        """Return the report of a thread as it is now."""
+        """Return the current report of a thread."""
         return await self._reported(thread_id, asyncio.get_running_loop().time())
 
     async def terminate(self, thread_id: str, reason: str) -> None:
@@ -326,7 +326,7 @@ class ChainRunner:
     async def send(self, message: Mapping[str, Any], *, within: float | None = None) -> dict[str, Any]:
         """Send a message of the protocol, and return its response. Errors are responses.
 
-        A thread that it creates, starts or resumes records what it is run with.
+        A thread that it creates, starts or resumes records its settings.
         """
         data: Any = message.get("data") or {}
         if message.get("type") in ("START_THREAD", "RESUME_THREAD") and await self.ledger.thread(str(data.get("thread_id"))):
@@ -342,7 +342,7 @@ class ChainRunner:
         return self._chain.at_work
 
     async def _record(self, thread_id: str) -> None:
-        """Record what a thread is run with, before anything is asked in it: from then on it can be resumed by its id."""
+        """Record the settings of a thread before its first question: from then on, it can be resumed by its id."""
         if self._settings is not None:
             await record_settings(self.ledger, thread_id, self._settings, self._chain.system)
 
@@ -368,8 +368,8 @@ class ChainRunner:
     ) -> RunReport:
         """Continue a thread where it stopped. Finished steps do not run again; a completed thread is only reported.
 
-        If another host runs it, wait for the same result; `tell` is called with the name of that host. `stop` then ends the
-        wait, and the thread goes on there.
+        If another host runs it, wait for the same result; `tell` is called with the name of that host. Then `stop` ends the
+        wait, and the thread continues there.
 
         Raises:
             ThreadEndedError: it has failed, or was terminated.
@@ -429,7 +429,7 @@ class ChainRunner:
         *,
         owner: str | None = None,
     ) -> RunReport:
-        """Have a thread begin or continue, wait until it stops, and report. `owner` is a host that runs it already."""
+        """Start or continue a thread, wait until it stops, and report. `owner` is a host that already runs it."""
         began, after = asyncio.get_running_loop().time(), (await self.ledger.head(thread_id)).seq
         running = self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
         try:
@@ -461,7 +461,7 @@ class ChainRunner:
         *,
         is_elsewhere: bool,
     ) -> bool:
-        """Have a thread begin or continue, and wait until it stops. Return whether `stop` has ended that."""
+        """Start or continue a thread, and wait until it stops. Return whether `stop` has ended the wait."""
         follower = _Follower(self._chain, thread_id, hear)
         with self._chain.listening(thread_id, follower.take):
             following = asyncio.ensure_future(follower.follow(await self.ledger.horizon()))
@@ -487,7 +487,7 @@ class ChainRunner:
                 await asyncio.gather(following, replacing, stopping, return_exceptions=True)
 
     async def _begun(self, thread_id: str, begin: Callable[[], Awaitable[Any]]) -> None:
-        """Have a thread begin or continue; `begin` is posted to its host, if that is another one.
+        """Start or continue a thread; if another host owns it, `begin` is posted to that host.
 
         Raises:
             OwnedError: that host lives, and does not answer.
@@ -518,20 +518,20 @@ class ChainRunner:
                 continue
             life = await self._chain.life(thread_id)
             if life.status == "processing" and await own_tools(self.ledger, thread_id, life) is None:
-                with suppress(OwnedError):  # it lives, or another host was quicker
+                with suppress(OwnedError):  # it lives, or another host was faster
                     await self._chain.system.recover(thread_id)
 
 
 # ---------------------------------------------------------------- a full disk
 
-# Actors wait for a ledger that cannot be written, which is right for a host: it goes on when there is space again. A person at
-# a terminal is told, and nothing is lost: the thread is open, as after a kill. That it has stopped is not recorded, because
-# nothing can be.
+# Actors wait for a ledger that cannot be written, which is right for a host: it continues when there is space again. A person
+# at a terminal gets an error, and nothing is lost: the thread is open, as after a kill. The stop is not recorded, because
+# nothing can be written.
 
 _FULL_LOOK: Final = 0.1
-"""Seconds between two looks at the disk."""
+"""Seconds between two checks of the disk."""
 _FULL_FOR: Final = 2.0
-"""Seconds that a disk is full before the caller is told."""
+"""Seconds that a disk is full before the caller gets an error."""
 
 
 async def _unless_full(ledger: Ledger, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -573,14 +573,14 @@ def _stopped_by_disk(report: RunReport, error: LedgerFullError) -> RunReport:
 _FULL_CODE: Final = "LEDGER_FULL"
 
 _OWNER_LOOK: Final = 2.0
-"""Seconds between two looks at the host of a thread that a caller here waits for."""
+"""Seconds between two checks of the host of a thread that a caller here waits for."""
 
 
 class _Follower:
-    """Hears what happens in a thread until it ends or pauses, whichever host runs it.
+    """Receives the events of a thread until it ends or pauses, whichever host runs it.
 
-    What this process does is heard at once, with streamed words. Records of other hosts come from the tail of the ledger. It
-    brings the own ones too, and they are known by their seq.
+    Events of this process arrive at once, with streamed text. Records of other hosts come from the tail of the ledger, which
+    also has this process's own records; those are recognized by their seq.
     """
 
     def __init__(self, chain: PostChain, thread_id: str, hear: HearEvent | None) -> None:
@@ -592,7 +592,7 @@ class _Follower:
         self._stops = asyncio.get_running_loop().create_future()
 
     def take(self, event: ChainEvent) -> None:
-        """Hear an event, unless it was heard."""
+        """Process an event, unless it was processed before."""
         if event.seq in self._seen or self._stops.done():
             return
         if event.seq is not None:
@@ -668,9 +668,9 @@ async def run_team(
     hear: Callable[[TeamStep], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> RunReport:
-    """Have the team of a file do a task. The same task in the same thread continues, and is not done again.
+    """Run a task with the team of a file. The same task in the same thread continues, and does not run again.
 
-    The thread records what it is run with, so that `resume_team` continues it: from when `tell` is called with the thread.
+    The thread records its settings before `tell` is called with it: from then on, `resume_team` can continue it.
 
     Raises:
         TeamFileError: the file cannot be read, or is wrong.
@@ -729,7 +729,7 @@ async def report_of(ledger: Ledger, outcome: Outcome, began: float, *, after: in
 async def continue_team(
     ledger: Ledger, thread_id: str, task: str, *, model: str | None = None, files: Path | None = None, **more: Any
 ) -> RunReport:
-    """Give the team of a thread another task in it, with what the thread was run with, unless something else is given.
+    """Give the team of a thread another task in it, with the recorded settings of the thread, unless others are given.
 
     Raises:
         UnknownThreadError: there is no such thread.
@@ -752,11 +752,11 @@ async def resume_team(
     budget: Mapping[str, float] | None = None,
     **more: Any,
 ) -> RunReport:
-    """Continue the task of a team where it stopped, with what the thread was run with, unless something else is given.
+    """Continue the task of a team where it stopped, with the recorded settings of the thread, unless others are given.
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it does not say that it is one of a team.
+        OtherPatternError: it is not recorded as a thread of a team.
         ThreadEndedError: its task has failed, or it was terminated. A completed one is only reported.
         SettingsError: the team file has changed, or is not trusted.
         BudgetNeededError: it has spent its budget, and got no new one.
@@ -775,7 +775,7 @@ async def resume_team(
 
 
 async def recover_thread(pattern: Pattern, thread_id: str) -> None:
-    """Continue what a process that is gone left open in a thread; what is open in other threads is not for this task."""
+    """Continue the calls that a dead process left open in a thread, and in no other thread."""
     found = await pattern.ledger.thread(thread_id)
     if found is not None and found.open_calls:
         with suppress(OwnedError), pattern.recovering():  # a living host has it, and answers
@@ -784,7 +784,7 @@ async def recover_thread(pattern: Pattern, thread_id: str) -> None:
 
 
 def agent_words(ledger: Ledger) -> WordSource:
-    """Return the words of the agents of this process, if their models stream."""
+    """Return the live text of the agents of this process, if their models stream."""
 
     async def pass_on(thread_id: str, hear: HearWords) -> None:
         while True:  # the deltas end with each run of an agent
@@ -806,7 +806,7 @@ def agent_words(ledger: Ledger) -> WordSource:
 
 
 def _text_in(event: AgentStreamEvent) -> str:
-    """Return the words that an event of a model's answer adds."""
+    """Return the text that an event of a model's answer adds."""
     match event:
         case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             return text
@@ -844,7 +844,7 @@ async def _models(ledger: Ledger, thread_id: str) -> list[str]:
 
 
 class _TeamWatcher:
-    """Turns the records of a thread into steps; one that says the same as the step before is left out."""
+    """Turns the records of a thread into steps; a step that repeats the previous one is left out."""
 
     def __init__(self, thread_id: str, agents: Iterable[str], hear: Callable[[TeamStep], None]) -> None:
         self._thread_id = thread_id

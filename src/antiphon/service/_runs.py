@@ -1,7 +1,7 @@
 """Durable runs of programs: list them, continue those that a dead process has left, check them before a deploy.
 
-An *app* is what a person types as `MODULE:NAME`: a program, an agent, or a list of them. Only that text names what is
-imported; the ledger has names of programs, and they are looked up among those of the app.
+An *app* is what a person types as `MODULE:NAME`: a program, an agent, or a list of them. Only that text determines what is
+imported; the ledger has names of programs, which are looked up among those of the app.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
 """The status of a thread is that of its open run which most needs a person."""
 _WORKING: Final = "processing"
 _OF_RUNS: Final = frozenset((*_WORST, "completed", _WORKING))
-"""What `with_open_runs` finds out: it need not be the status that the thread has stored."""
+"""The statuses that `with_open_runs` returns, which may differ from the stored status of the thread."""
 
 
 async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
@@ -104,7 +104,7 @@ async def list_page(
     The status of the filter is compared with the stored one, which a thread of runs need not have.
 
     Raises:
-        CursorError: `page` is none of this ledger.
+        CursorError: `page` is not a page of this ledger.
         LedgerError: the ledger cannot be read.
     """
     try:
@@ -149,7 +149,7 @@ async def _living(ledger: Ledger) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunApp:
-    """The programs of one or more apps, and what tells this version of them from others."""
+    """The programs of one or more apps, and their version."""
 
     programs: tuple[Recoverable, ...]
     build: str
@@ -159,7 +159,7 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     """Import apps by `MODULE:NAME`. Modules are found in the folder too, by default the current one.
 
     Raises:
-        SetupError: a text is not of that form, there is no such module or name, or it is no app.
+        SetupError: a text does not have that form, there is no such module or name, or it is not an app.
     """
     sys.path.insert(0, str(folder or Path.cwd()))
     try:
@@ -171,7 +171,7 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
 
 
 def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
-    """Return the files of apps, and of the modules beside and below them: a prompt may be in another one than its agent."""
+    """Return the files of apps, and of modules next to and below them: a prompt may be in another module than its agent."""
     folders = {file.parent for file in files if file is not None}
     loaded = {Path(file) for module in tuple(sys.modules.values()) if (file := getattr(module, "__file__", None)) is not None}
     own = [path for path in loaded if "site-packages" not in path.parts and folders & {*path.parents}]
@@ -203,9 +203,9 @@ def _imported(place: str) -> tuple[Path | None, Any]:
 
 
 def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:
-    """Return what tells programs of these files and this model from others: `ANTIPHON_BUILD`, or the version and a hash.
+    """Return the build of programs with these files and this model: `ANTIPHON_BUILD`, or the version and a hash.
 
-    A host that cannot continue a thread says so for its build. Two hosts with other prompts must not have the same one.
+    A host that cannot continue a thread marks it for its build. Two hosts with different prompts must not have the same build.
     """
     if named := os.environ.get("ANTIPHON_BUILD"):
         return named
@@ -213,7 +213,7 @@ def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str
     for path in files:
         text = b""
         if path is not None:
-            with suppress(OSError):  # who reads it next says what is wrong
+            with suppress(OSError):  # the next reader of the file reports the error
                 text = path.read_bytes()
         digest.update(sha256(text).digest())
     return f"antiphon-{__version__}-{digest.hexdigest()[:12]}"
@@ -225,7 +225,7 @@ async def recover_runs(
     """Continue the runs of an app that a dead or stopped process has left, and return how each ended.
 
     Raises:
-        SetupError: one of the programs is none, or two have the same name.
+        SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be used.
     """
     from antiphon.agents import recover_runs as recover  # noqa: PLC0415 (only where it is used)
@@ -238,7 +238,7 @@ async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) 
 
     Raises:
         UnknownThreadError: there is no such thread.
-        SetupError: one of the programs is none, or two have the same name.
+        SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be read.
     """
     from antiphon.agents import check_runs as check  # noqa: PLC0415 (only where it is used)

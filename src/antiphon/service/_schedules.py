@@ -1,13 +1,13 @@
-"""Schedules: questions that are asked at a time, or again and again by a cron line, once for all hosts.
+"""Schedules: questions that are asked at a time, or repeatedly by a cron line, once for all hosts.
 
-A schedule is a thread of its own, `system/schedule/NAME`, with an actor of the kind `schedule`. What is set or removed is
-posted to the thread. The actor sets a timer for the next time. The timer is a row, and a host that releases the thread
-leaves its time as `wake_at`, so one host takes the thread when it is due, and the epoch fences all others. When the timer
-rings, the actor starts the thread `NAME-TIME`. Its name is a function of the time, and starting is an idempotent effect. So
-a host that takes over in the middle of it starts the same thread, and not a second one. The timer for the next time is set
-before that, so a thread that cannot be started is missing alone.
+A schedule is a separate thread, `system/schedule/NAME`, with an actor of the kind `schedule`. Changes are posted to the
+thread. The actor sets a timer for the next time. The timer is a row, and a host that releases the thread leaves its time as
+`wake_at`, so one host takes the thread when it is due, and the epoch fences all others. When the timer fires, the actor starts
+the thread `NAME-TIME`. Its name is a function of the time, and starting is an idempotent effect. So a host that takes over in
+the middle of it starts the same thread, and not a second one. The timer for the next time is set before that, so a failed
+start affects only one thread.
 
-A time that passed while no host was there is made up for once; then comes the next time that lies ahead.
+If times passed while no host was alive, the question is asked once for them; then at the next future time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Schedule:
     """The id of the message that has set it."""
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """Return the first time after a moment at which the question is asked; None if there is none.
+        """Return the first time after a given one at which the question is asked; None if there is none.
 
         Raises:
             SetupError: the cron line or the zone is wrong, or the extra `cron` is not installed.
@@ -73,9 +73,9 @@ class ListedSchedule:
 
     schedule: Schedule
     next_at: datetime | None
-    """None: it has been asked, and is not asked again."""
+    """The next time; None: it is not asked again."""
     owner: str | None
-    """The host that has the schedule just now."""
+    """The current host of the schedule."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -142,7 +142,7 @@ async def add_schedule(
 
 
 async def remove_schedule(ledger: Ledger, name: str) -> Schedule:
-    """Remove a schedule: its question is not asked again. Threads that it has started go on.
+    """Remove a schedule: its question is not asked again. Threads that it has started continue.
 
     Raises:
         NotWaitingError: there is no such schedule.
@@ -185,7 +185,7 @@ async def _post(ledger: Ledger, name: str, option: str, value: dict[str, Any]) -
 
 
 class ScheduleKept(Reply, frozen=True, type="SCHEDULE_KEPT"):
-    """The schedule is as it was asked for."""
+    """The change of the schedule is stored."""
 
 
 class SetSchedule(Request[ScheduleKept], frozen=True, type="SCHEDULE_SET"):
@@ -198,7 +198,7 @@ class SetSchedule(Request[ScheduleKept], frozen=True, type="SCHEDULE_SET"):
 
 
 class RemoveSchedule(Request[ScheduleKept], frozen=True, type="SCHEDULE_REMOVE"):
-    """Ask the question no more."""
+    """Stop asking the question."""
 
 
 class ScheduleDue(Notice, frozen=True, type="SCHEDULE_DUE"):
@@ -250,7 +250,7 @@ class _ScheduleActor(Actor):
 
     @handles
     async def remove(self, said: RemoveSchedule, context: Context) -> ScheduleKept:
-        return ScheduleKept()  # its timer rings for nothing: the revision is another one then
+        return ScheduleKept()  # its timer fires without effect: the revision has changed by then
 
     @handles
     async def due(self, said: ScheduleDue, context: Context) -> None:
@@ -292,5 +292,5 @@ async def _start(chain: PostChain, thread_id: str, question: str) -> None:
 
 
 def keep_schedules(system: System, chain: PostChain) -> None:
-    """Have a host keep the schedules of its ledger."""
+    """Let a host run the schedules of its ledger."""
     system.register(SCHEDULE_KIND, lambda: _ScheduleActor(chain))

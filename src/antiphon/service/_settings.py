@@ -1,10 +1,10 @@
-"""What a thread was run with: recorded in the thread, recalled when it continues, compared with what is there now.
+"""The settings of a thread: recorded in the thread, used when it continues, and compared with the current files.
 
-A row of its own (`SETTINGS`, in the lane `effect`) has the model, the configuration, the team file, the folder of files, the
-task and the budget. The last one counts. It is data: nothing in it is executed. A file is recorded by its path, its hash and
-its text, without secrets; the text is for people, and for a configuration of phases, which is only data itself. Code and
-commands run only from a file of this machine that has the recorded hash and that this user trusts (`_trust.py`). The author of
-the ledger cannot choose what runs.
+A row (`SETTINGS`, in the lane `effect`) has the model, the configuration, the team file, the folder of files, the task and the
+budget. The last row counts. It is data: nothing in it is executed. A file is recorded by its path, its hash and its text,
+without secrets; the text is for people, and for a configuration of phases, which is only data itself. Code and commands run
+only from a file of this machine that has the recorded hash and that this user trusts (`_trust.py`). The author of the ledger
+cannot choose what runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHOWN: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class UsedFile:
-    """A file that a thread was run with."""
+    """A file that a thread has used."""
 
     path: str
     digest: str
@@ -81,14 +81,14 @@ class UsedFile:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a thread was run with."""
+    """The settings of a thread."""
 
     model: str | None = None
-    """The model that was chosen; of a team, the one that overrides those of its file."""
+    """The chosen model; for a team, the one that overrides the models of its file."""
     config: UsedFile | None = None
     team: UsedFile | None = None
     files: str | None = None
-    """The folder that a team works on, if it was given beside the team file."""
+    """The folder that a team works on, if it was given in addition to the team file."""
     task: str | None = None
     """The last task of a team."""
     documents: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def _file_of(said: Any) -> UsedFile | None:
 
 
 async def settings_of(ledger: Ledger, thread_id: str) -> RunSettings | None:
-    """Return what a thread was last run with; None if it does not say.
+    """Return the latest recorded settings of a thread; None if it has none.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -186,7 +186,7 @@ def _settings_in(row: Record) -> RunSettings | None:
 
 
 async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings, system: System | None = None) -> None:
-    """Record what a thread is run with, unless its last row says the same.
+    """Record the settings of a thread, unless its last row has the same.
 
     `system` is the one that runs it; without it, the thread must be new. A thread that another living host has is left alone.
 
@@ -213,11 +213,11 @@ async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings,
         await system.append_note(thread_id, row)
 
 
-# ---------------------------------------------------------------- what is used now
+# ---------------------------------------------------------------- the settings in use
 
 
 def chosen_model(name: str | None) -> str | None:
-    """Return the name of the model that is chosen: by the caller, the environment or `antiphon.toml`, else the best installed.
+    """Return the name of the chosen model: by the caller, the environment or `antiphon.toml`, else the best installed one.
 
     Raises:
         ConfigError: `antiphon.toml` is wrong.
@@ -227,11 +227,11 @@ def chosen_model(name: str | None) -> str | None:
 
 
 def chain_config(settings: RunSettings) -> Path | ChainConfig | None:
-    """Return the configuration of the phases that a thread was run with: the file if it is the same, else its recorded text.
+    """Return the recorded configuration of the phases of a thread: the file if it is unchanged, else its recorded text.
 
     Raises:
         SettingsError: the file has changed, and the recorded text is not whole.
-        ChainConfigError: the recorded text is no configuration.
+        ChainConfigError: the recorded text is not a configuration.
     """
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (only where it is used)
 
@@ -250,7 +250,7 @@ def chain_config(settings: RunSettings) -> Path | ChainConfig | None:
 
 
 def team_path(settings: RunSettings) -> Path:
-    """Return the team file that a thread was run with, if it is the same and this user trusts what it runs.
+    """Return the recorded team file of a thread, if it is unchanged and this user trusts the code that it runs.
 
     Raises:
         SettingsError: it has changed or is gone, or its commands or its folder are not trusted.
@@ -273,9 +273,9 @@ def team_path(settings: RunSettings) -> Path:
 
 
 def trust_named(team: Path, files: Path | None) -> None:
-    """Trust what this user has named: the commands of a team file, and its folder. So the thread can be resumed by its id.
+    """Trust the commands of a team file that this user has named, and its folder, so that the thread can be resumed by its id.
 
-    A list that cannot be written is no reason to refuse the run: it must be named again, then.
+    If the list cannot be written, the run still starts; the file must be named again the next time.
 
     Raises:
         TeamFileError: the file cannot be read, or is invalid.
@@ -392,5 +392,5 @@ async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, floa
 
 
 def with_changes(settings: RunSettings, **given: Any) -> RunSettings:
-    """Return settings with what a person has given now."""
+    """Return settings with the values that a person has given now."""
     return replace(settings, **{name: value for name, value in given.items() if value is not None})

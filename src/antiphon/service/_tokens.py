@@ -2,8 +2,8 @@
 
 A token is `aph_ID_SECRET`. The ledger has the SHA-256 of the secret, never the secret: 256 random bits need no slow hash. The
 thread `system/tokens` has a message for each token that was made or revoked, so a revocation takes effect in every process at
-its next look, and `verify` finds an alteration. Only messages of the runtime's own policy in the control lane count: whatever
-comes from outside is stored as talk, under another policy, so nobody can write a token by saying it.
+its next check, and `verify` detects an alteration. Only messages of the runtime's own policy in the control lane count:
+messages from outside are stored as talk, under another policy, so nobody can forge a token with a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOKENS_THREAD: Final = "system/tokens"
 _PRINCIPAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _TOKEN: Final = re.compile(r"aph_([a-z2-7]{8})_([A-Za-z0-9_-]{43})")
 _LONGEST: Final = 100
-"""Characters of a text that is looked at: a longer one is no token."""
+"""The maximum length of a token in characters; a longer text is not a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Token:
 
     id: str
     principal: str
-    """Who acts with it: the name under which approvals are answered."""
+    """The person or program that uses it: the name under which approvals are answered."""
     scopes: tuple[Scope, ...]
     created_at: datetime
     expires_at: datetime | None = None
@@ -53,7 +53,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token that was just made, with the text that its owner gives. The text is shown once, and kept nowhere."""
+    """A new token, with the text that its owner presents. The text is shown once, and never stored."""
 
     token: Token
     text: str
@@ -62,7 +62,7 @@ class NewToken:
 
 
 def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: timedelta | None = None) -> NewToken:
-    """Return a new token, which nothing knows yet.
+    """Return a new token, which is not stored yet.
 
     Raises:
         SetupError: the name, a scope or the time is not valid.
@@ -87,7 +87,7 @@ def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: 
 async def make_token(
     ledger: Ledger, principal: str, scopes: Collection[str] = ("read",), *, expires_in: timedelta | None = None
 ) -> NewToken:
-    """Make a token for servers of this ledger, and return it with its text, which is kept nowhere.
+    """Make a token for servers of this ledger, and return it with its text, which is never stored.
 
     Raises:
         SetupError: the name, a scope or the time is not valid.
@@ -134,7 +134,7 @@ async def revoke_token(ledger: Ledger, token_id: str) -> Token:
 class TokenBook:
     """Finds the token of a text. It reads the ledger again only if a token was made or revoked since.
 
-    `local` is a token that only this process knows, beside those of the ledger.
+    `local` is a token that only this process knows, in addition to those of the ledger.
     """
 
     def __init__(self, ledger: Ledger, local: NewToken | None = None) -> None:
@@ -144,7 +144,7 @@ class TokenBook:
         self._known: dict[str, tuple[Token, str]] = {}
 
     async def find(self, text: str) -> Token | None:
-        """Return the token of a text; None if there is none, or it is not valid any more. No answer says which.
+        """Return the token of a text; None if there is none, or it is no longer valid. The caller cannot tell which.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -153,7 +153,7 @@ class TokenBook:
         if match is None:
             return None
         token, digest = await self._entry(match[1]) or (None, "")
-        # The digests are compared even if there is no such id: so the time says nothing about ids either.
+        # The digests are compared even if there is no such id, so that the time reveals nothing about ids.
         is_right = compare_digest(_digest(match[2]), digest or _digest(""))
         return token if is_right and token is not None and token.is_valid(current_port().now()) else None
 
@@ -169,7 +169,7 @@ class TokenBook:
     async def _entry(self, token_id: str) -> tuple[Token, str] | None:
         if found := self._local.get(token_id):
             return found
-        # The hash and not the length: the thread may have been deleted and written anew.
+        # The hash and not the length: the thread may have been deleted and created again.
         head = (await self._ledger.head(TOKENS_THREAD)).hash
         if head != self._seen:
             self._known, self._seen = await _stored(self._ledger), head
@@ -206,7 +206,7 @@ async def _stored(ledger: Ledger) -> dict[str, tuple[Token, str]]:
 
 
 def _value_of(message: Message) -> dict[str, Any]:
-    """Return what a message says about a token; nothing if somebody else wrote it."""
+    """Return the data about a token in a message; nothing if somebody else wrote it."""
     if message.lane != "control" or message.policy != RUNTIME_POLICY or len(message.parts) != 1:
         return {}
     (part,) = message.parts

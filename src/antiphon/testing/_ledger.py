@@ -68,7 +68,7 @@ async def check_ledger(make: MakeLedger, *, is_durable: bool = True, only: str |
 
 
 class _Opener:
-    """Opens one ledger, as often as wanted."""
+    """Opens one ledger any number of times."""
 
     def __init__(self, make: MakeLedger, name: str) -> None:
         self._make = make
@@ -81,7 +81,7 @@ class _Opener:
 _Check: TypeAlias = Callable[[_Opener], Awaitable[None]]
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- messages and assertions
 
 
 def _said(text: str = "hello", **fields: Any) -> Message:
@@ -605,7 +605,7 @@ async def a_posted_message_makes_its_thread_due(open_: _Opener) -> None:
         _same((taken.thread_id, taken.kind, taken.why, taken.due_at), ("t", "agent", "posted", record.recorded_at))
         await ledger.append("t", [_said()], epoch=taken.epoch)
         await ledger.post("t", _to())
-        for host in (one, other):  # its owner lives, and is told by `woken`
+        for host in (one, other):  # its owner lives, and learns it from `woken`
             _same(await ledger.take(host), ())
         await ledger.leave(one)  # without reporting any message as seen
         (again,) = await ledger.take(other)
@@ -769,7 +769,7 @@ async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _Opener) -> 
         _same(await ledger.woken(one), ())
         for name in ("a", "b", "a", "c"):
             await ledger.post(name, _to())
-        for _ in range(2):  # until it says that it has seen them
+        for _ in range(2):  # until it reports that it has seen them
             _same(await ledger.woken(one), (Woken("a", 3), Woken("b", 2)))
         _same(await ledger.woken(one, seen={"a": 2, "b": 2, "c": 9, "nobody": 1}), (Woken("a", 3),))
         _same(await ledger.woken(other), (Woken("c", 1),))
@@ -1218,7 +1218,7 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
         _same({each.thread_id for each in (await ledger.threads()).threads}, {"t", "branch"})
 
 
-# ---------------------------------------------------------------- care
+# ---------------------------------------------------------------- maintenance
 
 
 async def what_is_deleted_is_gone(open_: _Opener) -> None:
@@ -1355,7 +1355,7 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         await ledger.append("b", [_said("another way")])
         heads, before = await ledger.heads(), [await _all(ledger, name) for name in ("t", "b")]
         journals = [await ledger.journal(name) for name in ("t", "b")]
-        await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they are there
+        await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they exist
         await ledger.delete("t", with_branches=True)
         made = await ledger.restore(journals, heads)
         _same(
@@ -1381,7 +1381,7 @@ async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
         own: Any = ledger
         rules = getattr(ledger, "redaction", None)
         if rules is None:
-            return  # a store of its own making, whose rules cannot be changed from here
+            return  # another store, whose rules cannot be changed from here
         more = rules.rules.with_secrets({"token": "registered value"})
         own.redaction = LedgerRedaction.of(more)  # as another process that has registered values opens it
         await ledger.beat(host)
@@ -1524,7 +1524,7 @@ async def _in_use(ledger: Ledger) -> LimitStatus:
 
 
 async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
-    """A limit is of one model, or of all; without a limit, nothing is refused."""
+    """A limit applies to one model, or to all; without a limit, nothing is refused."""
     async with open_() as ledger:
         _same(await ledger.limits(), ())
         await ledger.beat(_host("one"))
@@ -1535,7 +1535,7 @@ async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
         _same((await _leased(ledger, _host("one"), waiting=5)).at_once, 3)
         await ledger.set_limit(Limit("m", at_once=4))
         _same((await _leased(ledger, _host("one"), in_use=3, waiting=2)).at_once, 4)
-        await ledger.set_limit(Limit("m", at_once=1))  # what is at work goes on, and counts
+        await ledger.set_limit(Limit("m", at_once=1))  # running requests continue, and count
         _same((await _leased(ledger, _host("one"), in_use=4, waiting=2)).at_once, 1)
         _same([each.held for each in await ledger.limits()], [0, 4])
         await ledger.set_limit(Limit("m"))
@@ -1547,7 +1547,7 @@ async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
 
 
 async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None:
-    """However many hosts ask at the same time, they have at most as many permits as the limit says, and all get some."""
+    """However many hosts ask at the same time, they never have more permits than the limit, and all get some."""
     async with open_() as ledger:
         hosts = [_host(f"host {number}") for number in range(4)]
         for host in hosts:
@@ -1565,11 +1565,11 @@ async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None
         for host in hosts:
             await _leased(ledger, host)
         _same((await _in_use(ledger)).holders, ())
-        _same((await _leased(ledger, hosts[0], waiting=50)).at_once, 6)  # what nobody else needs
+        _same((await _leased(ledger, hosts[0], waiting=50)).at_once, 6)  # the permits that nobody else needs
 
 
 async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
-    """With more hosts than permits, a permit that becomes free is for the host that waits longest without any."""
+    """With more hosts than permits, a free permit goes to the host that has waited longest without any."""
     async with open_() as ledger:
         one, two, three = (_host(name) for name in ("one", "two", "three"))
         for host in (one, two, three):
@@ -1578,7 +1578,8 @@ async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
         _same((await _leased(ledger, one, waiting=9)).at_once, 1)
         _same((await _leased(ledger, two, waiting=1)).at_once, 0)
         _same((await _leased(ledger, three, waiting=1)).at_once, 0)
-        _same((await _leased(ledger, one, in_use=1, waiting=8)).at_once, 0)  # it begins no other when this one has ended
+        # It starts no other request when this one has ended.
+        _same((await _leased(ledger, one, in_use=1, waiting=8)).at_once, 0)
         _same((await _leased(ledger, two, waiting=1)).at_once, 0)
         _same((await _leased(ledger, one, waiting=8)).at_once, 0)
         _same((await _leased(ledger, three, waiting=1)).at_once, 0)
@@ -1591,7 +1592,7 @@ async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
 
 
 async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
-    """Permits last as long as the lease of their host; a host that comes back says what it still has at work."""
+    """Permits last as long as the lease of their host; a host that returns reports its running requests."""
     async with open_() as ledger:
         one, two = _host("one"), _host("two")
         await ledger.beat(one)
@@ -1604,14 +1605,14 @@ async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
         _same([each.host for each in (await _in_use(ledger)).holders], ["two"])
         await _refused(errors.HostExpiredError, _leased(ledger, one, in_use=2))
         await ledger.beat(one)
-        _same((await _leased(ledger, one, in_use=1, waiting=3)).at_once, 0)  # it slept with a request at work
+        _same((await _leased(ledger, one, in_use=1, waiting=3)).at_once, 0)  # it was suspended with a running request
         _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 1)
         await ledger.leave(one)
         _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 2)
 
 
 async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
-    """Permits to begin requests are used up for a minute, whichever host used them, and also if it died."""
+    """Permits to start requests are used up for a minute, whichever host used them, even if it died."""
     async with open_() as ledger:
         hosts = [_host(f"host {number}") for number in range(4)]
         for host in hosts:
@@ -1627,7 +1628,7 @@ async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
 
 
 async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
-    """Reserved and spent together stay within the limit of the day; what a dead host had reserved counts as spent."""
+    """Reserved and spent amounts together stay within the daily limit; reservations of a dead host count as spent."""
     async with open_() as ledger:
         one, two = _host("one"), _host("two")
         await ledger.beat(one)
@@ -1638,7 +1639,7 @@ async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
         _same((grant.reserved, grant.left), (Decimal("0.8"), Decimal(1)))
         grant = await _leased(ledger, two, waiting=1, reserve=(most,))
         _same((grant.reserved, grant.left), (Decimal(0), Decimal(1)))
-        for _ in range(2):  # one request has ended and cost less; to report that twice changes nothing
+        for _ in range(2):  # one request has ended and cost less; reporting that twice changes nothing
             grant = await _leased(ledger, one, in_use=1, reserved=most, spent=some)
             _same((grant.reserved, grant.left), (most, Decimal("0.9")))
         _same((await _leased(ledger, two, waiting=1, reserve=(most,))).reserved, most)
@@ -1648,14 +1649,14 @@ async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
         grant = await _leased(ledger, two, in_use=1, waiting=1, reserved=most, reserve=(most,))
         _same((grant.reserved, grant.left), (most, Decimal("0.5")))
         await ledger.beat(one)
-        grant = await _leased(ledger, one, spent=Decimal("0.3"), reported=some)  # only what came since its last report
+        grant = await _leased(ledger, one, spent=Decimal("0.3"), reported=some)  # only the cost since its last report
         _same(grant.left, Decimal("0.3"))
         await ledger.set_limit(Limit("m", cost_per_day=Decimal(5)))
         _same((await _leased(ledger, two, waiting=1, reserve=(most,))).left, Decimal("4.3"))
 
 
 async def limits_and_their_use_are_known_when_opened_again(open_: _Opener) -> None:
-    """Limits, permits and what was spent are stored."""
+    """Limits, permits and costs are stored."""
     async with open_() as ledger:
         await ledger.beat(_host("one"))
         await ledger.set_limit(Limit("m", at_once=2, per_minute=9, cost_per_day=Decimal("1.5")))

@@ -198,7 +198,7 @@ class World:
         self._failed: asyncio.Future[None] = loop.create_future()
         """Set when the system itself has failed."""
 
-    # ------------------------------------------------------------ what the client does
+    # ------------------------------------------------------------ the client
 
     async def ask(
         self,
@@ -241,10 +241,10 @@ class World:
         assert self._client is not None  # noqa: S101 (made before the client begins)
         return self._client
 
-    # ------------------------------------------------------------ what happens to it
+    # ------------------------------------------------------------ the faults
 
     async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
-        """Live through it all."""
+        """Run the whole simulation."""
         async with System(settings=settings) as client:
             await client.join(self._bus, "@client")
             self._client = client
@@ -300,7 +300,7 @@ class World:
             self._failed.set_exception(exc)
 
     async def _open(self) -> list[str]:
-        """Return the calls that are open and not parked, without tool calls of a model that were never begun."""
+        """Return the calls that are open and not parked, without tool calls of a model that never started."""
         found: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
@@ -457,7 +457,7 @@ class HostsWorld(World):
             for ended in done:
                 error = None if ended.cancelled() else ended.exception()
                 if isinstance(error, FencedError | OwnedError):
-                    raise error  # a caller outside of the thread is never told who has it
+                    raise error  # a caller outside of the thread never learns its owner
                 if not ended.cancelled() and not _passes(error):
                     return cast("ReplyT", ended.result())
                 await asyncio.sleep(self._random.random())
@@ -482,7 +482,7 @@ class HostsWorld(World):
         return up[int(self._random.random() * len(up))]
 
     async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
-        """Live through it all."""
+        """Run the whole simulation."""
         chaos = asyncio.gather(*(self._slot(slot, host, settings) for slot in range(self._count)))
         driving = asyncio.create_task(self._drive_all(drive, chaos))
         try:
@@ -526,7 +526,7 @@ class HostsWorld(World):
             self._living.pop(slot, None)
             await asyncio.sleep(random.random() * faults.downtime)
         node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
-        await self._trouble(node)  # after the last start too: no later restart repairs a fault of this time
+        await self._trouble(node)  # also after the last start: no later restart repairs a fault of this time
         self._calm_slots += 1
         self._shared.is_calm = self._calm_slots == self._count
 

@@ -239,7 +239,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         shut: set[asyncio.Task[Any]] = set()
         asyncio._set_running_loop(self)
         try:
-            while left := asyncio.all_tasks(self) - shut:  # shutting one may begin others
+            while left := asyncio.all_tasks(self) - shut:  # closing one may start others
                 shut |= left
                 for task in left:
                     _shut(task)
@@ -293,7 +293,7 @@ def _leave(generator: AsyncGenerator[Any, Any]) -> None:
 def _shut(task: asyncio.Task[Any]) -> None:
     shut: Any = task
     shut._log_destroy_pending = False
-    with suppress(BaseException):  # the world is over
+    with suppress(BaseException):  # the simulation is over
         shut.get_coro().close()
 
 

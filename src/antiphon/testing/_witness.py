@@ -1,4 +1,4 @@
-"""The witness: a record of what each process of a run did and saw, and the evidence from the ledger after the run.
+"""The witness: a record of the actions and observations of each process of a run, and the evidence from the ledger after it.
 
 A system cannot report what it has lost. So each process writes its attempts and their outcomes to its own file, on another
 disk than the one under test. Each line is on the disk before the process continues. All times are of one clock that all
@@ -27,19 +27,19 @@ _LINE = 4096
 """The most bytes of a line: a write of this size is complete or does not happen."""
 
 What: TypeAlias = Literal[
-    "inv",  # about to append: id, content, epoch
+    "inv",  # it is about to append: id, content, epoch
     "ok",  # the append was acknowledged: id
     "fail",  # the append was refused: id. With neither, the outcome is unknown
     "claim",  # the thread was claimed: epoch
     "read",  # the thread was read, from `began` on: ids
     "rx",  # a message came out of a tail of all threads: id
-    "fx",  # an effect begins, said by the tool itself: id (its invocation), key, epoch, is_once
+    "fx",  # an effect starts, recorded by the tool itself: id (its invocation), key, epoch, is_once
     "fxend",  # it has ended: id, content (of its result)
     "park",  # a call was handed to a person: id (its invocation)
     "pause",  # acknowledged for the thread
     "resume",
     "terminate",
-    "fault",  # a fault has really landed: content says which
+    "fault",  # a fault has really happened: content is its kind
 ]
 
 
@@ -57,7 +57,7 @@ class Event:
     key: str = ""
     epoch: int = 0
     is_once: bool = False
-    """Whether the effect must not begin twice."""
+    """Whether the effect must not start twice."""
     began: float = 0.0
     ids: tuple[str, ...] = ()
 

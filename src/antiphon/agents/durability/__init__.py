@@ -1,7 +1,7 @@
-"""How a Pydantic AI agent is made durable: its operations are effects in a thread.
+"""Durable execution of Pydantic AI agents: their operations are effects in a thread.
 
-`LedgerDurability` is what a program uses. `ThreadTalk`, `RecordedLists`, `ToolFailures` and the functions below are for code
-that makes its own effects in a run, as the toolkit and the patterns do.
+Programs use `LedgerDurability`. `ThreadTalk`, `RecordedLists`, `ToolFailures` and the functions below are for code that makes
+its own effects in a run, such as the toolkit and the patterns.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -5,7 +5,7 @@
 | a model request | `none`: hashes of prompt and tools; the messages and the answer are talk |
 | a tool call | the effects that the tool declares, by default `once` |
 | listing tools or instructions, validating arguments | `none` |
-| giving up a suspended answer | `idempotent` |
+| cancelling a suspended answer | `idempotent` |
 | compacting a history | `none` |
 | any other operation of a capability | `once` |
 """
@@ -125,7 +125,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     @override
     def bind(self, operation: DurableOperation[ParamsT, WireT, ResultT]) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
         of: Any = operation.operation_id
-        if getattr(of, "toolset_id", "") is None:  # the tool's own name tells its calls apart
+        if getattr(of, "toolset_id", "") is None:  # the tool's own name distinguishes its calls
             operation = replace(operation, operation_id=replace(of, toolset_id=_UNNAMED))
         return _Bound(self, operation)
 
@@ -252,7 +252,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         changes.check()
         await notes.do_again(cast("dict[str, Any]", recorded) if _is_own(recorded) else {})
         result = _as_result(recorded)
-        # With its classes, if the tool ran here: the journal has the same as JSON.
+        # With its classes, if the tool ran here: the journal has the same value as JSON.
         return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
 
     def _effect_of(
@@ -288,10 +288,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return cast("ResultT", replace(loaded, result=typed_result(tool, recorded.get("result"), loaded.result)))
 
     async def _repeat(self, called: ToolCallEffect, start: Callable[[], Awaitable[Json]], recorded: Any) -> None:
-        """Run a tool again whose result is recorded, for what it does to its dependencies.
+        """Run a tool with a recorded result again, for its changes to dependencies.
 
         Raises:
-            HistoryMismatchError: it returns something else, so it may have done something else.
+            HistoryMismatchError: it returns a different result, so it may have changed something else.
         """
         try:
             again = await start()
@@ -303,7 +303,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             raise HistoryMismatchError(f"{reason}, in {called.id!r}: it must be pure", called.course.to)
 
     def _fitting(self, returned: Any) -> Json:
-        """Return the result of a tool, cut if it is too large. If it cannot be cut, as an image, the call fails."""
+        """Return the result of a tool, cut if it is too large. If it cannot be cut, such as an image, the call fails."""
         shorter = cut_result(returned)
         if shorter is not returned and not self._can_be_loaded(shorter):
             return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
@@ -337,7 +337,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             return await self._operation.handler(params)
 
     async def _settle(self, unsettled: Unsettled) -> Json | NotDone | None:
-        """Ask `reconcile` for the outcome of a call, and return it in the form of the journal."""
+        """Call `reconcile` for the outcome of a call, and return it in the form of the journal."""
         if self._backend.reconcile is None:
             return None
         found = await self._backend.reconcile(unsettled)
@@ -347,7 +347,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
 
 def _restoring(called: ToolCallEffect, changes: ToolChanges) -> Callable[[Run], Awaitable[Any]]:
-    """Return the function that makes a call, and restores what a call has changed whose recorded outcome is an error."""
+    """Return the function that makes a call, and that restores the changes of a call whose recorded outcome is an error."""
 
     async def perform(do: Run) -> Any:
         try:
@@ -360,12 +360,12 @@ def _restoring(called: ToolCallEffect, changes: ToolChanges) -> Callable[[Run], 
 
 
 async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Iterable[str]) -> None:
-    """Refuse plain tools that the thread says are guarded by a toolkit.
+    """Refuse plain tools that are guarded by a toolkit in this thread.
 
-    The check is made with each request, too, when the tools are offered: before the first of them starts.
+    The check is also made with each request, when the tools are offered: before the first of them starts.
 
     Raises:
-        UnguardedToolError: there is one.
+        UnguardedToolError: one is guarded.
     """
     if not run.opened.is_finished:
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
@@ -429,17 +429,17 @@ def _has_broken_files(value: Any) -> bool:
 
 
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
-    """Return a failed call in the form of the journal: the model is told, and the run goes on."""
+    """Return a failed call in the form of the journal: the model gets the failure, and the run continues."""
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
 
 
 def _is_own(payload: Any) -> bool:
-    """Whether a recorded result is the tool's own; else a person has given it."""
+    """Whether a recorded result comes from the tool; otherwise a person has recorded it."""
     return isinstance(payload, dict) and _RETURNED in payload
 
 
 def _as_result(payload: Any) -> Any:
-    """Return the recorded result of a tool call. A result that a person has given counts as the tool's."""
+    """Return the recorded result of a tool call. A result that a person has recorded counts as the tool's."""
     match payload:
         case {"returned": recorded}:
             return recorded

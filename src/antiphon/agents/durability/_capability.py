@@ -78,7 +78,7 @@ _OF_MODELS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Records the steps of an agent inside of `ledger_run`, and reuses the records when the program runs again.
+    """Records the steps of an agent inside `ledger_run`, and reuses the records when the program runs again.
 
     Outside of `ledger_run` it changes nothing.
     """
@@ -112,20 +112,20 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     ) -> None:
         """Make it.
 
-        `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
-        themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
-        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what a
-        run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
-        `BudgetExceededError`. `retry` says which exceptions of tools are transient: such calls are repeated, and then parked.
-        `live` has models stream their answers, for `listen`. `name` is what the journal calls the agent, if not by its own
-        name. `on_change` is that of `ledger_run`, where the run does not say it. `outages` says how often a model is asked
-        again inside of a request, and whether a request that fails in the end stays open; without it, the failure is the
+        `ledger` may be a URL, which is opened for each run. `effects` declares, by name, the effects of tools that do not
+        declare their own, such as those of an MCP server. `reconcile` determines the outcome of a call that must not be made
+        twice, if the process died in the middle; without it, or if it returns None, the call waits for a person. `budget`
+        limits a run with all its agents, `thread_budget` all runs in a thread; effects beyond it are refused with
+        `BudgetExceededError`. `retry` declares which exceptions of tools are transient: such calls are repeated, and then
+        parked. `live` makes models stream their answers, for `listen`. `name` is the name of the agent in the journal, by
+        default its own name. `on_change` is the default for the option of `ledger_run`. `outages` decides how often a model is
+        asked again inside a request, and whether a request that fails in the end stays open; without it, the failure is the
         outcome.
 
         Raises:
-            TypeError: the ledger is not open, or is none.
-            ValueError: what `effects` says of a tool is not one of `none`, `idempotent` and `once`, or what `on_change` says
-                is none of its words.
+            TypeError: the ledger is not open, or is not a ledger.
+            ValueError: a value in `effects` is not one of `none`, `idempotent` and `once`, or `on_change` is not one of
+                its values.
         """
         if not isinstance(ledger, str):
             check_opened(ledger)
@@ -137,7 +137,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
         check_choice("on_change", on_change, OnChange)
         self._is_checked = not self._effects
-        """Whether `effects` names only tools that the agent has, as far as that can be known."""
+        """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
         self._reconcile = reconcile
         self._live = live
         self._on_change: OnChange | None = on_change
@@ -155,7 +155,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         return named.for_agent(agent)
 
     def _check_tools(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
-        """Check the tools that the agent was made with; others are checked when they are offered."""
+        """Check the tools that the agent was constructed with; others are checked when they are offered."""
         given = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
         check_replay((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
 
@@ -177,10 +177,10 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             outages=self._outages,
         )
 
-    # ------------------------------------------------------------ models and toolsets that come with a run
+    # ------------------------------------------------------------ models and toolsets of a run
 
     # Other engines run an operation elsewhere, and must find its model and its toolset there by name. Here it runs in the
-    # program, and the program that continues a run gives the same ones again.
+    # program, and the program that continues a run provides the same ones again.
 
     @override
     def _bind_models(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
@@ -194,12 +194,12 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def _bind_model_operations(self, backend: Any, *, model_id: str | None, model_name: str) -> Any:
-        """Return the operations of a model. Those of a model that is known by its id are bound once, not with each request."""
+        """Return the operations of a model. Operations of a model with an id are bound once, not with each request."""
         make = partial(super()._bind_model_operations, backend, model_id=model_id, model_name=model_name)
         if isinstance(model_id, _GivenModelId):
             return make()
         found = self._bound.get((model_id, model_name))
-        if found is None or found[0] is not self:  # a copy of this capability has its own
+        if found is None or found[0] is not self:  # a copy of this capability has its own operations
             found = self._bound[model_id, model_name] = (self, make())
         return found[1]
 
@@ -237,11 +237,11 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return registered
         return self._wrap_leaf_toolset(toolset) or toolset
 
-    # ------------------------------------------------------------ what a tool may do to its run
+    # ------------------------------------------------------------ side effects of a tool on its run
 
     @override
     async def before_run(self, ctx: RunContext[AgentDepsT]) -> None:
-        """Accept a cancellation token: to cancel a run from outside is to stop its program, and it can be continued."""
+        """Accept a cancellation token: cancelling a run from outside stops its program, and the run can be continued."""
 
     @override
     def _durable_run_context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
@@ -301,7 +301,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         publish = live_publisher(None if ctx.agent is None else ctx.agent.name)
         try:
             async for event in stream:
-                if publish is not None and not isinstance(event, _OF_MODELS):  # those are published when they are streamed
+                if publish is not None and not isinstance(event, _OF_MODELS):  # these are published while they are streamed
                     publish(event)
                 yield event
         finally:
@@ -348,7 +348,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Replace the texts of instruction functions by those that are recorded. This hook is the last one."""
+        """Replace the texts of instruction functions with the recorded texts. This hook is the last one."""
         request_context = with_live_model(await super().before_model_request(ctx, request_context))
         if current_run() is None:
             return request_context
@@ -378,7 +378,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         args: RawToolArgs,
         error: ValidationError | ModelRetry,
     ) -> ValidatedToolArgs:
-        """Return the recorded arguments of a call that was made: the tool may take others now."""
+        """Return the recorded arguments of a call that was made: the tool may take other arguments now."""
         if current_run() is not None:
             run = await run_of(ctx, self._ledger, self.name)
             if (recorded := await RecordedCall.of(run, call.tool_name, call.tool_call_id)) is not None:
@@ -405,7 +405,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         return result
 
     def _check_effects(self) -> None:
-        """Refuse effects of a tool that the agent does not have. The tools of a server are not known here.
+        """Refuse effects for a tool that the agent does not have. The tools of a server are unknown here.
 
         Raises:
             SetupError: there is no such tool.
@@ -435,7 +435,7 @@ class _GivenModelId(str):
 
 
 def _recording(run: LedgerRun, runner: Any) -> Any:
-    """Return the runner of a system-prompt function that gives the recorded text, or notes the new one."""
+    """Return the runner of a system-prompt function that returns the recorded text, or notes the new one."""
     function = runner.function
     name = getattr(function, "__qualname__", type(function).__qualname__)
     values = PromptValues.of(run)
@@ -453,13 +453,13 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
 
 
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
-    """Write the messages after the last model request, such as the result of the tool call that was the answer."""
+    """Write the messages after the last model request, such as the result of the output tool call."""
     talk = ThreadTalk.of(run)
     await talk.read(run)
     place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
     units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
-    # Messages before an answer are written as the model got them, which may differ from the agent's history.
+    # Messages before an answer are written as sent to the model, which may differ from the agent's history.
     told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:

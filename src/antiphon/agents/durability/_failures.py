@@ -1,9 +1,9 @@
 """Failures of models and tools: as codes in the journal, and as results in the talk.
 
-An error of a model is stored as a code and raised again as what it was, so that a fallback model sees the same error when the
-program runs again. So is an exception of a tool: the program that handles it takes the same way again. Nothing is imported
-because a row names it: if the running program has loaded an exception class of that name, an instance is made without calling
-its constructor. Otherwise the exception is an `EffectFailedError`.
+An error of a model is stored as a code and raised again with its original class, so that a fallback model sees the same error
+when the program runs again. So is an exception of a tool: the program that handles it takes the same branch again. Nothing is
+imported because a row names it: if the running program has loaded an exception class of that name, an instance is made without
+calling its constructor. Otherwise the exception is an `EffectFailedError`.
 
 A failure of a toolkit's tool has one text for the model. The text is part of the prompt, and a running request is identified
 by the hash of its prompt: so the text never changes. The talk has more: the code, the reason and whether to retry. The text
@@ -67,7 +67,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 def _failure_of(error: Exception) -> FailedError | None:
-    """Return a model's error in its stored form; None if it has no code of its own."""
+    """Return a model's error in its stored form; None if it has no code."""
     failure = _coded(error)
     if failure is not None and is_tried(error):
         failure.details = {**cast("Unit", failure.details or {}), _ATTEMPTS: getattr(error, _TRIED)}
@@ -90,7 +90,7 @@ def _coded(error: Exception) -> FailedError | None:
 
 
 def _known_error(error: RefusedError) -> Exception | None:
-    """Return the error of a model that a code stands for; None if it is no code of a model's error."""
+    """Return the model error for a code; None if it is not the code of a model error."""
     if error.code == _TOOL:
         return _raised_before(error.details) or EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be stored
@@ -112,7 +112,7 @@ def _model_error(code: str, details: Unit) -> Exception | None:
 
 
 def _class_and_arguments(error: Exception) -> dict[str, Json]:
-    """Return an exception in the form in which it is stored, to be raised again."""
+    """Return an exception in its stored form, from which it can be raised again."""
     cls, arguments = type(error), list(error.args)
     if not all(argument is None or isinstance(argument, str | int | float) for argument in arguments):
         arguments = [text_of(error)]
@@ -124,7 +124,7 @@ def _name_of(cls: type[Any]) -> str:
 
 
 def _raised_before(details: object) -> Exception | None:
-    """Return an exception like the stored one; None if this program has no such class."""
+    """Rebuild a stored exception; None if this program has no such class."""
     stored = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
     found = [cls for cls in _classes(Exception) if _name_of(cls) == stored.get("class")]
     try:
@@ -142,9 +142,9 @@ def _classes(base: type[Exception]) -> list[type[Exception]]:
 
 @contextmanager
 def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[None, None, None]:
-    """Store the exception of a tool under its own code, to distinguish it from an outcome that a person has given.
+    """Store the exception of a tool under a separate code, to distinguish it from an outcome that a person has recorded.
 
-    `changes` returns what the tool changed before it raised; it is stored with the error.
+    `changes` returns the changes that the tool made before it raised; they are stored with the error.
     """
     try:
         yield
@@ -164,7 +164,7 @@ def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[N
 async def with_known_errors(
     perform: Callable[[Run], Awaitable[Any]], run: Run, settled: Callable[[EffectFailedError], Any] | None = None
 ) -> Any:
-    """Execute an effect. An error is raised as what it was, now and, as far as that is known, when it comes from the journal.
+    """Execute an effect. An error keeps its class, also, as far as the class is known, when it comes from the journal.
 
     `settled` makes the return value if it did not raise here, and a person has settled it as failed.
     """
@@ -201,7 +201,7 @@ async def with_known_errors(
 
 
 def _other_failure_of(error: Exception) -> FailedError | None:
-    """Return an error that has no code of its own in its stored form; None if it is not one of the effect itself."""
+    """Return an error without a code in its stored form; None if it is not an error of the effect itself."""
     if isinstance(error, DeliveryError | LedgerError | EffectError | GivenUp | ValidationError):
         return None
     retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
@@ -212,9 +212,9 @@ _RECORDED: Final = "_antiphon_is_recorded"
 
 
 class _InnerError(DeliveryError):
-    """An error of an effect inside of a tool, such as a request of an agent that the tool runs. It is recorded there.
+    """An error of an effect inside a tool, such as a request of an agent that the tool runs. It is recorded there.
 
-    It is no outcome of the tool, which runs again, and gets the same error or, if the effect is tried again, a result.
+    It is not an outcome of the tool. The tool runs again, and gets the same error or, if the effect is retried, a result.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -237,7 +237,7 @@ def _as_raised(original: Exception | None, details: object, stored: Exception) -
 
 
 def _is_stored(original: Exception, stored: RefusedError) -> bool:
-    """Whether a model's error is stored as it is. If the stored one was cut, the cut one is raised."""
+    """Whether a model's error is stored unchanged. If the stored error was cut, the cut error is raised."""
     failure = _failure_of(original)
     return stored.details is None or (failure is not None and _has_all(stored.details, cast("Unit", failure.details)))
 
@@ -256,7 +256,7 @@ def _original(raised: list[Exception]) -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-# ---------------------------------------------------------------- failures of models that have an outside cause
+# ---------------------------------------------------------------- model failures with an outside cause
 
 _ATTEMPTS: Final = "attempts"
 _TRIED: Final = "_antiphon_attempts"
@@ -264,10 +264,10 @@ _OUTCOME: Final = "_antiphon_is_outcome"
 
 
 class ModelOutages(Protocol):
-    """How a model request is treated that fails for an outside reason, such as a provider that is down."""
+    """How model requests are handled that fail for an outside reason, such as an outage of a provider."""
 
     def pause(self, error: Exception, failures: int) -> float | None:
-        """Return the seconds after which the model is asked again; None: it is not asked again."""
+        """Return the seconds before the model is asked again; None: it is not asked again."""
         ...
 
     def stop(self, error: Exception) -> StoppedError | None:
@@ -276,20 +276,20 @@ class ModelOutages(Protocol):
 
 
 def _mark_outcomes(*errors: Exception | None) -> None:
-    """Note on errors that they are stored as the outcome of their request."""
+    """Mark errors as stored outcomes of their requests."""
     for error in errors:
         with suppress(AttributeError):
             setattr(error, _OUTCOME, True)
 
 
 def mark_tried(error: Exception, attempts: int) -> None:
-    """Note on an error how often the model was asked before it became the outcome."""
+    """Mark an error with the number of requests that were made before it became the outcome."""
     with suppress(AttributeError):  # a class without room for the mark
         setattr(error, _TRIED, attempts)
 
 
 def is_tried(error: Exception) -> bool:
-    """Whether the model was asked again inside of the request, so that there is no use in asking it once more."""
+    """Whether the model was already asked again inside the request, so that another attempt is pointless."""
     return hasattr(error, _TRIED)
 
 
@@ -303,23 +303,23 @@ def is_outcome(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which exceptions of tools are transient, and how often such a call is repeated before a person is asked.
+    """Which exceptions of tools are transient, and how often such a call is repeated before a person decides.
 
     | the tool raises | effects `none`, `idempotent` | effects `once` |
     |---|---|---|
     | one of `not_done` | repeated, then parked | repeated, then parked |
-    | one of `transient`, or one with `retryable = True` | repeated, then parked | parked: it may have been done |
+    | one of `transient`, or one with `retryable = True` | repeated, then parked | parked: it may have happened |
     | another exception | recorded as the outcome | recorded as the outcome |
     """
 
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
     not_done: tuple[type[Exception], ...] = ()
-    """Exceptions that prove that nothing was done, such as `ConnectionRefusedError` of a tool that makes one request."""
+    """Exceptions that prove that nothing has happened, such as `ConnectionRefusedError` of a tool that makes one request."""
     retries: int = 3
     backoff: float = 0.5
     """Seconds before the first repetition."""
     factor: float = 2.0
-    """How many times longer each further pause is."""
+    """The factor by which each further pause is longer."""
     longest: float = 30.0
     """The longest pause, in seconds."""
 
@@ -328,9 +328,9 @@ class RetryPolicy:
             raise ValueError("retries, backoff and longest are not negative, and factor is at least 1")
 
     def decide(self, error: Exception, effects: Effects, failures: int) -> float | Literal["park"] | None:
-        """Return the pause before the call is repeated, whether it is parked, or None: the error is its outcome.
+        """Return the pause before the call is repeated, or that it is parked; None: the error is its outcome.
 
-        `failures` is how often the call has failed, this time included.
+        `failures` is how often the call has failed, including this time.
         """
         is_not_done = isinstance(error, self.not_done)
         if not is_not_done and not isinstance(error, self.transient) and not getattr(error, "retryable", False):
@@ -374,7 +374,7 @@ class ToolFailures:
         parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
         found = list(messages)
         calls = {part.get("tool_call_id") for _, part in parts}
-        if len(results) == len(parts) == len(calls):  # else a text cannot be matched to its call
+        if len(results) == len(parts) == len(calls):  # otherwise a text cannot be matched to its call
             for place, (number, part) in zip(results, parts, strict=True):
                 found[place] = self._coded(messages[place], number, part)
         return found

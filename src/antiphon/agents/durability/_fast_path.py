@@ -1,9 +1,9 @@
 """The fast path for plain requests and answers, without the dialect.
 
-The dialect reads any history, and computes the residue of each message by writing it again. For a question in words, for
-results of tools, and for an answer of text, reasoning and calls, the residue is known: it is in the fields of the whole unit.
-So these messages are made directly, at a tenth of the cost, and exactly as the dialect makes them; a test holds that.
-Everything else goes through the dialect.
+The dialect reads any history, and computes the residue of each message by writing it again. For a text question, for results
+of tools, and for an answer of text, reasoning and calls, the residue is known: it is in the fields of the whole unit. So these
+messages are made directly, at a tenth of the cost, and exactly as the dialect makes them; a test checks that. Everything else
+goes through the dialect.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _look(unit: Unit) -> None:
     _need(current_limits() is DEFAULT_LIMITS)
     try:
         text = orjson.dumps(unit)
-    except TypeError:  # no Unicode, or an integer of more than 64 bits
+    except TypeError:  # not Unicode, or an integer of more than 64 bits
         raise _NotPlainError from None
     _need(len(text) <= _MOST and fits(text, unit, DEFAULT_LIMITS))
 
@@ -139,7 +139,7 @@ def _look(unit: Unit) -> None:
 
 def _request(unit: Unit, held: str | None) -> _Found:
     told, parts = unit["instructions"] or None, unit["parts"]
-    _need(told == held or type(told) is str)  # the dialect says that there are none any more
+    _need(told == held or type(told) is str)  # the dialect has to write that there are no instructions any more
     if len(parts) == 1 and parts[0]["part_kind"] == "user-prompt":
         said = [_prompt(parts[0])]
     else:
@@ -235,7 +235,7 @@ def _call(part: Unit, time: datetime | None) -> PlainMessage:
     return PlainMessage(payload, "assistant", "assistant", time, {**form, **kept(part, "tool-call")})
 
 
-# ---------------------------------------------------------------- what is said besides
+# ---------------------------------------------------------------- the residue
 
 
 def _beyond(written: Unit, unit: Unit) -> list[Unit]:

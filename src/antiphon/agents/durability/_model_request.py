@@ -5,7 +5,7 @@ thread up to that row. New talk is written with the intent; the answer is writte
 messages it has.
 
 An answer that is too long for the journal is cut: the run continues with what is stored. A call whose arguments were cut must
-not be executed. They become text that is not JSON, and the model is told.
+not be executed. They become text that is not JSON, and the model gets an error.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 def price_of(response: ModelResponse) -> Decimal | None:
-    """Return what an answer cost in US dollars; None where no price is known."""
+    """Return the cost of an answer in US dollars; None if no price is known."""
     if not response.model_name or not response.usage.has_values():
         return None
     try:
@@ -85,13 +85,14 @@ def price_of(response: ModelResponse) -> Decimal | None:
 
 
 _MOST_OUTPUT: Final = 4096
-"""Tokens that an answer is reserved for, if the settings of the request do not say how many it may have."""
+"""The number of output tokens that are reserved if the settings of the request have no limit."""
 _BYTES_A_TOKEN: Final = 3
-"""Of a prompt, as JSON: fewer than there are, so that a request seldom costs more than was reserved for it."""
+"""The assumed JSON bytes per token of a prompt: less than the real average, so that a request seldom exceeds its
+reservation."""
 
 
 class NamedModel(Protocol):
-    """A model, as far as its limits are concerned."""
+    """The fields of a model that limits need."""
 
     @property
     def model_name(self) -> str: ...
@@ -100,7 +101,7 @@ class NamedModel(Protocol):
 
 
 def _price_before(model: NamedModel, messages: list[ModelMessage], settings: ModelSettings | None) -> Decimal:
-    """Return what a request may cost in US dollars: its prompt, and the longest answer; 0 where no price is known."""
+    """Return the maximum cost of a request in US dollars: its prompt, and the longest answer; 0 if no price is known."""
     from genai_prices import Usage, calc_price  # noqa: PLC0415 (loads all prices: only where money is limited)
 
     prompt = len(ModelMessagesTypeAdapter.dump_json(messages)) // _BYTES_A_TOKEN
@@ -116,13 +117,13 @@ def _price_before(model: NamedModel, messages: list[ModelMessage], settings: Mod
 async def permitted(
     run: LedgerRun, model: NamedModel, messages: list[ModelMessage], settings: ModelSettings | None
 ) -> AsyncGenerator[RequestPermit, None]:
-    """Hold a permit for a request under the limits of all hosts.
+    """Hold a permit for a request under the shared limits.
 
     A request that the provider refused, or that was never sent, has cost nothing. Any other failure may have come after an
-    answer, or after a part of one: what was reserved then counts as spent.
+    answer, or after a part of one: then the reservation counts as spent.
 
     Raises:
-        LimitReachedError: the money of the day is spent, or there was no permit in time.
+        LimitReachedError: the daily budget is spent, or there was no permit in time.
     """
     names = [model.model_name, f"{model.system}:{model.model_name}"]
     async with run.journal.permit(run.thread_id, names, lambda: _price_before(model, messages, settings)) as permit:
@@ -134,7 +135,7 @@ async def permitted(
 
 
 def note_price(permit: RequestPermit, response: ModelResponse) -> None:
-    """Correct what was reserved for a request by what its answer cost, if money is limited and the price is known."""
+    """Replace the reservation of a request with the cost of its answer, if there is a cost limit and the price is known."""
     if permit.is_priced and (cost := price_of(response)) is not None:
         permit.cost = cost
 
@@ -145,7 +146,7 @@ _CUT = "[cut]"
 
 
 def cut_answer(unit: Unit) -> Unit:
-    """Return an answer that fits into the journal, cut if it must be.
+    """Return an answer that fits into the journal, cut if necessary.
 
     Raises:
         UnexpectedModelBehavior: it has a part that is too large and cannot be cut, such as an image.
@@ -153,7 +154,7 @@ def cut_answer(unit: Unit) -> Unit:
     if not is_too_large(unit):
         return unit
     given: list[Unit] = unit["parts"]
-    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for the other fields
+    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # leave room for the other fields
     parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
     found = {**unit, "parts": parts}
     if is_too_large(found):
@@ -162,7 +163,7 @@ def cut_answer(unit: Unit) -> Unit:
 
 
 def _cut_part(part: Unit, shorter: Any) -> Unit:
-    """Return a part of an answer, as it was cut."""
+    """Return a part of an answer, cut."""
     if shorter == part:
         return part
     if isinstance(shorter, str) or not shorter.keys() >= part.keys():
@@ -245,7 +246,7 @@ class ModelRequestEffect(RunStep):
         self._agent = run.agent or "agent"
         self._answer: AnswerRows | None = None
         self._stored: Sequence[Message] = ()
-        """The stored messages of the answer, if they differ from what the model said."""
+        """The stored messages of the answer, if they differ from the model's answer."""
         settings = plain_settings(params.model_settings)
         arguments: dict[str, Json] = {
             "model": id.model_id or id.model_name,
@@ -269,7 +270,7 @@ class ModelRequestEffect(RunStep):
             input=told([self._withheld.clean_unit(unit) for unit in units]),
         )
 
-    # ------------------------------------------------------------ there
+    # ------------------------------------------------------------ the request
 
     @override
     async def begin(self) -> Message:
@@ -289,7 +290,7 @@ class ModelRequestEffect(RunStep):
             intent = self.intent({**self.arguments, _UPTO: version + len(said), **more})
             try:
                 records = await self._append([*said, intent], expected_version=version)
-            except AppendConflictError as exc:  # another part of the run, or a post, came first
+            except AppendConflictError as exc:  # another part of the run, or a post, was first
                 await self.journal.settle(self.thread_id)
                 self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
             else:
@@ -343,9 +344,9 @@ class ModelRequestEffect(RunStep):
     async def _check_namesakes(self, intent: Message, change: StepChange) -> None:
         """Refuse the recorded answer of another agent with the same name.
 
-        Agents of one name are told apart by the order in which they begin. If they run at the same time, that order may be
-        another one when the program runs again. So a first request that differs from the recorded one may be that of another
-        agent, and not one that was changed.
+        Agents of one name are distinguished by the order in which they start. If they run at the same time, that order may
+        differ when the program runs again. So a first request that differs from the recorded one may belong to another agent,
+        rather than to a changed one.
 
         Raises:
             HistoryMismatchError: it is the recorded request of another agent, or may be a changed form of one.
@@ -358,13 +359,13 @@ class ModelRequestEffect(RunStep):
             is_alike = request is not None and all(
                 says_the_same_value(request.get(name), recorded.get(name)) for name in self.arguments
             )
-            # A restart takes nothing that is recorded.
+            # A restart uses no records.
             may_be_other = other.is_at_work and not is_alike and (change.is_input or other.has_same_question)
             if may_be_other and self.on_change != "restart":
                 raise self.stopped(change, f"it may be a changed {other.id!r}, which runs at the same time. {_NAMES}")
 
     async def _first_request(self, part: str) -> Mapping[str, Json] | None:
-        """Return what is recorded of the first request of another run of an agent."""
+        """Return the recorded first request of another run of an agent."""
         for record in await self.journal.ledger.by_invocation(f"{part}/{REQUEST}", thread_id=self.thread_id):
             if record.message.lane == "effect" and isinstance(record.message.payload, OptionCallPayload):
                 return recorded_arguments(record.message)
@@ -377,9 +378,9 @@ class ModelRequestEffect(RunStep):
         return tools_difference(before, self._tools) or ["the form of the answer has changed"]
 
     async def _changed_prompt(self, upto: Any) -> tuple[list[str], bool]:
-        """Return how the newest message differs from the recorded one, and whether the program was asked something else."""
+        """Return how the newest message differs from the recorded one, and whether the input of the program has changed."""
         unit = self._withheld.clean_unit(self._prompt.units[-1])
-        first = base_of(self.id)  # a further attempt does not say it again
+        first = base_of(self.id)  # a further attempt does not write it again
         records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
         before, after = ([row for row in side if not is_instructing(row)] for side in (rows, told([unit])))
@@ -387,7 +388,7 @@ class ModelRequestEffect(RunStep):
         lines = text_difference("instructions", instructions, unit.get("instructions") or None)
         for role, name in _PROMPT_PARTS.items():
             old, new = ([row for row in side if row.role_hint_for_llm == role] for side in (before, after))
-            old = old[-len(new) or None :]  # earlier messages of a conversation may have been new in this request, too
+            old = old[-len(new) or None :]  # earlier messages of a conversation may also have been new in this request
             if not _say_the_same(old, new):
                 lines += text_difference(name, *("\n".join(map(_said, side)) for side in (old, new)))
         asked = [[row for row in side if row.role_hint_for_llm == "user"] for side in (before, after)]
@@ -411,7 +412,7 @@ class ModelRequestEffect(RunStep):
         self._talk.know(self._known.marks(), self._place)
 
     def _check_reached(self, changes: ThreadChanges | None, change: StepChange | None = None) -> None:
-        """Refuse to go on, if a changed program does not repeat a call: the model would be told that it failed.
+        """Refuse to continue if a changed program does not repeat a call: the model would be told that the call failed.
 
         Raises:
             HistoryMismatchError: there is one.
@@ -430,13 +431,13 @@ class ModelRequestEffect(RunStep):
         course.invocation_id = renamed(course.invocation_id)
         self.id = child_id(course.invocation_id, self.id.rpartition("/")[2])
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ attempts
 
     async def attempts(self, ask: Callable[[], Awaitable[Any]], outages: ModelOutages | None) -> Any:
-        """Ask the model, and again if something outside fails. Each further start follows a row that says what failed.
+        """Ask the model, and ask again if something outside fails. Each further start follows a row that records the failure.
 
         Raises:
-            StoppedError: it was asked often enough. The request stays open, so that the next run of the program asks again.
+            StoppedError: the attempts are used up. The request stays open, so that the next run of the program asks again.
             LedgerError: a row could not be written.
         """
         failures = 0
@@ -459,15 +460,15 @@ class ModelRequestEffect(RunStep):
             await asyncio.sleep(pause)
             await self.begin_after(failure)
 
-    # ------------------------------------------------------------ and back
+    # ------------------------------------------------------------ the answer
 
     @property
     def seconds_left(self) -> float | None:
-        """How many seconds the budgets leave for the model; None: no limit."""
+        """The time that the budgets leave for the model, in seconds; None: no limit."""
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: Unit, cost: Decimal | None) -> Json:
-        """Take an answer, and return the outcome for the journal.
+        """Process an answer, and return the outcome for the journal.
 
         Raises:
             UnexpectedModelBehavior: it is too large, and cannot be cut.
@@ -480,7 +481,7 @@ class ModelRequestEffect(RunStep):
         if (conversation := unit.get("conversation_id")) is not None:
             said["conversation_id"] = conversation
         if not answer.is_whole:
-            said["response"] = unit  # the dialect does not restore it exactly: it is stored whole
+            said["response"] = unit  # the dialect does not restore it exactly, so it is stored whole
         if isinstance(self.operation, ModelOperation):
             describe(_described(self.operation, unit, as_messages(unit, cost)))
         return said
@@ -493,7 +494,7 @@ class ModelRequestEffect(RunStep):
         self._talk.answered(self._answer)
         *said, stored = await self._write_answer([*rows, outcome])
         if any(one is not other for one, other in zip(said, rows, strict=True)):
-            self._answer, self._stored = None, said  # something was redacted: the stored form counts
+            self._answer, self._stored = None, said  # something was redacted: the stored form is used
         return stored
 
     async def _write_answer(self, rows: list[Message]) -> Sequence[Message]:
@@ -529,9 +530,10 @@ class ModelRequestEffect(RunStep):
 
 
 def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage] | None:
-    """Return the agent's own messages, if a processor has changed some on their way to the model.
+    """Return the agent's own messages, if a history processor has changed some before they were sent to the model.
 
-    The thread has the messages that the model got. The agent's own messages identify the prompt, because they come again.
+    The thread has the messages that the model got. The agent's own messages identify the prompt, because the next prompt
+    repeats them.
     """
     own, sent = params.run_context.messages, params.messages
     if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
@@ -544,7 +546,7 @@ _PROMPT_PARTS: Final = {"system": "system prompt", "user": "question", "tool": "
 
 
 def _say_the_same(before: Sequence[Message], after: Sequence[Message]) -> bool:
-    """Whether messages have the same content, redacted values aside."""
+    """Whether messages have the same content, except for redacted values."""
     if len(before) != len(after):
         return False
     sides = ([row.payload.model_dump(mode="json") for row in side] for side in (before, after))

@@ -1,7 +1,7 @@
 """The identity of a prompt: a hash of its content, without times and ids, which differ between runs.
 
 **Values.** Functions of a program compute parts of a prompt: instructions and system prompts, such as one with the date. Their
-texts are recorded with the requests, each where it differs from the one before, so that a continued run sends the same texts
+texts are recorded with the requests, each where it differs from the previous one, so that a continued run sends the same texts
 (`PromptValues`). Literal texts are not recorded there: a changed one is a changed program.
 """
 
@@ -73,8 +73,8 @@ class HashedPrompt:
     def marks(self) -> list[str]:
         """Return the mark of each message in its thread; the same content said twice has two.
 
-        The mark of a request is made of its content and the run in which it first occurs; that of an answer of its author and
-        time, because its content may be redacted on its way into the thread.
+        The mark of a request is made from its content and the run in which it first occurs; the mark of an answer from its
+        author and time, because its content may be redacted when it is stored.
         """
         counts: dict[str, int] = {}
         marks: list[str] = []
@@ -90,7 +90,7 @@ class HashedPrompt:
 
 
 class _Read:
-    """A message that was read, and its state then: the program may change it later."""
+    """A message that was read, and its state at that time: the program may change it later."""
 
     __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit")
 
@@ -105,7 +105,7 @@ class _Read:
         self._inner, self._inner_read = _changeable(message, unit)
 
     def is_as_read(self) -> bool:
-        """Whether nothing has changed that the hash depends on. That is faster than reading it again."""
+        """Whether nothing that affects the hash has changed. This check is faster than reading the message again."""
         seen = _seen(self.message)
         if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             return False
@@ -161,7 +161,7 @@ def tools_hash(parameters: ModelRequestParameters) -> str:
 
 
 def plain_settings(settings: ModelSettings | None) -> Unit:
-    """Return the settings of a request as JSON: only the type of what is not JSON, nothing of what may be secret."""
+    """Return the settings of a request as JSON: only the type of a value that is not JSON; nothing of a possible secret."""
     plain = cast("Unit", to_jsonable_python(dict(settings or {}), fallback=lambda value: type(value).__qualname__))
     return {name: True if name in _SECRET_SETTINGS else value for name, value in plain.items()}
 
@@ -195,7 +195,7 @@ _INSTRUCTIONS: Final = "instructions"
 
 
 def recorded_arguments(intent: Message) -> JsonObject | None:
-    """Return what identifies an effect, from its intent."""
+    """Return the arguments that identify an effect, from its intent."""
     payload = intent.payload
     arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
     return arguments if isinstance(arguments, JsonObject) else None
@@ -203,7 +203,7 @@ def recorded_arguments(intent: Message) -> JsonObject | None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A text of a function; None: it said nothing."""
+    """A text of a function; None: it returned nothing."""
 
     text: str | None
     hash: str
@@ -214,7 +214,7 @@ _SILENT: Final = _Text(None, short_hash(None))
 
 
 class _LastTexts:
-    """What the last request of a run of an agent said, as the thread has it."""
+    """The texts of the last request of a run of an agent, from the thread."""
 
     def __init__(self) -> None:
         self.texts: dict[str, _Text] = {}
@@ -225,18 +225,18 @@ class _LastTexts:
         """Whether the last row has all texts, and not only new ones: an earlier version wrote it."""
 
     def keep(self, name: str, text: _Text, at: str) -> None:
-        """Note a text, and the request that says it."""
+        """Note a text, and the request that has it."""
         self.texts[name] = text
         self.places.setdefault(text.hash, at)
 
     def all_of(self, texts: Mapping[str, str | None]) -> dict[str, str | None]:
-        """Return the texts of a request, and None for each instruction that the last request had and this one has not."""
+        """Return the texts of a request, and None for each instruction that only the previous request had."""
         gone = [name for name, known in self.texts.items() if known.text is not None and name.startswith(_INSTRUCTIONS)]
         return {**dict.fromkeys(gone), **texts}
 
 
 class PromptValues:
-    """The texts that functions gave for the prompts of a run.
+    """The texts that functions returned for the prompts of a run.
 
     The row of a request has the texts that differ from those of the request before it in the same run of an agent, by the name
     of the function or its part: the hash of the text, and the text itself or the request that has it. So a text that stays the
@@ -245,7 +245,7 @@ class PromptValues:
 
     def __init__(self) -> None:
         self._recorded: dict[str, dict[str, _Text]] = {}
-        """By request, what an earlier attempt has recorded."""
+        """By request, the texts that an earlier attempt has recorded."""
         self._last: dict[str, _LastTexts] = {}
         """By run of an agent."""
         self._system: dict[str, dict[str, str | None]] = {}
@@ -262,7 +262,7 @@ class PromptValues:
         """Return the recorded text of a system-prompt function.
 
         Raises:
-            LookupError: there is none: call the function.
+            LookupError: there is none; call the function.
         """
         found = (await self._of_next_request(run))[f"system:{name}"]
         self.say(run, name, found.text)
@@ -273,7 +273,7 @@ class PromptValues:
         self._system.setdefault(run.course.invocation_id, {})[f"system:{name}"] = text
 
     async def instructions(self, run: LedgerRun, parts: Sequence[InstructionPart]) -> list[InstructionPart] | None:
-        """Return the instructions of the next request of an agent, with the recorded texts of functions; None: as they are."""
+        """Return the instructions of the next request of an agent, with the recorded texts of functions; None: no change."""
         own, recorded = run.course.invocation_id, await self._of_next_request(run)
         if not recorded and not any(part.dynamic for part in parts):
             self._next.pop(own, None)
@@ -289,7 +289,7 @@ class PromptValues:
             text = said[name] = found.text if recorded and found.hash else part.content
             if text is not None:
                 given.append(part if text == part.content else replace(part, content=text))
-        for name, found in recorded.items():  # a function that says nothing now
+        for name, found in recorded.items():  # a function that returns nothing now
             if name not in said and name.partition("=")[0] == _INSTRUCTIONS and found.text is not None:
                 said[name] = found.text
                 given.append(InstructionPart(found.text, dynamic=True))
@@ -328,7 +328,7 @@ class PromptValues:
         return last
 
     async def _of_next_request(self, run: LedgerRun) -> dict[str, _Text]:
-        """Return what is recorded of the next request of an agent; nothing, if it is a new one."""
+        """Return the recorded texts of the next request of an agent; empty if the request is new."""
         if not (run.is_again or run.journal.has_had_owners(run.thread_id)):
             return {}
         course = run.course
@@ -339,7 +339,7 @@ class PromptValues:
         return self._recorded[request]
 
     async def _read(self, run: LedgerRun, request: str) -> dict[str, _Text]:
-        """Return the texts of a recorded request: those of the request before it, and what its row says."""
+        """Return the texts of a recorded request: those of the previous request, updated by its row."""
         if (arguments := await _arguments(run, request)) is None:
             return {}
         last = self._last_of(run)
@@ -354,7 +354,7 @@ class PromptValues:
         return dict(last.texts)
 
     async def _hear(self, run: LedgerRun, request: str, name: str, said: Json) -> None:
-        """Take a recorded text. If it was redacted, the current text of the function counts, and is compared."""
+        """Read a recorded text. If it was redacted, the current text of the function is used, and compared."""
         if not isinstance(said, JsonObject):
             return
         at, digest = said.get("same_as"), said.get("hash")
@@ -368,7 +368,7 @@ class PromptValues:
 
 
 async def _arguments(run: LedgerRun, id: str) -> Mapping[str, Json] | None:
-    """Return what identifies a recorded request; None if there is none."""
+    """Return the arguments that identify a recorded request; None if there is none."""
     records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
     rows = [record.message for record in records if record.message.lane == "effect"]
     return recorded_arguments(rows[0]) if rows else None
@@ -380,13 +380,13 @@ def _values(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
     return values if isinstance(values, JsonObject) else {}
 
 
-# ---------------------------------------------------------------- tools that were offered
+# ---------------------------------------------------------------- offered tools
 
 OFFERED: Final = "offered"
 
 
 def offered_tools(parameters: ModelRequestParameters) -> dict[str, dict[str, Json]]:
-    """Return the tools of a request by name, as JSON; those that are the form of an answer are marked."""
+    """Return the tools of a request by name, as JSON; output tools are marked."""
     tools = {tool.name: _described(tool) for tool in parameters.function_tools}
     return tools | {tool.name: {**_described(tool), "is_output": True} for tool in parameters.output_tools}
 
@@ -396,7 +396,7 @@ def _described(tool: ToolDefinition) -> dict[str, Json]:
 
 
 class OfferedTools:
-    """The tools that the requests of a thread have offered, so that a changed one can be named. Each is stored once."""
+    """The tools that the requests of a thread have offered, so that an error can name a changed one. Each is stored once."""
 
     def __init__(self) -> None:
         self.lists: dict[str, dict[str, str]] = {}
@@ -429,7 +429,7 @@ class OfferedTools:
         self.tools |= said.get("tools", {})
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Return all tools that can be called, by name; of several of a name, the last."""
+        """Return all tools that can be called, by name; for several with one name, the last."""
         found = {name: self.tools.get(digest, {}) for each in self.lists.values() for name, digest in each.items()}
         return {name: tool for name, tool in found.items() if tool and not tool.get("is_output")}
 

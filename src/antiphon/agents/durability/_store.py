@@ -1,14 +1,14 @@
 """`LedgerConversationStore`: Pydantic AI's conversations, each in the thread of its name.
 
 A message of a conversation is talk in the thread; messages that durable runs have written are not written again. There are two
-kinds of control rows beside it: an entry for each message, with its position in the talk and the entry before it, and a record
-after each save, of which the last one counts. Nothing is changed or removed: a deleted conversation has a last record that
-says so, and its messages are removed only with the thread (`antiphon delete`).
+kinds of control rows: an entry for each message, with its position in the talk and the previous entry, and a record after each
+save, of which the last one counts. Nothing is changed or removed: a deleted conversation has a last record that says so, and
+its messages are removed only with the thread (`antiphon delete`).
 
-A branch of a thread has the rows of the thread up to its place, so also its record and entries. It is a conversation with the
-id of the branch: saving it writes to the branch.
+A branch of a thread has the rows of the thread up to the branch point, including its record and entries. It is a conversation
+with the id of the branch: saving it writes to the branch.
 
-A request that comes again after its answer was saved is given the recorded answer (see `LedgerDurability.wrap_run`). Saving
+A request that is repeated after its answer was saved gets the recorded answer (see `LedgerDurability.wrap_run`). Saving
 that result again changes nothing.
 """
 
@@ -62,7 +62,7 @@ class LedgerConversationStore(ConversationStore):
         return await super().save(conversation, scope=scope)
 
     async def _has_saved(self, conversation: Conversation, scope: str | None) -> bool:
-        """Whether the new messages of a conversation are those of a durable run that has been saved before."""
+        """Whether the new messages of a conversation belong to a durable run that was saved before."""
         index = conversation.new_message_index or 0
         new = conversation.messages[index if index < len(conversation.messages) else 0 :]
         runs = {message.run_id for message in new}
@@ -127,7 +127,7 @@ class LedgerConversationStore(ConversationStore):
                 epoch = head.epoch or None
                 await self._ledger.append(thread_id, rows, expected_version=head.seq, epoch=epoch, allow_foreign=True)
             except AppendConflictError:
-                continue  # a run has appended something; check whether that was a save
+                continue  # a run has appended rows; check whether one of them was a save
             return
 
     # ------------------------------------------------------------ entries
@@ -182,10 +182,10 @@ class _Saving:
         if is_priced := own.is_priced:
             said["priced"] = True
         restored = own.unit(is_priced=is_priced)
-        # Fields beside the content that are set after the answer was recorded, such as the id of the model.
+        # Fields other than the content that are set after the answer was recorded, such as the id of the model.
         kept |= {name: value for name, value in unit.items() if name != "parts" and restored.get(name) != value}
         if {**restored, **kept} != unit:
-            said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly: it is stored whole
+            said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly, so it is stored whole
         self.rows.append(_row(ENTRY, said, entry.id))
 
 
@@ -259,7 +259,7 @@ def _told(message: Message, kind: str) -> Unit | None:
 
 
 def _record_in(said: Unit | None, conversation_id: str) -> ConversationRecord | None:
-    """Return the record of the conversation in a thread. In a branch that was not saved, it is that of its origin."""
+    """Return the record of the conversation in a thread. In a branch that was not saved, it is the record of its origin."""
     if said is None or said["revision"] is None:
         return None
     record = _records.validate_python(said)

@@ -1,17 +1,16 @@
-"""Streams: the events of an answer reach the program while the effect that records the answer is at work.
+"""Streams: the events of an answer reach the program while an effect records the answer.
 
-The effect runs in a task of its own: it begins before the first event, and ends after the last one. It opens the stream of
-the model, lends it to the program, and waits. The program takes each event from the model itself, in the context of the effect
-and without a change of tasks. So a slow program slows the model down, as it does without a ledger. The program gets the end of
-the stream after the outcome is recorded: what it does next follows from a recorded answer. An answer that is recorded already
-comes as one event for each part.
+The effect runs in its own task: it starts before the first event, and ends after the last one. It opens the stream of the
+model, lends it to the program, and waits. The program reads each event directly from the model, in the context of the effect
+and without a task switch. So a slow program slows down the model, as without a ledger. The program gets the end of the stream
+after the outcome is recorded: its next step follows from a recorded answer. An answer that is already recorded arrives as one
+event for each part.
 
-**A stream that is left early.** The request ends later than its stream, and only then it is known why the program has left. If
-the request ends without an error, the part that was streamed is recorded as the answer. If it fails or is cancelled, as when
-the process is told to stop, nothing is recorded: a part of an answer must not be taken for the whole one. A later run asks
-again.
+**A stream that is left early.** The request ends later than its stream, and only then is it known why the program has left. If
+the request ends without an error, the streamed part is recorded as the answer. If it fails or is cancelled, for example
+because the process stops, nothing is recorded: a part of an answer must not pass as the whole one. A later run asks again.
 
-**A stream that does not end** would fill the memory of the process, and its answer could not be written. It is cancelled above
+**A stream that does not end** would fill the memory of the process, and its answer could not be stored. It is cancelled above
 a limit.
 """
 
@@ -57,21 +56,21 @@ from antiphon.agents._opening import OpenAnswers
 from antiphon.agents._run import current_run
 from antiphon.messages import current_limits
 
-# ---------------------------------------------------------------- from the effect to the program
+# ---------------------------------------------------------------- the relay
 
 
 class Relay:
-    """The stream of a model, on its way from the effect that opens it to the program that reads it."""
+    """Passes the stream of a model from the effect that opens it to the program that reads it."""
 
     def __init__(self, record: Callable[[], Coroutine[Any, Any, ModelResponse]]) -> None:
         self.source: StreamedResponse | None = None
-        """The stream of the model; None as long as it is not open, and if the answer is recorded already."""
+        """The stream of the model; None until it is open, and if the answer is already recorded."""
         self._is_ready = asyncio.Event()
         self._events: AsyncIterator[ModelResponseStreamEvent] | None = None
         """The events that the program may read now."""
         self._see: Callable[[ModelResponseStreamEvent], None]
         self._is_read: asyncio.Future[None]
-        """Ends when the program has read them all, with the error that it met there."""
+        """Resolves when the program has read all events, with the error that it got there."""
         self._reader: asyncio.Task[Any] | None = None
         """The task of the program, while it waits for an event."""
         self._has_changed = asyncio.Event()
@@ -86,7 +85,7 @@ class Relay:
     # ------------------------------------------------------------ the effect's side
 
     def open(self, source: StreamedResponse) -> None:
-        """Take the stream of the model."""
+        """Set the stream of the model."""
         self.source = source
         self._is_streaming = True
         self._is_ready.set()
@@ -94,7 +93,7 @@ class Relay:
     async def lend(
         self, events: AsyncIterator[ModelResponseStreamEvent], see: Callable[[ModelResponseStreamEvent], None]
     ) -> None:
-        """Let the program read events, and wait until it has read the last one. Raise what it met.
+        """Let the program read events, and wait until it has read the last one. Raise the error that it got.
 
         `see` is called with each event, before the program gets it.
         """
@@ -116,7 +115,7 @@ class Relay:
             self._reader.cancel()
         while self._reader is not None:
             self._has_changed.clear()
-            with suppress(asyncio.CancelledError):  # the effect is cancelled already
+            with suppress(asyncio.CancelledError):  # the effect is already cancelled
                 await self._has_changed.wait()
 
     async def answer(self, asking: Coroutine[Any, Any, Any]) -> Any:
@@ -134,14 +133,14 @@ class Relay:
 
     def _end(self, recording: asyncio.Future[Any]) -> None:
         if not recording.cancelled():
-            recording.exception()  # it was looked at: the program may have left before the error
+            recording.exception()  # mark the exception as retrieved: the program may have left before the error
         self._has_changed.set()
         self._is_ready.set()
 
     # ------------------------------------------------------------ the program's side
 
     async def opened(self) -> None:
-        """Wait until the stream is open, or the answer is there."""
+        """Wait until the stream is open, or the answer is available."""
         await self._is_ready.wait()
 
     @property
@@ -176,7 +175,7 @@ class Relay:
             self._stop_reading(error, reader, cancelling)
 
     def _stop_reading(self, error: Exception | None, reader: asyncio.Task[Any], cancelling: int) -> None:
-        """Return the stream to the effect; `cancelling` says how often the program had been cancelled before."""
+        """Return the stream to the effect; `cancelling` is how often the program had been cancelled before."""
         if self._is_lent:
             self._events = None
             self._is_read.set_result(None) if error is None else self._is_read.set_exception(error)
@@ -186,7 +185,7 @@ class Relay:
             raise asyncio.CancelledError
 
     async def end(self, *, is_kept: bool) -> None:
-        """End the effect of a stream that was left: record the part that was streamed, or nothing."""
+        """End the effect of a stream that was left early: record the streamed part, or nothing."""
         self._is_left, self._is_kept = True, is_kept
         if not is_kept or self._is_streaming:
             self.recording.cancel()
@@ -219,7 +218,7 @@ def current_relay() -> Relay | None:
     return _current.get()
 
 
-# ---------------------------------------------------------------- what the program gets
+# ---------------------------------------------------------------- the program's view
 
 
 class OpenStreams:
@@ -235,7 +234,7 @@ class OpenStreams:
         self._relays.append(relay)
 
     async def end(self, *, is_kept: bool) -> None:
-        """End those that the program has left before their end."""
+        """End the streams that the program has left early."""
         for relay in self._relays:
             if not relay.recording.done():
                 await relay.end(is_kept=is_kept)
@@ -246,7 +245,7 @@ _streams: ContextVar[OpenStreams | None] = ContextVar("antiphon.agents.streams",
 
 @asynccontextmanager
 async def request_streams() -> AsyncGenerator[None]:
-    """Keep the streams of a request for an `async with` block, and end those that were left before their end."""
+    """Track the streams of a request for an `async with` block, and end those that were left early."""
     streams = OpenStreams()
     token = _streams.set(streams)
     try:
@@ -275,7 +274,7 @@ def with_live_model(request: ModelRequestContext) -> ModelRequestContext:
 
 
 class LiveModel(WrapperModel):
-    """A model whose streams are live. It is put around a model whose requests are effects."""
+    """A model whose streams are live. It wraps a model whose requests are effects."""
 
     def __init__(self, model: Model, streams: OpenStreams) -> None:
         super().__init__(model)
@@ -294,7 +293,7 @@ class LiveModel(WrapperModel):
             given = messages, model_settings, model_request_parameters, run_context
             async with self.wrapped.request_stream(*given) as recorded:
                 if type(recorded) is not CompletedStreamedResponse:
-                    async for _ in recorded:  # one that has failed after some events raises after them
+                    async for _ in recorded:  # a stream that has failed after some events raises after them
                         pass
                 return recorded.get()
 
@@ -326,7 +325,7 @@ class LiveStream(StreamedResponse):
 
     @override
     def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        # The source adds the ends of parts and the event of the final result; they must not be added twice.
+        # The source adds the end events of parts and the event of the final result; they must not be added twice.
         if self._event_iterator is None:
             events = self._get_event_iterator()
             self._event_iterator = events if self._request_deadline is None else self._request_deadline.iterate(events)
@@ -338,12 +337,12 @@ class LiveStream(StreamedResponse):
             if isinstance(event, FinalResultEvent):
                 self.final_result_event = event
             yield event
-        self._relay.recording.result()  # raises what the request has raised
+        self._relay.recording.result()  # raises the error of the request
         self._finished = not self._cancelled
 
     @property
     def _answer(self) -> ModelResponse:
-        """The recorded answer, as far as there is one: a secret in it may be taken out, or an end that is too long."""
+        """The recorded answer, if there is one: a secret in it may be redacted, or an excessive end cut."""
         recording = self._relay.recording
         if not recording.done() or recording.cancelled() or recording.exception() is not None:
             return self._source.get()
@@ -390,11 +389,11 @@ class LiveStream(StreamedResponse):
         return self._source.timestamp
 
 
-# ---------------------------------------------------------------- what the effect does
+# ---------------------------------------------------------------- the effect's side
 
 
 class TappedModel(WrapperModel):
-    """A model that tells the current relay which stream it opens."""
+    """A model that passes its streams to the current relay."""
 
     @override
     @asynccontextmanager
@@ -415,13 +414,13 @@ class TappedModel(WrapperModel):
 _MESSAGES = 4
 """An answer has several messages (reasoning, text, calls): together they may have this many times the limit of one."""
 _EVENT = 16
-"""The bytes that an event counts besides its text, so that a stream of empty events ends, too."""
+"""The bytes that an event counts besides its text, so that a stream of empty events also ends."""
 
 
 async def relay_events(
     agent: str | None, stream: AsyncIterable[AgentStreamEvent | ModelResponseStreamEvent], *, is_live: bool
 ) -> None:
-    """Read the stream of a model to its end, and pass its events on to the program and, if `is_live`, to listeners.
+    """Read the stream of a model to its end, and pass its events to the program and, if `is_live`, to listeners.
 
     Raises:
         UnexpectedModelBehavior: it does not end.

@@ -1,7 +1,7 @@
-"""Talk: the messages to and from models, as messages of the thread, each once, however often it is sent.
+"""Talk: the messages to and from models, each stored once in the thread, however often it is sent.
 
 A prompt is a whole history, and the next prompt extends it. Each message of it has a mark, which is stored with
-the first of its rows. Messages without a row are written before the request begins; an answer is written with the outcome of
+the first of its rows. Messages without a row are written before the request starts; an answer is written with the outcome of
 its request; instructions are written where they change.
 """
 
@@ -47,20 +47,20 @@ _NO_LIMITS = BudgetLimits()
 
 
 class ThreadTalk:
-    """The talk of a thread with models, as a run knows it."""
+    """The talk of a thread with models, as seen by a run."""
 
     def __init__(self) -> None:
         self._marks: set[str] = set()
         self._anew: dict[str, set[str]] = {}
-        """By run of an agent that was restarted, the marks of what was said in it."""
+        """By run of an agent that was restarted, the marks of its messages."""
         self._instructions: str | None = None
         self._prompts: dict[tuple[str, str], HashedPrompt] = {}
         self._is_read = False
         self._reading = Lock()
         self._upto = 0
-        """How far the thread was read to count usage."""
+        """The position up to which the thread was read to count usage."""
         self._counted: dict[str, Kind] = {}
-        """The effects that were counted when they began in this process."""
+        """The effects that were counted when they started in this process."""
         self.seq = 0
         """The known length of the thread."""
         self.spending = Spending()
@@ -80,7 +80,7 @@ class ThreadTalk:
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
-        """Flush the rows of an agent when it has ended, in whatever way, and forget its prompts.
+        """Flush the rows of an agent when it has ended, even with an error, and forget its prompts.
 
         Raises:
             LedgerError: it cannot be written.
@@ -96,7 +96,7 @@ class ThreadTalk:
             return
         async with (
             self._reading
-        ):  # agents in parallel wait until all of it is read: with half of it they would exceed their budgets
+        ):  # parallel agents wait until all of it is read: with half of it, they would exceed their budgets
             if not self._is_read:
                 await self._read(run)
                 self._is_read = True
@@ -118,22 +118,22 @@ class ThreadTalk:
         self.seq = max(self.seq, seq)
 
     async def spend(self, run: LedgerRun, limits: Iterable[BudgetLimits], kind: Kind, where: str) -> None:
-        """Count an effect that is about to begin, unless a budget is used up.
+        """Count an effect that is about to start, unless a budget is used up.
 
         Raises:
-            BudgetExceededError: one is.
+            BudgetExceededError: one is used up.
         """
         bounded = [each for each in limits if each != _NO_LIMITS]
         if bounded:
             await self._catch_up(run)
         for each in bounded:
             self.spending.check(each, kind, depth=run.depth, now=current_port().now(), where=where)
-        if self._is_read:  # else it is counted when the thread is read
+        if self._is_read:  # otherwise it is counted when the thread is read
             self.spending.begin(kind)
             self._counted[where] = kind
 
     async def _catch_up(self, run: LedgerRun) -> None:
-        """Count what others have used in the thread since it was read: actors that this run has asked, or parallel runs."""
+        """Count the usage of others in the thread since it was read: actors that this run has asked, or parallel runs."""
         await self.read(run)
         async with self._reading:
             async for record in run.ledger.read(run.thread_id, after=self._upto):
@@ -142,7 +142,7 @@ class ThreadTalk:
                     self.spending.heard(record.message, run.opened.root)
 
     def _is_counted(self, message: Message) -> bool:
-        """Whether a row begins an effect that was counted, or is the answer to a counted request, which `answered` pays."""
+        """Whether a row starts a counted effect, or is the answer to a counted request, whose cost `answered` adds."""
         return message.invocation_id in self._counted or self._counted.get(message.parent_id or "") == "request"
 
     def _heard(self, message: Message) -> None:
@@ -159,7 +159,7 @@ class ThreadTalk:
 
     @classmethod
     async def instructions_at(cls, run: LedgerRun, seq: int) -> str | None:
-        """Return the instructions that held at a place of the thread.
+        """Return the instructions in force at a place of the thread.
 
         Raises:
             LedgerError: it cannot be read.
@@ -183,7 +183,7 @@ class ThreadTalk:
         return rows
 
     def know(self, marks: Iterable[str], place: TalkPlace) -> None:
-        """Count messages as written, although the program words them differently now: the recorded ones stay."""
+        """Count messages as written, although the program now has other texts: the recorded ones stay."""
         for mark in marks:
             self._keep(mark, place.id)
 
@@ -209,7 +209,7 @@ class ThreadTalk:
 
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
-    """Return the guards that the thread of a run records. They are read with the talk, once.
+    """Return the guards that the thread of a run records. They are read once, with the talk.
 
     Raises:
         LedgerError: it cannot be read.
@@ -236,7 +236,7 @@ class AnswerRows(NamedTuple):
 
 
 class TalkPlace(NamedTuple):
-    """Where in a thread messages are written, and by which agent."""
+    """The place in a thread where messages are written, and the agent that writes them."""
 
     thread_id: str
     id: str
@@ -324,12 +324,12 @@ def told(units: Sequence[Unit]) -> list[Message]:
     """Return a prompt as messages that belong to no thread."""
     try:
         return list(decode(list(units), _DIALECT))
-    except DecodeError:  # an id in it is not a valid name: decode each unit by itself
+    except DecodeError:  # an id in it is not a valid name: decode each unit separately
         return [message for unit in units for message in _spoken(unit)]
 
 
 def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
-    """Return a request or an answer as messages. One with an invalid tool name is a single message, kept whole."""
+    """Return a request or an answer as messages. If a tool name is invalid, it is a single message, kept whole."""
     try:
         return list(decode([*before, unit], _DIALECT))[len(before) :]
     except DecodeError:
@@ -340,13 +340,13 @@ def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
 
 
 def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
-    """Return the answer that messages were made of."""
+    """Return the answer from which messages were made."""
     plain = [_plain(message) for message in messages]
     return as_unit(_unpriced(plain) if is_priced else plain)
 
 
 def restore_unit(messages: Iterable[Message]) -> Unit:
-    """Return the request or answer that messages were made of, without its conversation id; empty if they are not one."""
+    """Return the request or answer of which messages were made, without its conversation id; empty if they are not one."""
     return as_unit([_plain(message) for message in messages])
 
 
@@ -372,10 +372,10 @@ def _plain(message: Message) -> Message:
 
 
 def _instructing(words: str) -> Unit:
-    """Return a request with nothing but instructions, which is one message."""
+    """Return a request with only instructions, which is one message."""
     return {"kind": "request", "parts": [], "instructions": words}
 
 
 def _without_conversation(unit: Unit) -> Unit:
-    """Return a unit without its conversation id, which is that of the thread."""
+    """Return a unit without its conversation id, which is the id of the thread."""
     return {**unit, "conversation_id": None}

@@ -1,8 +1,8 @@
-"""A tool call as an effect: the effects a tool declares in its metadata, and what happens if the outcome is unknown.
+"""A tool call as an effect: the effects that a tool declares in its metadata, and the handling of an unknown outcome.
 
-Also what is recorded about the tools of a server. A list that equals the last one is stored as a reference to that row. The
-offered tools are recorded, and a continued run offers the same. So the server is asked again before its tool is called, and a
-changed tool is not called.
+Also the records about the tools of a server. A list that equals the last one is stored as a reference to that row. The offered
+tools are recorded, and a continued run offers the same. So the tools of the server are listed again before one is called, and
+a changed tool is not called.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _DEFERRALS: Final = frozenset({"approval_required", "call_deferred"})
 _any: TypeAdapter[Any] = TypeAdapter(Any)
 
 _MOST_WORDS: Final = 2000
-"""Characters that are kept of an error's text."""
+"""The maximum length of a stored error text, in characters."""
 METADATA_KEY: Final = "antiphon"
 """The key in a tool's metadata for the runtime: `{"antiphon": {"effects": "none", "replay": "run"}}`."""
 
 
 def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effects]) -> Effects:
-    """Return the effects of a tool: as the maker of the agent says, else the tool itself, else `once`.
+    """Return the effects of a tool: as configured for the agent, else as the tool declares, else `once`.
 
     Raises:
-        UserError: it is none of the known kinds.
+        UserError: it is not one of the known kinds.
     """
     own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
     said = given.get(name) or (cast("dict[str, Any]", own).get("effects", "once") if isinstance(own, dict) else own)
@@ -73,7 +73,7 @@ def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> boo
     """Whether a tool runs again when a run continues: its metadata has `{"antiphon": {"effects": "none", "replay": "run"}}`.
 
     Raises:
-        UserError: it must not: it changes something outside, or asks for approval, or is declared as something else.
+        UserError: that is not allowed: it changes something outside, asks for approval, or declares another value.
     """
     own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
     replay = cast("dict[str, Any]", own).get("replay", "record") if isinstance(own, dict) else "record"
@@ -94,7 +94,7 @@ def check_repeated(name: str, returned: Json) -> None:
     """Check the result of a tool with `replay="run"`.
 
     Raises:
-        UserError: it asks to be approved or deferred, and so does not run again by itself.
+        UserError: it asks to be approved or deferred, so it cannot run again on its own.
     """
     if isinstance(returned, dict) and returned.get("kind") in _DEFERRALS:
         raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
@@ -104,7 +104,7 @@ def check_replay(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) 
     """Check the `replay` of tools before they are offered.
 
     Raises:
-        UserError: one must not have it.
+        UserError: it is not allowed for one of them.
     """
     for tool in tools:
         if (tool.metadata or {}).get(METADATA_KEY):
@@ -114,8 +114,8 @@ def check_replay(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) 
 def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
     """Return the arguments of a call as JSON that is the same in every process.
 
-    A set has another order in each process: it is sorted. The text of an object that is not JSON has an address: only its type
-    is stored. NaN is stored as text.
+    A set is sorted, because its order differs between processes. For an object that is not JSON, only its type is stored,
+    because its text has an address. NaN is stored as text.
     """
     if all(type(value) in _PLAIN for value in arguments.values()):
         return cast("dict[str, Json]", dict(arguments))
@@ -124,7 +124,7 @@ def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
 
 
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
-"""The types of most arguments, which are JSON."""
+"""The JSON types of most arguments."""
 
 
 def _type_of(value: Any) -> str:
@@ -159,17 +159,17 @@ class Unsettled:
     tool: str
     arguments: dict[str, Any]
     key: str
-    """The idempotency key that the tool was given."""
+    """The idempotency key that the tool got."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """What `reconcile` returns if the call was not executed: it is started again."""
+    """Returned by `reconcile` if the call was not executed: it is started again."""
 
 
 Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
-"""Finds out the outcome of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
+"""Determines the outcome of a call: returns its result, `NotDone()`, or None if it is unknown; then a person decides."""
 
 
 class ToolCallEffect(RunStep):
@@ -231,7 +231,7 @@ class ToolCallEffect(RunStep):
         return StepChange(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
 
     def _other(self, intent: Message) -> str:
-        """Return what differs from a call that is recorded."""
+        """Return the differences from the recorded call."""
         recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
         if recorded.option_name != own.option_name:
             return f"another name ({own.option_name!r}, not {recorded.option_name!r})"
@@ -245,7 +245,7 @@ class ToolCallEffect(RunStep):
         return self._tool
 
     async def attempts(self, start: Callable[[], Awaitable[Any]], policy: RetryPolicy | None) -> Any:
-        """Start the tool, and again after transient errors. Each further start follows a row.
+        """Start the tool, and start it again after transient errors. Each further start follows a row.
 
         Raises:
             GivenUp: a person must decide.
@@ -284,7 +284,7 @@ class ToolCallEffect(RunStep):
 
     @override
     async def parked(self, reason: str) -> NoReturn:
-        await self.check_parked()  # the first reason says what happened
+        await self.check_parked()  # the first reason explains the failure
         try:
             await super().parked(reason)
         except ParkedError as exc:
@@ -298,7 +298,7 @@ class ToolCallEffect(RunStep):
             raise self._waiting(str(rows[0].arguments.get("reason")), self.course.to)
 
     def explain(self, error: Exception) -> None:
-        """Add to the error of a call that must not be repeated how a person can have it repeated."""
+        """Add instructions to the error of a call that must not be repeated: how a person can allow a repetition."""
         is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
         if self._effects == "once" and not is_other:
             command = self._command("--retry")
@@ -307,7 +307,7 @@ class ToolCallEffect(RunStep):
             )
 
     def _waiting(self, reason: str, address: str | None) -> ParkedError:
-        """Return an error that says how to settle it."""
+        """Return an error with the command that settles it."""
         command = self._command("--result JSON | --error TEXT | --retry")
         return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", address)
 
@@ -322,13 +322,13 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
     return {"result": found}
 
 
-# ---------------------------------------------------------------- beside the result
+# ---------------------------------------------------------------- side effects on the run
 
 
 class CallNotes:
     """Side effects of a tool on its run: it enqueues messages, or cancels the run.
 
-    That is recorded with the result, and done again when the result comes from the journal.
+    These are recorded with the result, and repeated when the result comes from the journal.
     """
 
     def __init__(self, ctx: RunContext[Any]) -> None:
@@ -337,18 +337,18 @@ class CallNotes:
         self._is_live = False
         self.is_cancelled = False
         self._interrupted: asyncio.CancelledError | None = None
-        """How the tool itself was stopped after it had cancelled the run."""
+        """The cancellation of the tool itself, after it had cancelled the run."""
         self.result: Any = None
-        """What the tool has returned in this process, with its classes."""
+        """The return value of the tool in this process, with its classes."""
         self._dumped: Json = None
 
     def is_about(self, ctx: RunContext[Any]) -> bool:
-        """Whether a context is that of this call, not of an agent that runs in it."""
+        """Whether a context belongs to this call, and not to an agent that runs in it."""
         return ctx.run_id == self._ctx.run_id and ctx.tool_call_id == self._ctx.tool_call_id
 
     def context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
         """Return the context for the tool."""
-        own: Any = copy(ctx)  # `replace` builds it anew from its fifty fields
+        own: Any = copy(ctx)  # `replace` would rebuild it from its fifty fields
         own._cancellation = _NotedCancellation(self, getattr(ctx, "_cancellation", None))
         if ctx.pending_messages is not None:
             own.pending_messages = _NotedQueue(self._enqueued, ctx.pending_messages)
@@ -365,15 +365,15 @@ class CallNotes:
             _notes.reset(token)
 
     def keep(self, result: Any, dumped: Any) -> None:
-        """Keep what the tool has returned, and its stored form; None if it is stored otherwise."""
+        """Keep the return value of the tool, and its stored form; None if it is stored in another form."""
         self.result, self._dumped = result, dumped
 
     def is_result(self, recorded: Any) -> bool:
-        """Whether what is recorded is what the tool has returned in this process."""
+        """Whether the recorded value is the return value of the tool in this process."""
         return self._dumped is not None and self._dumped == recorded
 
     async def returned(self, call: Awaitable[Json]) -> Json:
-        """Make a call, and return its result. That a tool has cancelled its own run is one."""
+        """Make a call, and return its result. If the tool has cancelled its own run, that is a result, too."""
         try:
             return await call
         except asyncio.CancelledError as exc:
@@ -383,7 +383,7 @@ class CallNotes:
             return {"kind": "tool_failed", "message": "it has cancelled the run"}
 
     def dump(self) -> dict[str, Json]:
-        """Return what is recorded beside the result."""
+        """Return the fields that are recorded with the result."""
         found: dict[str, Json] = {}
         if self._enqueued:
             found["enqueued"] = [_dump_enqueued(pending) for pending in self._enqueued]
@@ -392,7 +392,7 @@ class CallNotes:
         return found
 
     async def do_again(self, said: Mapping[str, Any]) -> None:
-        """Do what a recorded call did. If it has cancelled the run, this waits until the run stops."""
+        """Repeat the side effects of a recorded call. If it has cancelled the run, this waits until the run stops."""
         if self._is_live:
             if self._interrupted is not None:
                 raise self._interrupted
@@ -415,7 +415,7 @@ def current_notes() -> CallNotes | None:
 
 
 class _NotedQueue(list["PendingMessage"]):
-    """A run's queue of messages, as a tool has it."""
+    """A run's queue of messages, for a tool."""
 
     def __init__(self, noted: list[PendingMessage], queue: list[PendingMessage]) -> None:
         super().__init__()
@@ -429,7 +429,7 @@ class _NotedQueue(list["PendingMessage"]):
 
 
 class _NotedCancellation:
-    """The cancellation of a run, as a tool has it."""
+    """The cancellation of a run, for a tool."""
 
     def __init__(self, notes: CallNotes, cancellation: Any) -> None:
         self._notes = notes
@@ -452,7 +452,7 @@ def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
 
 
 def typed_result(tool: object, value: Any, loaded: Any) -> Any:
-    """Return a recorded result as the function of a tool declares it; as it was loaded, if it declares nothing that fits."""
+    """Return a recorded result as the declared return type of a tool; as plain JSON, if it declares no matching type."""
     toolset: Any = getattr(tool, "toolset", None)
     if not isinstance(tool, FunctionToolsetTool) or not isinstance(toolset, FunctionToolset):
         return loaded
@@ -465,7 +465,7 @@ def typed_result(tool: object, value: Any, loaded: Any) -> Any:
         return loaded
 
 
-# ---------------------------------------------------------------- calls of a program that was changed
+# ---------------------------------------------------------------- calls of a changed program
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,11 +474,11 @@ class RecordedCall:
 
     arguments: dict[str, Any]
     outcome: Any
-    """As the journal has it."""
+    """The outcome in the form of the journal."""
 
     @classmethod
     async def of(cls, run: LedgerRun, tool: str, call_id: str | None) -> RecordedCall | None:
-        """Return the call that the thread has; None if it has none, or none that has ended.
+        """Return the recorded call; None if the thread has none, or it has not ended.
 
         Raises:
             LedgerError: it cannot be read.
@@ -499,9 +499,9 @@ class RecordedCall:
 
 @dataclass
 class RecordedTools(WrapperToolset[AgentDepsT]):
-    """Also has the tools that the thread has offered and the program no longer has: recorded calls of them keep their outcome.
+    """A toolset plus tools that the thread has offered and the program no longer has: recorded calls keep their outcome.
 
-    They are not offered to a model.
+    Such tools are not offered to a model.
     """
 
     run_of: Callable[[RunContext[AgentDepsT]], Awaitable[LedgerRun]]
@@ -533,7 +533,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
                 return await self.wrapped.call_tool(name, tool_args, ctx, tool)
             except UnrecordedStepError:
                 if current_run() is None or not (await self.run_of(ctx)).opened.is_finished:
-                    raise  # else the tool has got a toolkit since, or has lost it
+                    raise  # otherwise the tool was moved into a toolkit since, or out of one
         run = await self.run_of(ctx)
         recorded = await RecordedCall.of(run, name, ctx.tool_call_id)
         if recorded is None and run.opened.is_finished:
@@ -545,7 +545,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
 
 
 async def _told_result(run: LedgerRun, tool: str, call_id: str | None) -> Any:
-    """Return what the model of a finished run was told of a call, whatever has made it: a toolkit records its own calls."""
+    """Return the result of a call that the model of a finished run got. A toolkit records its own calls."""
     records = await run.ledger.by_invocation(call_id or "", thread_id=run.thread_id)
     own = [row.message for row in records if row.message.lane == "talk" and is_below(row.message.id, run.course.invocation_id)]
     results = [row.payload for row in own if isinstance(row.payload, OptionResultPayload)]
@@ -557,7 +557,7 @@ async def _told_result(run: LedgerRun, tool: str, call_id: str | None) -> Any:
 
 
 def is_recorded(tool: ToolDefinition) -> bool:
-    """Whether a tool is not the program's: it only has recorded outcomes."""
+    """Whether a tool does not exist in the program: it only has recorded outcomes."""
     own: Any = (tool.metadata or {}).get(METADATA_KEY)
     return isinstance(own, dict) and cast("dict[str, Any]", own).get("recorded") is True
 
@@ -567,9 +567,9 @@ _result: TypeAdapter[Any] = TypeAdapter(CallToolResult)
 
 
 def _returned(outcome: Any) -> Any:
-    """Return what a tool returned, or raise what it raised, from its recorded outcome."""
+    """Return the result of a tool, or raise its error, from its recorded outcome."""
     if not isinstance(outcome, dict) or "returned" not in outcome:
-        return cast("Any", outcome)  # as a person has settled it
+        return cast("Any", outcome)  # settled by a person
     said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
     if said["kind"] == "model_retry":
         raise ModelRetry(said["message"])
@@ -582,7 +582,7 @@ def _returned(outcome: Any) -> Any:
 
 
 class RecordedLists:
-    """The lists that operations of a run have recorded, by operation: a list like the one before is stored as a reference."""
+    """The recorded lists of a run, by operation: a list that equals the previous one is stored as a reference."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Json]] = {}
@@ -597,7 +597,7 @@ class RecordedLists:
         """Return a list in its stored form.
 
         Raises:
-            FailedError: it is too large to be stored. It is not cut: half a list is of no use.
+            FailedError: it is too large to be stored. It is not cut, because a partial list is useless.
         """
         before = self._last.get(name)
         if before is not None and before[1] == value:

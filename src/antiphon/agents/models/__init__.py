@@ -1,4 +1,4 @@
-"""Models for agents: any that Pydantic AI knows, one that follows a script, and a small real one on this machine.
+"""Models for agents: all models of Pydantic AI, a scripted model, and a small local model.
 
 The names are listed in `__init__.pyi`, and imported when first used, so that unused parts cost nothing.
 """

@@ -1,14 +1,14 @@
-"""LocalModel: a real language model on this machine, through the same client that speaks to OpenAI.
+"""LocalModel: a real language model on this machine, used through the OpenAI client.
 
-A model in a GGUF file of the user is asked as any other. The rest is about the pinned model.
+A model in a GGUF file of the user is used like any other. The rest of this text is about the pinned model.
 
-The model is small, so it gets help. It never calls a tool of its own accord, and its server enforces either tools or the
-schema of an answer, not both. So an answer has two steps: after the user's message it must call one of the tools, if there are
-any; after a tool's result it must answer, in the form that is wanted. `tool_choice` overrides this.
+The model is small, so it gets help. It never calls a tool on its own, and its server enforces either tools or the schema of an
+answer, not both. So an answer has two steps: after the user's message, it must call one of the tools, if there are any; after
+a tool's result, it must answer, in the requested form. `tool_choice` overrides this.
 
-The server makes a grammar of a schema, and the model must follow it. Two things would spoil that, and `BoundedSchema` prevents
-them. A text without a maximum length goes on until the answer is cut off, and is then not JSON. And grammars know no bounds of
-fractions: so a number between two bounds becomes a choice of some numbers between them.
+The server converts a schema to a grammar, and the model must follow it. `BoundedSchema` prevents two problems. A text without
+a maximum length continues until the answer is cut off, and then is not JSON. And grammars cannot bound fractions: so a number
+between two bounds becomes a choice of some numbers between them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from antiphon.messages import current_port
 _LONGEST_TEXT = 200
 _MOST_ITEMS = 4
 _STEPS = 20
-"""Into how many steps a range of fractions is divided."""
+"""The number of steps into which a range of fractions is divided."""
 
 
 class BoundedSchema(JsonSchemaTransformer):
     """A schema in which every text and list has a maximum length, every number has bounds, and references are inlined.
 
-    A grammar does not follow references: what is behind one would not be enforced.
+    A grammar does not follow references, so a referenced schema would not be enforced.
     """
 
     def __init__(self, schema: dict[str, Any], *, strict: bool | None = None) -> None:
@@ -115,7 +115,7 @@ _OWN_PROFILE = OpenAIModelProfile(
 
 
 class _LocalProvider(OpenAIProvider):
-    """Uses OpenAI's protocol under another name, so that records and prices do not take it for OpenAI."""
+    """Uses OpenAI's protocol under another name, so that records and prices do not treat it as OpenAI."""
 
     @property
     @override
@@ -129,11 +129,11 @@ class LocalModel(WrapperModel):
     def __init__(
         self, *, settings: ModelSettings | None = None, server: LocalServer | None = None, weights: Path | None = None
     ) -> None:
-        """Make it; no server is started yet. `weights` is a GGUF file; without it, it is the pinned model."""
+        """Make it; no server is started yet. `weights` is a GGUF file; the default is the pinned model."""
         self.server = server or shared_server(weights)
-        """The process that the model runs in, shared by all local models of this one with the same weights."""
+        """The server process of the model, shared by all local models of this process with the same weights."""
         self.is_pinned = self.server.weights is None
-        """Whether it is the pinned model, which is too small to write prose or to call a tool of its own accord."""
+        """Whether it is the pinned model, which is too small to write prose or to call a tool on its own."""
         self._chosen = merge_model_settings(_SETTINGS if self.is_pinned else _OWN_SETTINGS, settings)
         super().__init__(self._client(_NOWHERE))
         self._endpoint = _NOWHERE
@@ -169,7 +169,7 @@ class LocalModel(WrapperModel):
             if not await to_thread.run_sync(self.server.is_lost, asked):
                 raise
         await self._connect()
-        return await self._ask(messages, *step)  # the server that has taken its place
+        return await self._ask(messages, *step)  # the server that replaced it
 
     async def _ask(
         self, messages: list[ModelMessage], settings: ModelSettings, parameters: ModelRequestParameters
@@ -199,7 +199,7 @@ class LocalModel(WrapperModel):
     def _only_answer(self, settings: ModelSettings, parameters: ModelRequestParameters) -> ModelResponse | None:
         """Return the only answer that the grammar of a request allows; None if the model can choose.
 
-        Reading the prompt takes seconds, and would change nothing.
+        Processing the prompt would take seconds, and change nothing.
         """
         _, wanted = self.wrapped.prepare_request(settings, parameters)
         part = _only_part(wanted) if self.is_pinned else None
@@ -250,17 +250,17 @@ def _step(
 
 
 def _alone(settings: ModelSettings | None) -> ModelSettings:
-    """Return settings with which a request has its own connection."""
+    """Return settings that give a request its own connection."""
     given: dict[str, Any] = {**(settings or {})}
     given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
     return cast("ModelSettings", given)
 
 
-# ---------------------------------------------------------------- answers that need no model
+# ---------------------------------------------------------------- answers without the model
 
 
 def _only_part(wanted: ModelRequestParameters) -> ToolCallPart | TextPart | None:
-    """Return the only part that an answer can have: a call of the one tool, or the one output."""
+    """Return the only possible part of an answer: a call of the only tool, or the only output."""
     if wanted.function_tools:
         tool = wanted.function_tools[0]
         arguments = only_value(tool.parameters_json_schema) if len(wanted.function_tools) == 1 else None
@@ -283,7 +283,7 @@ def only_value(schema: dict[str, Any]) -> Any:
 
 
 def _has_used_tools(messages: Sequence[ModelMessage]) -> bool:
-    """Whether a tool has answered since the user last spoke."""
+    """Whether a tool has answered since the last message of the user."""
     for message in reversed(messages):
         for part in reversed(message.parts if isinstance(message, ModelRequest) else ()):
             if isinstance(part, ToolReturnPart) and part.outcome != "retried":

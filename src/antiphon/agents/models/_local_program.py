@@ -1,7 +1,7 @@
-"""The server of the local model: a program of its own, which ends with its parent process.
+"""The server of the local model: a separate program that ends with its parent process.
 
-It is run by its path and imports nothing of antiphon, so that it starts quickly. Its parameters come as a line of JSON on
-its input (every user of the machine could read a key on a command line); it prints its address as a line.
+It is run by its path and imports nothing from antiphon, so that it starts quickly. It reads its parameters as a line of JSON
+from its input (every user of the machine could read a key on a command line), and prints its address as a line.
 """
 
 import json
@@ -47,7 +47,7 @@ def _parameters(wanted: dict[str, Any]) -> Any:
     chosen.n_parallel = wanted["slots"]
     chosen.n_ctx = wanted["slots"] * wanted["context"]
     chosen.cpuparams.n_threads = chosen.cpuparams_batch.n_threads = wanted["threads"]
-    chosen.sampling.temp = 0  # the same answer every time
+    chosen.sampling.temp = 0  # deterministic answers
     if wanted["template"] is not None:
         chosen.chat_template = wanted["template"]  # the model's own knows no tools
     chosen.use_jinja = True

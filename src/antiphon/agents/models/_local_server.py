@@ -1,8 +1,9 @@
-"""LocalServer: the local model's server process, started when it is first needed, started again when it has died, and
-stopped with this one.
+"""LocalServer: the local model's server process.
 
-A server belongs to the process that started it. It listens on the loopback address only, on a port of its own choice, and
-answers only requests with its key, which is random and known to this process only.
+It starts when it is first needed, restarts when it has died, and stops with this process.
+
+A server belongs to the process that started it. It listens only on the loopback address, on a free port, and answers only
+requests with its key, which is random and known only to this process.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ OWN_SLOTS = 2
 _HERE = Path(__file__).parent
 _PROGRAM = _HERE / "_local_program.py"
 _PATIENCE = 60.0
-"""Seconds that a start may take; half a second is usual."""
+"""The time limit of a start in seconds; usually it takes half a second."""
 _GRACE = 5.0
-"""Seconds that a shutdown may take; usually none."""
+"""The time limit of a shutdown in seconds; usually it is immediate."""
 _WELL = 2.0
-"""Seconds that a health check may take. The server answers it while it processes requests."""
+"""The time limit of a health check in seconds. The server answers it while it processes requests."""
 _MOST_STARTS = 3
-"""Starts without an answer in between, after which it is not started again."""
+"""The number of starts without an answer in between, after which it is not started again."""
 
 
 _SAID = 10_000
-"""Bytes of the log that are searched for its last lines."""
+"""The number of bytes of the log that are searched for its last lines."""
 _SILENT = "it left no word"
 
 
@@ -116,12 +117,12 @@ class LocalServer:
             if self.endpoint is not None and _is_well(endpoint):
                 return False
             if process is not None:
-                process.kill()  # it has had its time
+                process.kill()  # its grace is over
             self._clear()
             return True
 
     def answered(self) -> None:
-        """Note that the server has answered, so that the count of starts begins again."""
+        """Note that the server has answered, so that the count of starts is reset."""
         self._starts = 0
 
     def stop(self) -> None:
@@ -220,13 +221,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _wanted_of_pinned(weights: Path) -> dict[str, Any]:
-    """Return the parameters of the server of the pinned model. One thread: several that spin on busy cores are far slower."""
+    """Return the parameters of the server of the pinned model.
+
+    It uses one thread: several threads on busy cores are far slower.
+    """
     template = (_HERE / "local_template.jinja").read_text()
     return {"weights": str(weights), "template": template, "slots": SLOTS, "context": CONTEXT, "threads": 1}
 
 
 def _wanted_of_own(weights: Path) -> dict[str, Any]:
-    """Return the parameters of the server of a user's model: its own template, and all cores but one."""
+    """Return the parameters of the server of a user's model: its own template, and all cores except one."""
     threads = max(1, (os.cpu_count() or 1) - 1)
     return {"weights": str(weights), "template": None, "slots": OWN_SLOTS, "context": OWN_CONTEXT, "threads": threads}
 
@@ -245,7 +249,7 @@ def check_packages() -> None:
 
 @cache
 def shared_server(weights: Path | None = None) -> LocalServer:
-    """Return the one server of this process for these weights; without any, that of the pinned model."""
+    """Return the shared server of this process for these weights; without weights, the one of the pinned model."""
     server = LocalServer(weights=weights)
     atexit.register(server.stop)
     os.register_at_fork(after_in_child=server.forget)

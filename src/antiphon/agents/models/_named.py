@@ -1,4 +1,4 @@
-"""`model`: from a name to a model, with errors that say what to do."""
+"""`model` returns the model of a name, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ VARIABLE = "ANTIPHON_MODEL"
 _OWN = ("scripted", "local")
 _KEYLESS = "`scripted` and `local` need no key"
 _IN_MESSAGE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
-"""How Pydantic AI writes an environment variable into an error."""
+"""Matches an environment variable in an error of Pydantic AI."""
 _OLLAMA = "http://127.0.0.1:11434/v1"
-"""Where Ollama listens, unless it is told otherwise."""
+"""The default address of Ollama."""
 _EXTRA = re.compile(r"pydantic-ai-slim\[[\w,-]+\]")
 
 
 def model(name: Model | str | None = None, *, script: Script | Path | str | None = None) -> Model:
     """Return the model of a name: `scripted`, `local`, or a provider's, as Pydantic AI names it (`openai:gpt-4o`).
 
-    `scripted:turns.toml` is a scripted model with the script in that file; `script` gives one, or its file, directly.
+    `scripted:turns.toml` is a scripted model with the script in that file; `script` is a script, or its file.
     `local:model.gguf` serves the weights in that file. `ollama:NAME` is a model of Ollama on this machine, or of the
-    OpenAI-compatible server whose address is in OLLAMA_BASE_URL. Without
-    a name it is the one in the environment variable ANTIPHON_MODEL, else the one in `antiphon.toml`. A model stays as it is.
+    OpenAI-compatible server whose address is in OLLAMA_BASE_URL. Without a name, it is the one in the environment variable
+    ANTIPHON_MODEL, else the one in `antiphon.toml`. A model object is returned unchanged.
 
     Raises:
-        ConfigError: `antiphon.toml` was needed, and is wrong.
+        ConfigError: `antiphon.toml` was needed, and is not valid.
         MissingExtraError: a package is not installed.
         MissingKeyError: the provider's key is not set.
-        ScriptError: the script is wrong.
+        ScriptError: the script is not valid.
         UnknownModelError: no model has the name, or none is given.
         WeightsError: the local model is not installed.
     """
@@ -84,12 +84,12 @@ def _of_provider(name: str) -> Model:
         return _ollama(name.partition(":")[2]) if provider == "ollama" else infer_model(name)
     except ImportError as exc:
         raise _missing_package(name, exc) from exc
-    except Exception as exc:  # an error while a client is set up is about its key
+    except Exception as exc:  # an error during the setup of a client concerns its key
         raise _missing_key(name, exc) from exc
 
 
 def _ollama(name: str) -> Model:
-    """Return a model of the server in OLLAMA_BASE_URL, or else of Ollama at its usual place on this machine."""
+    """Return a model of the server in OLLAMA_BASE_URL, or else of Ollama at its default address on this machine."""
     from pydantic_ai.models.ollama import OllamaModel  # noqa: PLC0415 (an extra)
     from pydantic_ai.providers.ollama import OllamaProvider  # noqa: PLC0415
 
@@ -112,8 +112,8 @@ def _unknown(name: str) -> UnknownModelError:
 
 
 def _nearest(name: str) -> tuple[str, ...]:
-    """Return the names that a person may have meant: like this one, of this provider, or of any provider with this model."""
-    known = sorted((*_OWN, *known_model_names()), key=len)  # the plain names are the short ones
+    """Return the names that were probably meant: similar ones, those of this provider, or of any provider with this model."""
+    known = sorted((*_OWN, *known_model_names()), key=len)  # the shortest first: names without a date or a variant
     wrong = name.casefold()
     of_model = [each for each in known if each.partition(":")[2] == wrong]
     of_provider = [each for each in known if each.startswith(f"{wrong}:")]
@@ -121,7 +121,7 @@ def _nearest(name: str) -> tuple[str, ...]:
 
 
 def model_names(begin: str = "") -> tuple[str, ...]:
-    """Return the known names of models that begin so: antiphon's own, and those that Pydantic AI lists."""
+    """Return the known names of models with this prefix: antiphon's own, and those that Pydantic AI lists."""
     return tuple(name for name in (*_OWN, *known_model_names()) if name.startswith(begin))
 
 

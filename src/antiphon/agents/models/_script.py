@@ -29,7 +29,7 @@ from antiphon.errors import ScriptError
 
 
 class _Form(BaseModel):
-    """Unknown fields are refused: a typing mistake in a script must not become an empty turn."""
+    """Unknown fields are refused: a typo in a script must not become an empty turn."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,9 +52,9 @@ class Turn(_Form):
     text: str | None = None
     calls: tuple[Call, ...] = ()
     output: JsonValue | None = None
-    """Sent as the agent wants its output: by its output tool, or as JSON text."""
+    """Sent in the form that the agent expects: with its output tool, or as JSON text."""
     input_tokens: int = Field(default=0, ge=0)
-    """The usage that the turn reports; none by default."""
+    """The usage that the turn reports; by default none."""
     output_tokens: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -65,10 +65,10 @@ class Turn(_Form):
 
 
 class Rule(_Form):
-    """The answers if the user's last message matches, and the agent has the tools."""
+    """The answers for a user message that matches, if the agent has the tools."""
 
     when: str = ""
-    """A regular expression that is searched for, ignoring case; an empty one matches everything."""
+    """A regular expression that is searched in the message, ignoring case; an empty one matches everything."""
     tools: tuple[str, ...] = ()
     """The rule is skipped unless the agent has all of them."""
     turns: tuple[Turn, ...] = Field(min_length=1)
@@ -84,7 +84,7 @@ class Rule(_Form):
 
 
 class Script(_Form):
-    """Rules, of which the first that matches is used; or turns, one for each answer of a conversation."""
+    """Rules, of which the first match is used; or turns, one for each answer of a conversation."""
 
     name: str = "script"
     rules: tuple[Rule, ...] = ()
@@ -98,7 +98,7 @@ class Script(_Form):
 
 
 def load_script(path: Path | str) -> Script:
-    """Read a script from a file, TOML unless its name ends in `.json`. Its name is the file's, if it has none of its own.
+    """Read a script from a file, TOML unless its name ends in `.json`. A script without a name gets the name of the file.
 
     Raises:
         ScriptError: the file cannot be read, or is not a script.
@@ -134,16 +134,16 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A conversation as a script sees it."""
+    """The parts of a conversation that a script uses."""
 
     text: str = ""
     """The user's last message."""
     said: int = 0
-    """How often the model has answered since."""
+    """How often the model has answered since then."""
     answers: int = 0
-    """How often it has answered in all."""
+    """How often it has answered in total."""
     refusal: str = ""
-    """Why its last answer was refused, if it was."""
+    """The reason why its last answer was refused; empty if it was not."""
     instructions: str = ""
     words: Mapping[str, object] = field(default_factory=dict[str, Any])
     """The values of placeholders: the user's text, and the results since."""
@@ -177,7 +177,7 @@ def _heard(scene: Scene, request: ModelRequest) -> Scene:
                 scene = replace(scene, refusal=said(part.content))
             case SystemPromptPart():
                 scene = replace(scene, instructions=f"{scene.instructions}\n{part.content}")
-            case _:  # parts that only providers understand
+            case _:  # parts that only providers can read
                 pass
     return scene
 

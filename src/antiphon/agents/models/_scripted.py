@@ -1,11 +1,11 @@
-"""ScriptedModel: a Pydantic AI model that answers from a script. It needs no key, no network and no time.
+"""ScriptedModel: a Pydantic AI model that answers from a script. It needs no key and no network, and answers at once.
 
-The answer depends on the conversation alone. The same conversation gets the same answer in every process, so a run that
-continues after a crash goes on as it would have gone on. Ids and times come from the port.
+The answer depends only on the conversation. The same conversation gets the same answer in every process, so a run gives the
+same result after a crash as without one. Ids and times come from the port.
 
-Where a script leaves an answer open and a structured output is wanted, `Filler` makes the smallest value that the JSON schema
-allows, with one text for every string. Two rules make it useful: a default is taken, and of several words the one is chosen
-that follows the one the instructions name, so that phases and stages go on.
+If a script gives no answer and a structured output is required, `Filler` makes the smallest value that the JSON schema allows,
+with one text for every string. Two rules make it useful: a default is used, and among enumerated words it chooses the one
+after the word that the instructions name, so that phases and stages advance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from antiphon.messages import current_port
 # ---------------------------------------------------------------- a value for a schema
 
 _DEEPEST = 24
-"""Levels of a recursive schema after which there is taken to be no finite value."""
+"""The depth of a recursive schema beyond which it counts as having no finite value."""
 _FORMATS = {
     "date-time": "1970-01-01T00:00:00Z",
     "date": "1970-01-01",
@@ -62,7 +62,7 @@ _Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """How to fill in one schema."""
+    """Makes a value for one schema."""
 
     root: _Schema
     text: str
@@ -155,7 +155,7 @@ class Filler:
 
 
 def _number(schema: _Schema) -> float:
-    """Return the middle of the allowed range; of a half-open range, the value nearest to zero."""
+    """Return the middle of the allowed range; for a half-open range, the value nearest to zero."""
     low: float = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf))
     high: float = schema.get("maximum", schema.get("exclusiveMaximum", math.inf))
     if math.isfinite(low) and math.isfinite(high):
@@ -167,7 +167,7 @@ def _number(schema: _Schema) -> float:
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _STRETCH = re.compile(r"(?s).{1,12}")
-"""The pieces of a call's arguments: JSON need not have spaces."""
+"""Splits a call's arguments into pieces: JSON need not have spaces."""
 
 
 @dataclass
@@ -193,7 +193,7 @@ class SpokenResponse(StreamedResponse):
                         vendor_part_id=place, tool_name=name, args=piece, tool_call_id=part.tool_call_id
                     ):
                         yield event
-                    name = None  # pieces of a name would be concatenated
+                    name = None  # a reader would concatenate pieces of a name
 
     @override
     async def close_stream(self) -> None:

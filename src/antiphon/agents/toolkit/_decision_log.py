@@ -1,7 +1,7 @@
-"""The decision log: rows of a thread that say what was decided about tool calls, and what agents have read.
+"""The decision log: rows of a thread with the decisions on tool calls, and the taint of agents.
 
 A decision is written before anything follows from it. A program that runs again gets the recorded decision, because the tool
-may have been started on its strength. The guard checks permission and approval once more when it really starts a tool.
+may have been started based on it. The guard checks permission and approval once more right before it starts a tool.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _READ: Final = "TOOL_READING"
 
 
 class _Page:
-    """What one run has written so far."""
+    """The rows that one run has written so far."""
 
     def __init__(self) -> None:
         self.permissions: set[str] = set()
         self.decisions: dict[str, ToolDecision] = {}
-        """By digest of the call. A call that waits for a person is made again, and so may any other be, under the same id."""
+        """By digest of the call. A call that waits for a person is repeated, and any other call may be repeated under the same
+        id."""
         self.readings: set[str] = set()
         """The parts of the run that have written their taint."""
 
 
 class DecisionLog:
-    """The rows of a run with an agent's permissions and the decisions on its calls."""
+    """Writes the permissions of an agent and the decisions on its calls as rows of a run."""
 
     def __init__(self, run: LedgerRun) -> None:
         self._run = run
@@ -75,10 +76,10 @@ class DecisionLog:
 
 
 async def begin_under(run: LedgerRun, cover: Cover) -> None:
-    """Let an agent begin or continue under a toolkit, and write the mark for that, unless the thread has it.
+    """Let an agent start or continue under a toolkit, and write the mark for that, unless the thread has it.
 
     Raises:
-        UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
+        UnguardedToolError: the toolkit does not ask for an approval that the thread requires.
         LedgerError: it could not be stored.
     """
     if run.opened.is_finished or not cover.tools:
@@ -89,9 +90,10 @@ async def begin_under(run: LedgerRun, cover: Cover) -> None:
 
 
 class TaintLog:
-    """The rows with the taint of agents that run inside a tool of another agent.
+    """Writes the taint of agents that run inside a tool of another agent as rows.
 
-    A tool whose outcome is recorded does not run again, nor does the agent inside: the row has the taint of that agent.
+    A tool with a recorded outcome does not run again, and neither does the agent inside it: the row has the taint of that
+    agent.
     """
 
     def __init__(self, run: LedgerRun) -> None:
@@ -139,12 +141,12 @@ class GrantUses:
         return {grant: len(counted.calls[canonical(grant.to_json())] - own) for grant in grants if grant.calls}
 
     def take(self, run: LedgerRun | None, grant: Grant | None, call: RequestedCall) -> bool:
-        """Count a call that a grant permits; False if a parallel call was faster, and none is left."""
+        """Count a call that a grant permits; False if a parallel call was faster and used the last permitted call."""
         if grant is None or grant.calls is None:
             return True
         with self._taking:
             counted = self._of(run).calls[canonical(grant.to_json())]
-            # In a run, a call that comes again gets the result of the first. Outside of one it is executed again.
+            # In a run, a repeated call gets the result of the first. Outside of a run, it is executed again.
             digest = f"{call.digest}#{len(counted)}" if run is None else call.digest
             if len(counted - {digest}) >= grant.calls:
                 return False
@@ -173,7 +175,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self.calls: dict[str, set[str]] = defaultdict(set)
-        """By grant: the digests of the calls."""
+        """By grant, the digests of the calls."""
         self._seq = 0
 
     async def read_on(self, run: LedgerRun) -> None:

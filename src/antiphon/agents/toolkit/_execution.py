@@ -1,7 +1,7 @@
-"""Start a tool: the effect in the journal, time limit and retries, and its result as an outcome.
+"""Execution of a tool: the effect in the journal, the time limit and retries, and its result as an outcome.
 
-A tool with effects `once` that exceeds its time limit has an unknown outcome. A model cannot be told that
-it failed: the call is parked for a person.
+A tool with effects `once` that exceeds its time limit has an unknown outcome. The model must not be told that it failed, so
+the call is parked for a person.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _NOT_ITS_OWN: Final = (
     ToolRefusal,
     UnknownOutcomeError,
 )
-"""Errors that pass through a tool and are not its failure: the run cannot go on."""
+"""Errors that pass through a tool and are not its failure: the run cannot continue."""
 
 
 async def execute(
@@ -146,7 +146,7 @@ async def _within_time(tool: ToolkitTool, arguments: dict[str, object], ctx: Run
     try:
         async with deadline:
             return await tool.start(arguments, ctx)
-    except (ToolFailed, ModelRetry) as exc:  # its own message for the model
+    except (ToolFailed, ModelRetry) as exc:  # the tool's own message for the model
         raise ToolRefusal(TOOL_FAILED, exc.message, retryable=isinstance(exc, ModelRetry)) from None
     except (ApprovalRequired, CallDeferred):
         raise ToolRefusal(TOOL_FAILED, "a tool of a toolkit cannot defer itself; use approval=True, or a rule") from None
@@ -186,7 +186,7 @@ _URLS: Final = {modality: cls for cls, modality in _MODALITIES.items()}
 
 
 def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
-    """Return the result of a tool as it is stored.
+    """Return the result of a tool in its stored form.
 
     Raises:
         ToolRefusal: it is not JSON, or too large.
@@ -238,7 +238,7 @@ def _modality(content: BinaryContent) -> Modality:
 
 
 def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:
-    """Return a value as JSON, cut if it is too large, and how many bytes it takes."""
+    """Return a value as JSON, cut if it is too large, and its size in bytes."""
     try:
         plain: Json = to_jsonable_python(value, bytes_mode="base64")
         size = len(json.dumps(plain, ensure_ascii=False, allow_nan=False).encode())
@@ -250,12 +250,12 @@ def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:
 
 
 def _most_bytes(tool: ToolkitTool) -> int:
-    """Return how many bytes of a result are kept: the limit of the tool, but no more than fits into a row."""
+    """Return how many bytes of a result are kept: the limit of the tool, but at most what fits into a row."""
     return min(tool.max_result_bytes, current_limits().message_bytes * 11 // 16)
 
 
 def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
-    """Return the texts beside a result, cut to the space that is left."""
+    """Return the texts of a result, cut to the remaining space."""
     return [TextPart(text=each) for each in cast("list[str]", cut(list(texts), most))]
 
 

@@ -62,7 +62,7 @@ from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.messages.keys import as_key
 from antiphon.runtime import FailedError
 
-# ---------------------------------------------------------------- what a toolkit allows
+# ---------------------------------------------------------------- the policy
 
 
 @dataclass
@@ -108,19 +108,20 @@ class ToolkitPolicy:
             self.permissions = self.permissions.revoke(agent, tool)
 
 
-# ---------------------------------------------------------------- one execution for an id
+# ---------------------------------------------------------------- one execution per id
 
 
 class Invocations:
-    """The calls of a run and all its parts, by their ids: a call is executed once, however often the run makes it.
+    """The calls of a run and all its parts, by id: a call is executed once, however often the run makes it.
 
-    The ledger has what was executed, and a further call gets its result from there. This class keeps only what the ledger
-    cannot say: which calls are being executed now, so that a second one waits, and which call each id of this run belongs to.
+    The ledger has the executed calls, and a repeated call gets its result from there. This class keeps only data that the
+    ledger does not have: the calls that are being executed, so that a second one waits, and the call that each id of this run
+    belongs to.
     """
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, str], str] = {}
-        """By course and id: the digest of the call that was started under it."""
+        """By course and id, the digest of the call that was started under it."""
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
@@ -136,8 +137,8 @@ class Invocations:
         """Refuse an id that belongs to another call: other arguments, another tool or another agent.
 
         Raises:
-            ToolRefusal: it does, in this process.
-            HistoryMismatchError: it does in the thread, and this process has not repeated that call.
+            ToolRefusal: it belongs to another call in this process.
+            HistoryMismatchError: it belongs to another call in the thread, which this process has not repeated.
         """
         place = _place(run, id)
         if (known := self._digests.get(place)) is not None:
@@ -166,12 +167,12 @@ class PendingApproval(Exception):  # noqa: N818 (a state, not an error: the call
         super().__init__(approval.id)
         self.approval = approval
         self.ledger = ledger
-        """The ledger that the answer will be in."""
+        """The ledger in which the answer will be stored."""
 
 
 @dataclass(frozen=True)
 class GuardedCall:
-    """A call on its way to a tool."""
+    """A call that the guard processes."""
 
     tool: ToolkitTool
     arguments: dict[str, object]
@@ -184,7 +185,7 @@ class GuardedCall:
     parent_id: str | None = None
     """The id of the model's call, if a model made it."""
     is_approved: bool = False
-    """Whether the program says that it was approved. It counts only outside of a run."""
+    """Whether the program states that it was approved. This counts only outside of a run."""
 
     @property
     def key(self) -> str:
@@ -206,7 +207,7 @@ class Guard:
             ToolRefusal: it is not allowed, or it failed.
             PendingApproval: a person must approve it first.
             ParkedError: its outcome is unknown, and a person must settle it.
-            HistoryMismatchError: the program does not repeat what it did in its last run.
+            HistoryMismatchError: the program does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
         if asked.run is None:
@@ -248,7 +249,7 @@ class Guard:
         """Return a call whose sensitive values are lost, with its recorded digest, so that its recorded outcome is found.
 
         Raises:
-            ToolRefusal: it had not begun, and cannot begin without them.
+            ToolRefusal: it had not started, and cannot start without them.
         """
         if run is not None:
             effect = f"{run.course.invocation_id}/{as_key(asked.key)}"
@@ -302,7 +303,7 @@ class Guard:
             raise _refusal(approval, standing)
 
     async def _question(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, reason: str) -> Approval:
-        """Ask a person, unless the question is there."""
+        """Ask a person, unless the question exists."""
         name = approval_id(call.digest)
         there = await find_approval(run.ledger, name, thread_id=run.thread_id)
         if there is not None:
@@ -322,13 +323,13 @@ class Guard:
         return replace(approval, message_id=record.message.id)
 
     async def _close(self, run: LedgerRun, approval: Approval) -> Approval:
-        """Close an expired question. An answer that came just before wins, and has expired, too."""
+        """Close an expired question. An answer that arrived just before wins, and has also expired."""
         with suppress(HistoryMismatchError):
             await run.note(approval.expiry(), key=f"{approval.id}:expired")
         return cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
 
     async def wait(self, ledger: Ledger, approval: Approval) -> bool:
-        """Wait for an answer as long as the policy says. Return whether the call should be made again."""
+        """Wait for an answer as long as the policy allows. Return whether the call should be made again."""
         return await wait_for_answer(ledger, approval, self._policy.approval_wait)
 
     # ------------------------------------------------------------ 4. to 6. the tool
@@ -345,7 +346,7 @@ class Guard:
             if asked.tool.lost(asked.arguments):
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
-            with run_scope(run.part(key)):  # effects inside the tool have numbers of their own
+            with run_scope(run.part(key)):  # effects inside the tool are numbered separately
                 outcome = await self._start(replace(asked, ctx=changes.begin()))
             check_row(outcome)
             return {**cast("dict[str, Json]", Secrets.of(run).clean(outcome.to_json())), **changes.stored()}
@@ -361,7 +362,7 @@ class Guard:
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
         except ReplyTimeoutError as exc:
             raise ToolRefusal(TIMEOUT, exc.reason, retryable=True) from None
-        except EffectFailedError as exc:  # as a person has settled it
+        except EffectFailedError as exc:  # settled by a person
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
         finally:
             count_step(run, asked.ctx, was_done=changes.did_run)
@@ -417,7 +418,7 @@ def _refusal(approval: Approval, standing: str) -> ToolRefusal:
 
 
 def _failing(inside: Callable[[str], Any], changes: ToolChanges) -> Callable[[str], Any]:
-    """Store a refusal as the outcome of the effect, with what the tool changed before."""
+    """Store a refusal as the outcome of the effect, with the changes that the tool made before."""
 
     async def run(key: str) -> Json:
         try:

@@ -53,7 +53,7 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller
         """The source of untrusted content that the tool has read, which may be in the reason."""
 
     def to_details(self) -> dict[str, Json]:
-        """Return the details as they are stored."""
+        """Return the details in their stored form."""
         return {"details": self.details, "untrusted": self.untrusted}
 
     @classmethod
@@ -86,7 +86,7 @@ class ToolOutcome:
     """The source of the content, if it is untrusted."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is stored."""
+        """Return it in its stored form."""
         said: dict[str, Json] = {"result": self.result}
         if self.parts:
             said["parts"] = [part.__house__() for part in self.parts]
@@ -94,7 +94,7 @@ class ToolOutcome:
 
     @classmethod
     def from_json(cls, said: object) -> ToolOutcome:
-        """Return an outcome from its stored form. Any other value is a result that a person has given."""
+        """Return an outcome from its stored form. Any other value is a result that a person has recorded."""
         ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
         if "result" not in ours or ours.keys() - {"result", "parts", "untrusted", "changes"}:
             return cls(result=cast("Json", said))

@@ -1,12 +1,12 @@
 """Names and schemas of tools.
 
-**Names** of tools and agents are plain ASCII, so that no two of them look alike. A permission names a tool and an agent. A
+**Names** of tools and agents are ASCII, so that no two different names look alike. A permission names a tool and an agent. A
 name with a Cyrillic letter or an invisible character would look like another name to the person who grants it. Such names are
 refused: they can neither be registered nor granted.
 
-**Schemas**: whether arguments match the schema of a tool, a grant or a rule, by the whole of JSON Schema. References, formats,
-`additionalProperties` and conditions count. Nothing is fetched: an untrusted schema must not make the process open a
-connection. Error messages never contain the values, which may be secret.
+**Schemas** check whether arguments match the schema of a tool, a grant or a rule, with all of JSON Schema, including
+references, formats, `additionalProperties` and conditions. Nothing is fetched: an untrusted schema must not make the process
+open a connection. Error messages never contain the values, which may be secret.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
 
 
 def tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
-    """Return the names of the tools of a toolset, also of those that are offered at times only; None if they are not known."""
+    """Return the names of all tools of a toolset, including those that are not always offered; None if they are unknown."""
     if isinstance(toolset, FunctionToolset):
         return set(toolset.tools)
     if not isinstance(toolset, WrapperToolset) or isinstance(toolset, RenamedToolset):
@@ -76,7 +76,7 @@ def tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
 
 _MOST_PROBLEMS: Final = 8
 _MOST_WORDS: Final = 500
-"""Characters of a problem that are kept: a schema may list a million allowed values."""
+"""The maximum length of a problem in characters: a schema may list a million allowed values."""
 _MASK: Final = "the value"
 _PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes too long is a refusal
 

@@ -1,12 +1,13 @@
-"""Tools of others: toolsets of Pydantic AI and MCP servers, and the warnings about them.
+"""External tools: toolsets of Pydantic AI and MCP servers, and the warnings about them.
 
-Tools are listed again for each step, because a server may change them. In a run the list is recorded: a program that runs
-again is offered the recorded tools until it comes to a new step. A tool is started only if it is still what was offered. What
-a server says about its tools (read-only, idempotent) is not trusted: the caller of `add_mcp` or `add_toolset` says so.
+Tools are listed again for each step, because a server may change them. In a run, the list is recorded: a program that runs
+again gets the recorded tools until it reaches a new step. A tool is started only if it is unchanged since it was offered. The
+hints of a server about its tools (read-only, idempotent) are not trusted: the caller of `add_mcp` or `add_toolset` declares
+them.
 
-A server cannot harm the others. One that does not start, does not answer or offers nonsense is left out with a warning: a row
-`TOOL_WARNING` of the thread, once for each part of a run, and a line of the log. For a server that was registered with
-`required=True` a warning is a `ToolServerError`.
+A server cannot affect the others. A server that does not start, does not answer or offers invalid tools is left out with a
+warning: a row `TOOL_WARNING` of the thread, once for each part of a run, and a line of the log. For a server with
+`required=True`, a warning is a `ToolServerError`.
 
 | code | what is left out |
 |---|---|
@@ -63,7 +64,7 @@ _LOG: Final = logging.getLogger("antiphon.agents.toolkit")
 
 @dataclass(frozen=True)
 class ToolWarning:
-    """What is wrong with a server, or with one of its tools."""
+    """A problem with a server, or with one of its tools."""
 
     server: str
     code: str
@@ -83,7 +84,7 @@ class ToolWarning:
 
 
 class _Written:
-    """The warnings that the parts of a run have written."""
+    """The warnings that each part of a run has written."""
 
     def __init__(self) -> None:
         self.keys: set[tuple[str, str]] = set()
@@ -126,18 +127,18 @@ _MOST_READ: Final = 64 * 1024
 _MOST_WORDS: Final = 300
 _MOST_NAME: Final = 128
 _MOST_TOOLS: Final = 1000
-"""The limit of tools of one server. No model can choose among more."""
+"""The maximum number of tools of one server. No model can choose among more."""
 _TURN: Final = 100
-"""Tools after which the event loop gets a turn."""
+"""The number of tools after which control returns to the event loop."""
 _MOST_WARNINGS: Final = 20
-"""Warnings about one list: a server may offer any number of bad tools."""
+"""The maximum number of warnings about one list: a server may offer any number of invalid tools."""
 _PAUSE: Final = 30.0
 """Seconds for which a failed server is not asked again."""
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A tool as it is offered."""
+    """A tool as offered."""
 
     name: str
     description: str
@@ -156,7 +157,7 @@ class _Offer:
         return {name: getattr(self, name) for name in ("name", "description", "parameters", "settings")}
 
     def change(self, now: _Offer | None) -> str | None:
-        """Return how it has changed; None if its arguments are the same. Its description may change."""
+        """Return the change of its arguments; None if they are the same. Its description may change."""
         if now is None:
             return "is offered no more"
         return None if now.parameters == self.parameters else "takes other arguments now"
@@ -170,7 +171,7 @@ class _Listed:
     warnings: list[ToolWarning]
 
     def to_json(self) -> Json:
-        """Return it as it is stored; warnings only where there are some."""
+        """Return it in its stored form, without an empty list of warnings."""
         said: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
         return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
 
@@ -191,8 +192,8 @@ class _Listed:
 class ForeignTools:
     """A toolset, and the settings of its tools: of all of them, and of some by name.
 
-    A fault costs only this toolset: it is left out, or one of its tools, with a warning. While a program is connected, a
-    failed server is not asked again for a while, so that its time limit is not spent again and again.
+    A fault affects only this toolset: it is left out, or one of its tools, with a warning. While a program is connected, a
+    failed server is not contacted again for a while, so that its time limit is not spent repeatedly.
     """
 
     toolset: AbstractToolset[Any]
@@ -207,7 +208,8 @@ class ForeignTools:
     clean: Callable[[str], str] = str
     """Removes secrets from messages about it."""
     lists_all: bool = False
-    """Whether it lists all its tools each time, as MCP servers do. Toolsets of Pydantic AI may offer some at times only."""
+    """Whether it lists all its tools each time, as MCP servers do. Toolsets of Pydantic AI may offer some of them only
+    sometimes."""
     _listed: frozenset[str] | None = field(default=None, repr=False)
     """The names of the tools that it has listed in this process; None: it has not listed any yet."""
     _slots: dict[str, ConcurrencyLimit] = field(default_factory=dict[str, ConcurrencyLimit], repr=False)
@@ -219,7 +221,7 @@ class ForeignTools:
 
     @property
     def names(self) -> Collection[str] | None:
-        """The names of all its tools; None: they are not known, or not yet."""
+        """The names of all its tools; None: they are unknown, or not known yet."""
         return self._listed if self.lists_all else tool_names(self.toolset)
 
     def may_have(self, name: str) -> bool:
@@ -229,7 +231,7 @@ class ForeignTools:
         return not isinstance(self.toolset, PrefixedToolset) or name.startswith(f"{self.toolset.prefix}_")
 
     def _check_settings(self) -> None:
-        """Refuse settings of a tool that there is not: a misspelt name would leave the tool without them.
+        """Refuse settings of a tool that does not exist: a misspelled name would leave the tool without them.
 
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.
@@ -243,7 +245,7 @@ class ForeignTools:
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
-        """Stay connected while the block lasts; if connecting fails, run the block without."""
+        """Stay connected for the duration of the block; if connecting fails, run the block without a connection."""
         is_left_alone = self.down is not None
         self._users += 1
         try:
@@ -288,7 +290,7 @@ class ForeignTools:
 
     @property
     def down(self) -> ToolWarning | None:
-        """Why it is not asked: it has failed a short while ago, and a program is connected. None: it is asked."""
+        """The reason why it is not contacted: it has failed recently, and a program is connected. None: it is contacted."""
         if self._failed is None or not self._users:
             return None
         return self._failed if asyncio.get_running_loop().time() - self._failed_at < _PAUSE else None
@@ -319,7 +321,7 @@ class ForeignTools:
         return {offer.name: self._tool(offer) for offer in listed.offers}, listed.warnings
 
     async def _look(self, ctx: RunContext[object]) -> _Listed:
-        """Ask it for its tools."""
+        """Request its tools."""
         if (down := self.down) is not None:
             listed = _Listed([], [down])
         else:
@@ -329,14 +331,14 @@ class ForeignTools:
             except Exception as exc:  # noqa: BLE001 (any error costs only this server)
                 listed = _Listed([], [self._fail(exc, "list its tools")])
             else:
-                self._listed = frozenset(found) | (self._listed or frozenset())  # a tool may come and go
+                self._listed = frozenset(found) | (self._listed or frozenset())  # a tool may appear and disappear
                 listed = await self._judged(found)
         if self.required:
             raise_if_required(listed.warnings)
         return listed
 
     async def _judged(self, found: Mapping[str, ToolsetTool[object]]) -> _Listed:
-        """Return which of its tools can be offered."""
+        """Return the tools that can be offered."""
         offers, warnings, left = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
         for number, (name, tool) in enumerate(islice(found.items(), _MOST_TOOLS)):
             if number % _TURN == 0:
@@ -362,7 +364,7 @@ class ForeignTools:
 
         said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
         listed = _Listed.from_json(said)
-        if self._listed is not None:  # a run that runs again may name a tool that the server had once
+        if self._listed is not None:  # a continued run may name a tool that the server no longer has
             self._listed |= {offer.name for offer in listed.offers}
         if said["digest"] == listed.digest:
             return listed
@@ -395,7 +397,8 @@ class ForeignTools:
         """Return a tool that was offered, if it has not changed.
 
         Raises:
-            ToolRefusal: it has changed, or its server does not answer. The model meant another tool than would be started.
+            ToolRefusal: it has changed, or its server does not answer. The model chose another tool than the one that would be
+            started.
         """
         try:
             async with asyncio.timeout(self.within):
@@ -410,7 +413,7 @@ class ForeignTools:
 
 
 def _problem(name: str, offer: _Offer) -> tuple[str, str] | None:
-    """Return why a tool cannot be offered."""
+    """Return the reason why a tool cannot be offered."""
     if not is_tool_name(name):
         return NAME_INVALID, "its name is not made of ASCII letters, digits, '_', '-' and '.', or is too long"
     if is_too_large(offer.parameters):
@@ -425,10 +428,10 @@ def _problem(name: str, offer: _Offer) -> tuple[str, str] | None:
 def mcp_toolset(
     server: str | Sequence[str], *, env: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> AbstractToolset[Any]:
-    """Return a server's tools: of a URL over HTTP, of a command over its standard input and output.
+    """Return the toolset of a server: for a URL over HTTP, for a command over its standard input and output.
 
     Raises:
-        ModuleNotFoundError: a package that it needs is not installed; the message says what to install.
+        ModuleNotFoundError: a package that it needs is not installed; the message names it.
     """
     try:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 (only where it is used)

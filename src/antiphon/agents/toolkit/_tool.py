@@ -1,4 +1,4 @@
-"""One tool of a toolkit: its schema and settings, how it is made from a function, and how many calls run at once.
+"""One tool of a toolkit: its schema and settings, its construction from a function, and the limit of concurrent calls.
 
 The schema of a function comes from its type hints and docstring. Functions that are not async run in threads.
 """
@@ -29,10 +29,10 @@ from antiphon.runtime.extending import is_too_large
 
 
 class ConcurrencyLimit:
-    """At most so many calls at a time; the others wait. Counted for each event loop: a toolkit may outlive many."""
+    """Limits the number of concurrent calls; other calls wait. It counts per event loop: a toolkit may outlive many loops."""
 
     def __init__(self, number: int | None) -> None:
-        """Take a number; None: there is no end of them.
+        """Make a limit; None: no limit.
 
         Raises:
             ValueError: it is less than one.
@@ -55,7 +55,7 @@ class ConcurrencyLimit:
 # ---------------------------------------------------------------- the tool
 
 Start: TypeAlias = "Callable[[dict[str, object], RunContext[object]], Awaitable[Any]]"
-"""Starts a tool with checked arguments. What it raises is its failure."""
+"""Starts a tool with checked arguments. An exception is its failure."""
 
 _KIB = 1024
 
@@ -68,7 +68,7 @@ class ToolSettings(TypedDict, total=False):
     approval: bool
     """Whether a person must approve each call."""
     untrusted: bool
-    """Whether what it returns is untrusted: the web, mail, documents."""
+    """Whether its results are untrusted: the web, mail, documents."""
     allows_untrusted: bool
     """Whether it may be called without an approval after the turn has read untrusted content."""
     timeout: float | None
@@ -80,7 +80,7 @@ class ToolSettings(TypedDict, total=False):
     max_result_bytes: int
     """The limit of its result, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are stored nowhere: see `antiphon.agents._secrets`."""
+    """The arguments whose values are never stored: see `antiphon.agents._secrets`."""
 
 
 def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
@@ -147,11 +147,11 @@ class ToolkitTool:
             raise InvalidArguments(problems)
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they may be stored."""
+        """Return arguments in the form that may be stored."""
         return {name: SENSITIVE if name in self.sensitive else value for name, value in arguments.items()}
 
     def lost(self, arguments: Mapping[str, object]) -> list[str]:
-        """Return the arguments whose values were not stored, and are no longer there."""
+        """Return the arguments whose values were not stored and are lost."""
         return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
     def metadata(self) -> dict[str, object]:
@@ -201,7 +201,7 @@ def function_tool(
 
 
 async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:
-    """Check arguments by a tool's own validator, which raises its message for the model."""
+    """Check arguments with a tool's own validator, which raises its message for the model."""
     if validator is not None and isawaitable(found := validator(ctx, **arguments)):
         await found
 

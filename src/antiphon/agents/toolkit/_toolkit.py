@@ -1,7 +1,7 @@
-"""The toolkit: tools that agents share, who may use them, and how they are called; and its capability.
+"""The toolkit: shared tools, their permissions, and calls of them; and the capability of an agent.
 
-With the toolset alone, a call that needs an approval stops the run at once, and the calls beside it. The capability lets them
-end first, and then waits for people.
+With the toolset alone, a call that needs an approval stops the run at once, including the other calls of the step. The
+capability lets these end first, and then waits for people.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class Toolkit:
-    """Tools that agents share. An agent may use what was granted to it, and nothing else.
+    """Tools that agents share. An agent may use only the tools that were granted to it.
 
-    `rules` say which calls a person must approve, besides those of tools that always need it; `approvers` who may do that
-    (empty: everybody who can write to the ledger); `approval_expires` how long a question, and its answer, is valid;
-    `approval_wait` how many seconds a run waits for an answer before it stops (None: no limit); `redaction` what is removed
-    from the error messages of tools.
+    `rules` select the calls that a person must approve, besides those of tools that always need it. `approvers` are the people
+    who may approve (empty: everybody who can write to the ledger). `approval_expires` is how long a question and its answer
+    are valid. `approval_wait` is how many seconds a run waits for an answer before it stops (None: no limit). `redaction` has
+    the rules for the error messages of tools.
 
     Raises:
         ValueError: a name is not valid, two tools have the same name, or a time is not positive.
@@ -86,7 +86,7 @@ class Toolkit:
         for tool in tools:
             self.add(tool)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ tools
 
     def add(
         self,
@@ -97,7 +97,7 @@ class Toolkit:
         to: Sequence[str] = (),
         **settings: Unpack[ToolSettings],
     ) -> ToolkitTool:
-        """Add a function, or a tool of Pydantic AI; `to` are agents that are granted it.
+        """Add a function, or a tool of Pydantic AI; `to` are the agents that get a grant.
 
         Raises:
             ValueError: the name or a setting is not valid, or another tool has the name.
@@ -113,7 +113,7 @@ class Toolkit:
     def tool(
         self, *, name: str | None = None, to: Sequence[str] = (), **settings: Unpack[ToolSettings]
     ) -> Callable[[FunctionT], FunctionT]:
-        """Add the function below, as a decorator.
+        """Add the decorated function.
 
         Raises:
             ValueError: as `add`.
@@ -137,8 +137,8 @@ class Toolkit:
     ) -> None:
         """Add a toolset of Pydantic AI. The settings are for all its tools; `by_name` has more for some.
 
-        It has `within` seconds to start, and to list its tools (default: the `timeout` of its tools, or 10). If it
-        fails, it is left out, with a warning about its `name`; for a `required` one, that is an error.
+        It has `within` seconds to start, and to list its tools (default: the `timeout` of its tools, or 10). If it fails, it
+        is left out, with a warning about its `name`; if it is `required`, that is an error.
 
         Raises:
             ValueError: `within` is not positive.
@@ -163,8 +163,8 @@ class Toolkit:
     ) -> None:
         """Add a server that speaks the Model Context Protocol: a URL, or the command that starts it.
 
-        What its tools return is untrusted, unless you say `untrusted=False`. For `required` and `within`
-        see `add_toolset`.
+        The results of its tools are untrusted, unless you pass `untrusted=False`. For `required` and `within`, see
+        `add_toolset`.
 
         Raises:
             ModuleNotFoundError: a package that it needs is not installed.
@@ -178,14 +178,14 @@ class Toolkit:
         self._foreign[-1].lists_all = True
 
     async def tools(self, ctx: RunContext[object] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
-        """Return all tools; in a `run` that runs again, the recorded ones.
+        """Return all tools; in a continued `run`, the recorded ones.
 
         A server that fails is left out, and so is a server's tool whose name is taken: those of the toolkit come first,
         then the servers in the order in which they were added.
 
         Raises:
-            SetupError: a grant, a revocation or a rule names a tool that there is not.
-            ToolServerError: something is wrong with a server that is required.
+            SetupError: a grant, a revocation or a rule names a tool that does not exist.
+            ToolServerError: a required server has a problem.
             LedgerError: the list could not be stored.
         """
         self.check_names()
@@ -197,7 +197,7 @@ class Toolkit:
                 raise_if_required(taken)
             await warn([*warnings, *taken], run)
             found |= {name: tool for name, tool in offered.items() if name not in found}
-        self.check_names()  # once more: the servers have said which tools they have
+        self.check_names()  # once more: now the servers have listed their tools
         return found
 
     async def tools_of(
@@ -212,7 +212,7 @@ class Toolkit:
         return {name: tool for name, tool in (await self.tools(ctx, run)).items() if permissions.knows(agent, name)}
 
     def check_names(self) -> None:
-        """Refuse a grant, a revocation or a rule that names a tool that there is not: a misspelt rule would ask nobody.
+        """Refuse a grant, a revocation or a rule for a tool that does not exist: a misspelled rule would ask nobody.
 
         Every use of the tools checks the names; patterns do so as soon as they are opened.
 
@@ -232,10 +232,10 @@ class Toolkit:
         self._checked = now
 
     def check_name(self, tool: str, what: str, *, or_built_in: bool = False) -> None:
-        """Refuse the name of a tool that there is not; `what` says where it is named.
+        """Refuse the name of a tool that does not exist; `what` describes where it is named.
 
-        A name that a server may have is not refused before the server has listed its tools. With `or_built_in`, a built-in
-        tool may be named that no agent has yet.
+        A name that a server may have is not refused before the server has listed its tools. With `or_built_in`, the name of a
+        built-in tool that no agent has yet is accepted.
 
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.
@@ -248,11 +248,11 @@ class Toolkit:
         raise SetupError(f"{what} names tool {tool!r}, and toolkit {self.name!r} has none of that name{hint}")
 
     async def check(self) -> None:
-        """Refuse names of tools that there are not, also of those that only a server can have: it is asked for its tools.
+        """Refuse names of tools that do not exist, including those that only a server can have: this requests its tools.
 
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.
-            ToolServerError: something is wrong with a server that is required.
+            ToolServerError: a required server has a problem.
         """
         self.check_names()
         named = {*(change.tool for change in self.permissions.changes), *(rule.tool for rule in self.policy.rules)}
@@ -260,7 +260,7 @@ class Toolkit:
             async with await self.connect():
                 await self.tools()
 
-    # ------------------------------------------------------------ who may
+    # ------------------------------------------------------------ permissions
 
     @property
     def permissions(self) -> Permissions:
@@ -276,7 +276,7 @@ class Toolkit:
         calls: int | None = None,
         until: datetime | None = None,
     ) -> Grant:
-        """Let an agent use a tool, or all of them; `where` is a JSON schema that the arguments must meet.
+        """Let an agent use a tool, or all of them; `where` is a JSON schema that the arguments must match.
 
         Raises:
             ValueError: a name, the schema, the number or the time is not valid.
@@ -318,7 +318,7 @@ class Toolkit:
     async def call(
         self, agent: str, tool: str, arguments: Mapping[str, object], *, invocation_id: str | None = None
     ) -> OptionResultPayload:
-        """Call a tool for an agent, and return the outcome: a refusal or a failure is a result, too.
+        """Call a tool for an agent, and return the outcome: a refusal or a failure is also an outcome.
 
         In a run, give each call an `invocation_id` if several run at the same time.
 
@@ -379,10 +379,10 @@ class Toolkit:
             return stack.pop_all()
 
     async def __aenter__(self) -> Self:
-        """Connect to the servers, while the block lasts; without it, each call connects again.
+        """Connect to the servers for the duration of the block; without it, each call connects again.
 
         Raises:
-            ToolServerError: a server that is required cannot be connected to.
+            ToolServerError: the connection to a required server failed.
         """
         async with await self.connect() as stack:
             for foreign in self._foreign:
@@ -395,7 +395,7 @@ class Toolkit:
 
 
 def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments as plain JSON; they may be a view of those of a message.
+    """Return arguments as plain JSON; they may be a view of a message's arguments.
 
     Raises:
         ToolRefusal: they are not JSON.

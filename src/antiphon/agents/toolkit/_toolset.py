@@ -33,7 +33,7 @@ PARKED: Final = "parked"
 _CAUSE: Final = "cause"
 _ROW: Final = "row"
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
-"""Here arguments are only parsed; the guard checks them by the whole schema."""
+"""Arguments are only parsed here; the guard checks them against the whole schema."""
 _CORRECTIONS: Final = 3
 """How often a model may send arguments that are not JSON."""
 
@@ -71,7 +71,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._tools: dict[str, ToolkitTool] = {}
         self._entered: list[AsyncExitStack] = []
         self._outer: list[Taint | None] = []
-        """The taint of the outer turn at each entry: tools outside of toolkits run inside of this one."""
+        """The taint of the outer turn at each entry: tools outside of toolkits run inside this one."""
 
     @property
     @override
@@ -80,7 +80,7 @@ class AgentToolset(AbstractToolset[Any]):
 
     @override
     async def for_run(self, ctx: RunContext[object]) -> AbstractToolset[Any]:
-        """Return a copy for one run, with a taint of its own."""
+        """Return a copy for one run, with its own taint."""
         mine = copy.copy(self)
         mine._taint = Taint(current_taint())
         mine._run = None
@@ -119,7 +119,7 @@ class AgentToolset(AbstractToolset[Any]):
             self._taint.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
-        """Return the part of the ledger run for this run of the agent: the same when the program runs again."""
+        """Return the part of the ledger run for this run of the agent; it is the same when the program runs again."""
         run = current_run()
         if run is None:
             return None
@@ -183,7 +183,7 @@ def stopped_by(error: ParkedError) -> dict[str, str]:
 
 
 def parked_error(said: Mapping[str, str]) -> ParkedError:
-    """Return the error of a call that waits for a person, as it was raised."""
+    """Return the original error of a call that waits for a person."""
     if _CAUSE in said:
         return StoppedError(said[PARKED], cause=said[_CAUSE], row=said[_ROW] or None)
     return ParkedError(said[PARKED])
@@ -196,7 +196,7 @@ def _is_durable(run_id: str | None) -> bool:
 
 
 def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
-    """Return the error that names the missing approvals, with the whole commands that give them."""
+    """Return the error that names the missing approvals, with the complete commands that give them."""
     commands = (command_line(ledger, "approve", each.id, "--as", (*each.approvers, "NAME")[0]) for each in approvals)
     how = " and ".join(f"`{each}`" for each in commands)
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")

@@ -1,7 +1,7 @@
 """The toolkit under the names of Atlas, for code that runs in threads and has no event loop.
 
 It is a thin layer: permissions, checks and limits are those of `Toolkit`. A program with an event loop uses `Toolkit`. The
-agent that goes with it is `antiphon.patterns.workers.ToolCapableAgent`.
+corresponding agent is `antiphon.patterns.workers.ToolCapableAgent`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ToolSchema:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Self:
-        """Return the schema that type hints and docstring say."""
+        """Return the schema from type hints and docstring."""
         made = PydanticTool[Any](function, name=name, description=description)
         known = made.tool_def
         return cls(made.name, known.description or "", known.parameters_json_schema, known.return_schema or {})
@@ -50,11 +50,11 @@ class Tool(ABC):
     @property
     @abstractmethod
     def schema(self) -> ToolSchema:
-        """What it is called with."""
+        """Its description and parameters."""
 
     @abstractmethod
     def execute(self, **arguments: Any) -> Any:
-        """Do it; the arguments have been checked."""
+        """Run the tool; the arguments have been checked."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Tool(ABC):
         return self.schema.description
 
     def validate_args(self, arguments: Mapping[str, object]) -> list[str]:
-        """Return the problems of arguments, by the whole schema; empty if they match."""
+        """Return the problems of arguments against the whole schema; empty if they match."""
         return list(Schema(self.schema.parameters).problems(arguments))
 
 
@@ -121,7 +121,7 @@ class AgentToolkit:
         return self._tools.get(name)
 
     def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
-        """Return what an agent is told about the tools that it may use."""
+        """Return the descriptions of the tools that an agent may use."""
         return [self._tools[name].schema for name in self.get_accessible_tools(agent_id)]
 
     # ------------------------------------------------------------ permissions
@@ -136,7 +136,7 @@ class AgentToolkit:
         self.toolkit.grant(agent_id, tool_name)
 
     def grant_all_permissions(self, agent_id: str) -> None:
-        """Let an agent use all tools, future ones included."""
+        """Let an agent use all tools, including future ones."""
         self.toolkit.grant(agent_id, ANY)
 
     def revoke_permission(self, agent_id: str, tool_name: str) -> None:
@@ -175,7 +175,7 @@ class AgentToolkit:
     def call(
         self, agent_id: str, tool_name: str, args: Mapping[str, object], call_id: str | None = None
     ) -> OptionResultPayload:
-        """Call a tool for an agent, and return the outcome: a refusal is a result, too.
+        """Call a tool for an agent, and return the outcome: a refusal is also an outcome.
 
         Raises:
             RuntimeError: it was called in an event loop, and would block it.

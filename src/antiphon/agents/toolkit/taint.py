@@ -1,6 +1,6 @@
-"""Taint: whether a turn has read untrusted content, that is, content that somebody outside could have written.
+"""Taint: whether a turn has read untrusted content, that is, content that an outsider could have written.
 
-Taint is tracked by the runtime, never by a model. Content cannot mark itself, and cannot remove a mark:
+The runtime tracks taint, never a model. Content cannot mark itself, and cannot remove a mark:
 
 - the result of a tool that is `untrusted` has the mark in its metadata, which no model sees;
 - `quoted` marks text that the program puts into a prompt;
@@ -37,7 +37,7 @@ _current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit.taint",
 
 
 class Taint:
-    """The taint of one turn. `outside` is the taint of the turn that this one runs inside."""
+    """The taint of one turn. `outside` is the taint of the enclosing turn."""
 
     def __init__(self, outside: Taint | None = None) -> None:
         self._outside = outside

@@ -1,4 +1,4 @@
-"""Tools that come with antiphon: arithmetic, memory, documents, and the web, where it is turned on.
+"""Built-in tools: arithmetic, memory, documents, files, and the web if it is enabled.
 
 The names are listed in `__init__.pyi`, and imported when first used, so that unused parts cost nothing.
 """

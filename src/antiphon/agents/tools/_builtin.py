@@ -1,8 +1,8 @@
-"""`builtin_tools`: from the names in a configuration to tools; and the two for the web.
+"""`builtin_tools` returns the tools of names in a configuration; and the two tools for the web.
 
-`web_search` and `web_fetch` are Pydantic AI's own tools, off unless `antiphon.toml` turns them on. Fetching refuses every
-address that is not public, and checks again at every redirect: names are resolved once, each address is checked (also those
-inside IPv6), and the connection goes to the address that was checked.
+`web_search` and `web_fetch` are Pydantic AI's own tools, disabled unless `antiphon.toml` enables them. Fetching refuses every
+address that is not public, and checks again at every redirect: names are resolved once, each address is checked (including
+IPv4 addresses inside IPv6), and the connection uses the checked address.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
     """Return the tool that reads a page of the web, as Markdown.
 
     Raises:
-        ConfigError: `antiphon.toml` is wrong.
+        ConfigError: `antiphon.toml` is not valid.
         ModuleNotFoundError: a package that it needs is not installed.
-        ToolOffError: it is not turned on.
+        ToolOffError: it is not enabled.
     """
     chosen = config or read_config().web
     if not chosen.fetch:
@@ -56,9 +56,9 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
     """Return the tool that searches the web.
 
     Raises:
-        ConfigError: `antiphon.toml` is wrong.
+        ConfigError: `antiphon.toml` is not valid.
         ModuleNotFoundError: a package that it needs is not installed.
-        ToolOffError: it is not turned on.
+        ToolOffError: it is not enabled.
     """
     chosen = config or read_config().web
     if chosen.search is None:
@@ -78,12 +78,13 @@ def _ours(tool: Tool[Any], name: str, config: WebConfig) -> Tool[Any]:
     tool.name = name
     tool.metadata = _METADATA
     tool.args_validator = _check_lengths
-    tool.timeout = config.timeout  # of the whole: a page that comes byte by byte is never late for the next
+    # A limit of the whole request: a server that sends byte by byte never exceeds a limit per read.
+    tool.timeout = config.timeout
     return tool
 
 
 def _check_lengths(_: RunContext[object], **arguments: Any) -> None:
-    """Refuse an address or a query that nobody means. To take a long address apart would keep the event loop."""
+    """Refuse an absurdly long address or query. Parsing a long address would block the event loop."""
     for name, value in arguments.items():
         if isinstance(value, str) and len(value) > _LONGEST:
             raise ModelRetry(f"{name} has {len(value)} characters; at most {_LONGEST} are sent")
@@ -97,12 +98,12 @@ BUILTIN_TOOLS = ("calculator", "knowledge_base", "memory_retrieval", "web_fetch"
 def builtin_tools(
     names: Iterable[str], *, ledger: Ledger | None = None, memory: Scope = "thread", web: WebConfig | None = None
 ) -> list[Tool[Any]]:
-    """Return the tools of these names. Those that look something up need the ledger that it is in.
+    """Return the tools with these names. Tools that search a ledger need it.
 
     Raises:
-        ConfigError: `antiphon.toml` was needed, and is wrong.
-        ModuleNotFoundError: what a tool needs is not installed.
-        ToolOffError: a tool is not turned on.
+        ConfigError: `antiphon.toml` was needed, and is not valid.
+        ModuleNotFoundError: a package that a tool needs is not installed.
+        ToolOffError: a tool is not enabled.
         ValueError: there is no tool of a name, or it needs a ledger.
     """
 

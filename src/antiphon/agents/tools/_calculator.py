@@ -1,4 +1,4 @@
-"""`calculator`: arithmetic for agents, by a parser of its own, within limits that make every answer quick.
+"""`calculator`: arithmetic for agents, with its own parser, and with limits that keep every calculation fast.
 
 The grammar, from the loosest to the tightest binding:
 
@@ -10,7 +10,7 @@ power   = primary (("^" | "**") sign)?          so 2^3^2 is 2^9, and -2^2 is -4
 primary = number | name | name "(" sum ("," sum)* ")" | "(" sum ")"
 ```
 
-Numbers are decimal, with fifty digits, so that 0.1 + 0.2 is 0.3. Nothing is looked up but the names in the two tables below.
+Numbers are decimal, with fifty digits, so that 0.1 + 0.2 is 0.3. Only the names in the two tables below are known.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from antiphon.errors import CalculationError
 
 _LONGEST = 1000
 _DEEPEST = 50
-"""Parentheses, signs and powers inside each other."""
+"""The nesting depth of parentheses, signs and powers."""
 _MOST_DIGITS = 50
 """Digits of a number in the expression, and of the result."""
 _NOUGHTS = 10
 """Zeros after the point before a number is written with an exponent."""
 _LARGEST_EXPONENT = 1000
-"""Of a power, and of ten in a number that is written."""
+"""The largest exponent of a power, and of ten in a number."""
 _CONTEXT = decimal.Context(
     prec=_MOST_DIGITS,
     Emax=9999,
@@ -56,7 +56,7 @@ class _Token(NamedTuple):
     kind: str
     text: str
     place: int
-    """Where it begins, counted from 1."""
+    """Where it starts, counted from 1."""
 
 
 def _by_float(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
@@ -262,7 +262,7 @@ _METADATA: dict[str, Any] = {"antiphon": {"effects": "none", "allows_untrusted":
 
 
 def calculator() -> Tool[Any]:
-    """Return the tool that calculates: exact to fifty digits, and with no way to run anything."""
+    """Return the calculator tool: exact to fifty digits, and unable to run code."""
     return Tool[Any](_calculator, name="calculator", metadata=_METADATA)
 
 

@@ -1,4 +1,4 @@
-"""Tools that read the files of one folder: texts, pages of Markdown, tables, mailboxes. They change nothing."""
+"""Read-only tools for the files of one folder: texts, pages of Markdown, tables, mailboxes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from antiphon.agents.tools._tables import How, columns_of, grouped, totals
 
 _TIMEOUT: Final = 20.0
 _LARGEST_PAGE: Final = 250_000
-"""Bytes of a page that is checked. The worst page of this size takes seconds, an ordinary one a quarter of a second."""
+"""The maximum size of a checked page, in bytes. The worst page of this size takes seconds, an ordinary one a quarter of a
+second."""
 _MOST_SECONDS: Final = 10.0
-"""Of work, for all pages of a call."""
+"""Seconds of work for all pages of a call."""
 _MOST_PROBLEMS: Final = 500
 
 
 def file_tools(root: Path | str, *, hidden: bool = False, timeout: float | None = _TIMEOUT) -> list[Tool[Any]]:
-    """Return tools that read the files below a folder, and nothing else.
+    """Return tools that read files below a folder, and no others.
 
     `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_totals`, `csv_group`, `list_letters` and `read_letter`.
-    What they return is untrusted, and is marked so. Links are not followed. With `hidden`, files and folders
-    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is cancelled.
+    Their results are untrusted, and marked as such. Links are not followed. With `hidden`, files and folders whose names start
+    with a dot are also read. A call that takes more than `timeout` seconds is cancelled.
 
     Raises:
         ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
@@ -122,10 +123,10 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
 
 
 def _first(folder: Folder, path: str) -> str:
-    """Return a path, or the first file that a pattern fits.
+    """Return a path, or the first file that matches a pattern.
 
     Raises:
-        ModelRetry: no file fits the pattern.
+        ModelRetry: no file matches the pattern.
     """
     if "*" not in path or folder.has(path):
         return path
@@ -143,10 +144,10 @@ class _Pages:
         self._began = thread_time()
 
     def problems(self, name: str) -> list[str]:
-        """Return what is wrong with a page.
+        """Return the problems of a page.
 
         Raises:
-            ModelRetry: it is no text, or the pages before it took too long.
+            ModelRetry: it is not text, or the pages before it took too long.
         """
         text = self._folder.text(name)
         self._check_time()

@@ -1,12 +1,12 @@
-"""Folder: the files that tools may read, which are those below one folder; and `FilePattern`, such as `docs/**/*.md`.
+"""Folder: access to the files below one folder; and `FilePattern`, such as `docs/**/*.md`.
 
-A path is walked from the folder downwards, and each part is opened relative to the descriptor of the part before, unless it is
-a link. So a process that moves files or sets links meanwhile can make a file unreadable, but not lead out of the folder. What
-was opened is then judged by its descriptor: it must be a regular file, and no more of it is read than the limit, whatever
-size it reports. Checking a path first and opening it afterwards would leave time to change what is there.
+A path is walked from the folder downwards, and each part is opened relative to the descriptor of the previous part, unless it
+is a link. So a process that moves files or creates links meanwhile can make a file unreadable, but cannot lead out of the
+folder. The opened file is then checked by its descriptor: it must be a regular file, and is read only up to the limit,
+whatever size it reports. Checking a path first and opening it afterwards would leave time to replace the file.
 
-A pattern is matched part by part on the way down, as the set of its positions that fit so far. So a folder is listed once,
-however many `**` there are. A search for each `**` inside the one before would take exponential time.
+A pattern is matched part by part during the walk, as the set of its positions that match so far. So a folder is listed once,
+however many `**` there are. A nested search for each `**` would take exponential time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FilePattern:
         return any(place < len(self._parts) for place in places)
 
     def _closed(self, places: Iterable[int]) -> frozenset[int]:
-        """Return positions with those that are reached without a name: `**` also matches no folder."""
+        """Return positions, plus those that are reached without a name: `**` also matches no folder."""
         reached: set[int] = set()
         for start in places:
             place = start
@@ -87,11 +87,11 @@ _NOTHING: Final = re.compile(r"(?!)")
 # ---------------------------------------------------------------- the folder
 
 _MOST_FILES: Final = 500
-"""The limit of a list."""
+"""The maximum length of a list."""
 _MOST_ENTRIES: Final = 50_000
-"""The limit of files and folders that are visited for a list."""
+"""The maximum number of files and folders that are visited for a list."""
 _DEEPEST: Final = 32
-"""The depth of folders that are visited for a list."""
+"""The maximum depth of folders that are visited for a list."""
 _MOST_BYTES: Final = 5_000_000
 _MOST_CHARACTERS: Final = 20_000
 
@@ -100,7 +100,7 @@ class Folder:
     """A folder whose files can be read. Errors about a path are for the model, which can try another."""
 
     def __init__(self, root: Path | str, *, hidden: bool = False) -> None:
-        """Open a folder; with `hidden`, names that begin with a dot may be read, too.
+        """Open a folder; with `hidden`, names that start with a dot may also be read.
 
         Raises:
             ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
@@ -113,7 +113,7 @@ class Folder:
             raise ValueError("files cannot be read safely here: this system has no openat")
 
     def names(self, pattern: str) -> list[str]:
-        """Return the files that a pattern such as `**/*.md` fits, in order, 500 at most.
+        """Return the files that match a pattern such as `**/*.md`, in order, at most 500.
 
         Raises:
             ModelRetry: it is not a pattern, leads out of the folder, or matches too much.
@@ -173,7 +173,7 @@ class Folder:
         return "\n".join(lines)[:_MOST_CHARACTERS]
 
     def _parts(self, name: str) -> Sequence[str]:
-        """Return the steps to a place.
+        """Return the parts of a path.
 
         Raises:
             ModelRetry: they lead out of the folder, or to something hidden.
@@ -190,7 +190,7 @@ class Folder:
 
     @contextmanager
     def _opened(self, parts: Sequence[str]) -> Generator[int]:
-        """Open what is at a place, step by step, and close it again."""
+        """Open a path, part by part, and close it again."""
         number = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in parts:
@@ -205,7 +205,7 @@ class Folder:
 def _open_in(folder: int, name: str) -> int:
     """Open a file or a folder inside a folder. Nothing else: opening a pipe or a device has effects.
 
-    What was checked may be replaced before it is opened: so no link is followed, and opening never waits.
+    A checked file may be replaced before it is opened: so no link is followed, and opening never blocks.
     """
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
@@ -218,14 +218,14 @@ def _open_in(folder: int, name: str) -> int:
 def _read(number: int) -> bytes:
     """Return the bytes of a file, or one more than the limit. The size that a file reports proves nothing."""
     with open(number, "rb", closefd=False) as file:
-        return file.read(_MOST_BYTES + 1) or b""  # None of a file that would have to be waited for, as some of /proc
+        return file.read(_MOST_BYTES + 1) or b""  # None for a file that would block, such as some in /proc
 
 
 def _complaint(shown: str, error: OSError) -> str:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ENAMETOOLONG:
             return f"there is no file {shown}; list_files says what there is"
-        case errno.ELOOP | errno.EMLINK:  # Linux says the first of a link, FreeBSD the second
+        case errno.ELOOP | errno.EMLINK:  # for a link, Linux raises the first error, FreeBSD the second
             return f"{shown} is reached by a link, and links are not followed"
         case _:
             return f"{shown} cannot be read: {error.strerror}"
@@ -267,7 +267,7 @@ class _Walk:
             return
         try:
             self.into(number, f"{above}{name}/", before, depth)
-        except NotADirectoryError:  # it was one when it was listed
+        except NotADirectoryError:  # it was a folder when it was listed
             return
         finally:
             os.close(number)

@@ -2,7 +2,7 @@
 
 Documents are found by a retriever (see `antiphon.retrieval`). Earlier messages have no such index: a ledger finds those that
 have all the words of a query, but a question has words that no answer has. So `retrieve` queries the ledger several times: for
-all the words together, and for each word by itself. A record gets points for its rank in each list, more where the word is
+all the words together, and for each word separately. A record gets points for its rank in each list, more where the word is
 rare, and the best records are returned.
 """
 
@@ -32,7 +32,7 @@ _MOST_FOUND = 20
 
 
 def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Tool[Any]:
-    """Return the tool that looks things up in the documents of a ledger, or of a retriever."""
+    """Return the tool that searches the documents of a ledger, or of a retriever."""
     documents = KnowledgeBase(ledger) if retriever is None else retriever
 
     async def look_up(query: str, limit: int = 5) -> list[dict[str, str]]:
@@ -49,7 +49,7 @@ def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Too
 
 
 def found_passage(passage: Passage) -> dict[str, str]:
-    """Return a passage as tools give it to a model."""
+    """Return a passage in the form for a model."""
     found = {"id": passage.id, "source": passage.source}
     if passage.heading:
         found["heading"] = " > ".join(passage.heading)
@@ -62,11 +62,11 @@ def found_passage(passage: Passage) -> dict[str, str]:
 
 _WORD = re.compile(r"[^\W_]+")
 _MOST_WORDS = 12
-"""Words of a question that are looked for."""
+"""The maximum number of words of a question that are searched."""
 _LOOKED_AT = 50
-"""Records of each list."""
+"""The maximum number of records of each list."""
 _TOGETHER = 4.0
-"""How much more a record counts that has all the words than one that has one."""
+"""The weight of a record with all the words, relative to a record with one of them."""
 _SHORTEST_STEM = 4
 _EMPTY = frozenset(
     _WORD.findall(
@@ -103,7 +103,7 @@ async def retrieve(
 
 
 def _stem(word: str) -> str:
-    """Return the stem of a word, so that singular and plural find each other."""
+    """Return the stem of a word, so that singular and plural match."""
     return f"{word.removesuffix('s')}*" if len(word) >= _SHORTEST_STEM else word
 
 
@@ -113,7 +113,7 @@ Scope: TypeAlias = Literal["thread", "ledger"]
 _LONGEST = 2000
 """Characters of a message that are shown."""
 _DOCUMENTS = "knowledge"
-"""The thread of documents, and what the names of such threads begin with."""
+"""The thread of documents, and the prefix of the names of such threads."""
 _OWN = frozenset({"memory_retrieval", "knowledge_base"})
 """Tools whose calls and results are not found: they only repeat other messages."""
 
@@ -130,10 +130,10 @@ class MemoryMatch(TypedDict):
 
 
 def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str | None = None) -> Tool[Any]:
-    """Return the tool that looks up what was said before.
+    """Return the tool that searches earlier messages.
 
-    With scope `thread` it sees `thread_id`, or the thread of the run that it is called in. With scope `ledger` it sees every
-    thread, and so does every user of the agent: not for a ledger that several people share.
+    With scope `thread`, it searches `thread_id`, or the thread of the current run. With scope `ledger`, it searches every
+    thread, and so can every user of the agent: do not use it for a ledger that several people share.
     """
 
     async def remember(query: str, limit: int = 5) -> list[MemoryMatch]:
@@ -160,7 +160,7 @@ def _thread(chosen: str | None) -> str:
 
 
 def _own_words() -> str | None:
-    """Return the prefix of the parent ids of this run's messages, which are in the conversation anyway."""
+    """Return the prefix of the parent ids of this run's messages, which the conversation already contains."""
     run = current_run()
     return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
 

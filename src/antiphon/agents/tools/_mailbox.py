@@ -1,4 +1,4 @@
-"""Mailbox files (mbox): a list of letters, and the text of one letter.
+"""Mailbox files (mbox): the list of messages, called letters here, and the text of one of them.
 
 Letters are parsed here, and not by the standard library: its parser takes time quadratic in the length of a header or in the
 depth of parts. It parses only the headers of letters and parts, cut to a length.
@@ -21,28 +21,28 @@ from pydantic_ai import ModelRetry
 FoundT = TypeVar("FoundT")
 
 _MOST_LETTERS: Final = 200
-"""The limit of a list."""
+"""The maximum length of a list."""
 _MOST_LOOKED_AT: Final = 5_000
 _MOST_WORDS: Final = 50
 _MOST_CHARACTERS: Final = 10_000
 _LONGEST_HEAD: Final = 20_000
-"""Bytes of all headers together."""
+"""The maximum size of all headers together, in bytes."""
 _LONGEST_HEADER: Final = 1_000
 _DEEPEST: Final = 10
-"""Parts inside parts."""
+"""The maximum nesting depth of parts."""
 _MOST_PARTS: Final = 100
-"""The limit of parts of a letter that are searched for its text."""
+"""The maximum number of parts of a letter that are searched for its text."""
 _FROM: Final = re.compile(rb"^From [^\n]*\n?", re.MULTILINE)
 _HEADERS: Final = ("From", "Subject", "Date", "Content-Type", "Content-Transfer-Encoding")
 _CHARSET: Final = re.compile(
     r"(us-)?ascii|utf-?(8|16|16-?[lb]e)|iso-?8859-?\d{1,2}|latin-?\d|(windows|cp)-?125\d|koi8-[ru]"
     r"|gb(k|2312|18030)|big5|euc-(jp|kr)|shift_jis|iso-2022-jp"
 )
-"""Character sets of letters. Python has other codecs, which are not for text, or take quadratic time."""
+"""Accepted character sets. Python has other codecs, which are not for text, or take quadratic time."""
 
 
 def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
-    """Return the letters of a mailbox, in order, each with its number; only those with any of the words, if there are some.
+    """Return the letters of a mailbox, in order, each with its number; with words, only letters that contain one of them.
 
     Raises:
         ModelRetry: there are too many.
@@ -70,7 +70,7 @@ def letter_in(data: bytes, number: int) -> dict[str, Any]:
 
 
 def _letters(data: bytes) -> list[bytes]:
-    """Return the letters of a mailbox: a line that begins with `From ` begins one."""
+    """Return the letters of a mailbox: each starts with a line that starts with `From `."""
     begins = [found.span() for found in islice(_FROM.finditer(data), _MOST_LOOKED_AT + 1)]
     if len(begins) > _MOST_LOOKED_AT:
         raise ModelRetry(f"the mailbox has more than {_MOST_LOOKED_AT} letters")
@@ -120,7 +120,7 @@ def _taken_apart(data: bytes) -> tuple[Message, str]:
 
 
 def _parts(head: Message, body: bytes, depth: int) -> Iterator[tuple[Message, bytes]]:
-    """Yield the parts of a letter, those inside others too, each with its header."""
+    """Yield the parts of a letter, including nested ones, each with its header."""
     boundary = _read(head.get_boundary) if head.get_content_maintype() == "multipart" else None
     if boundary is None:
         yield head, body
@@ -170,7 +170,7 @@ def _decoded(part: Message, body: bytes) -> str:
 
 
 def _read(find: Callable[[], FoundT]) -> FoundT | None:
-    """Return what the standard library parses; None if it raises."""
+    """Return the result of the standard library's parser; None if it raises."""
     try:
         return find()
     except (LookupError, MessageError, TypeError, ValueError):

@@ -15,13 +15,13 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 Anchors: TypeAlias = frozenset[str] | Literal["unknown"] | None
-"""What a link to a page may name: its headings; None if there is no such page."""
+"""The anchors of a page, made from its headings; None if there is no such page."""
 
 _OUTSIDE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//|/", re.IGNORECASE)
 _TODO: Final = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 _SIGN: Final = re.compile(r"[^\w\- ]")
 _LONGEST_SHOWN: Final = 100
-"""Characters of a title or a target."""
+"""The maximum length of a shown title or target, in characters."""
 _PARSER: Final = MarkdownIt("commonmark")
 
 
@@ -32,7 +32,7 @@ class _Page:
     links: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Line, target."""
     bare_images: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Line and target of those without a description."""
+    """Line and target of images without a description."""
     todos: set[int] = field(default_factory=set[int])
     open_fence: int | None = None
 
@@ -75,7 +75,7 @@ def _read(text: str) -> _Page:
 
 
 def _read_inline(page: _Page, line: int, tokens: list[Token]) -> None:
-    """Read what is inside a paragraph, which begins in a line."""
+    """Read the inline content of a paragraph that starts at a line."""
     for token in tokens:
         match token.type:
             case "softbreak" | "hardbreak":
@@ -101,7 +101,7 @@ def _is_closed(lines: list[str], token: Token) -> bool:
     return last.startswith(token.markup) and not last.strip(token.markup[0])
 
 
-# ---------------------------------------------------------------- judging
+# ---------------------------------------------------------------- problems
 
 
 def _headings(page: _Page) -> Iterator[tuple[int, str]]:

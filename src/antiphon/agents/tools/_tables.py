@@ -1,7 +1,7 @@
 """CSV files: columns, and sums by group, exact to six decimal places.
 
-Rows are kept as they are written, and not filled up to the number of columns: a header of thousands of columns above as many
-empty lines would become millions of cells. What is too large for a model, or takes too long, is refused.
+Rows are kept as written, and not padded to the number of columns: a header of thousands of columns above as many empty lines
+would become millions of cells. A table that is too large for a model, or takes too long, is refused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _MOST_COLUMNS: Final = 500
 _MOST_CELLS: Final = 1_000_000
 _LONGEST_LINE: Final = 100_000
 _LONGEST_NUMBER: Final = 50
-"""Characters, and powers of ten in both directions. A longer number is a text."""
+"""The maximum length of a number in characters, and its largest power of ten in both directions. A longer number is text."""
 _MOST_GROUPS: Final = 100
 _MOST_SHOWN: Final = 10
 _MOST_SUMMED: Final = 20
-"""Different values of a column by which totals are made."""
+"""The maximum number of different values of a column by which totals are grouped."""
 _MOST_TOTALS: Final = 12
-"""Lines of totals."""
+"""The maximum number of lines of totals."""
 _LONGEST_SHOWN: Final = 100
-"""Characters of a value or a name."""
+"""The maximum length of a shown value or name, in characters."""
 _DELIMITERS: Final = ",;\t|"
 _QUOTED: Final = re.compile(r'"[^"]*"')
 _CONTEXT: Final = decimal.Context(prec=4 * _LONGEST_NUMBER)
@@ -47,7 +47,7 @@ _HOW: Mapping[How, Callable[[Sequence[Decimal]], Decimal]] = {
 
 
 def columns_of(text: str) -> dict[str, Any]:
-    """Return how many rows there are, and of each column what is in it.
+    """Return the number of rows, and a summary of each column.
 
     Raises:
         ModelRetry: it is not a table, or too large.
@@ -59,7 +59,7 @@ def columns_of(text: str) -> dict[str, Any]:
 
 
 def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
-    """Return a number for each value of one column: of all the numbers in another, how many, the sum, and so on.
+    """Return a number for each value of one column: the count, sum and so on of the numbers in another column.
 
     Raises:
         ModelRetry: it is not a table, or too large, or there is no such column.
@@ -109,7 +109,7 @@ def _line(sums: Mapping[str, str]) -> str:
 
 
 def _rows(text: str) -> tuple[list[list[str]], dict[str, int]]:
-    """Return the rows, and where in a row each column is."""
+    """Return the rows, and the position of each column in a row."""
     lines = _lines(text)
     first = next(lines, "")
     plain = _QUOTED.sub("", first)
@@ -137,7 +137,7 @@ def _rows(text: str) -> tuple[list[list[str]], dict[str, int]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines for the CSV reader. It parses a line at once, and blocks the event loop meanwhile."""
+    """Yield lines for the CSV reader. It parses a whole line at once, and blocks the event loop meanwhile."""
     for line in io.StringIO(text, newline=""):
         if len(line) > _LONGEST_LINE:
             raise ModelRetry(f"this is no table: a line has more than {_LONGEST_LINE} characters")

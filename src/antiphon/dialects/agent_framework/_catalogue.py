@@ -1,6 +1,6 @@
-"""The catalogue of message types, the checks of messages, and the shape of a host's own store.
+"""The catalogue of message types, the checks of messages, and the interface of a host's own store.
 
-For each type the catalogue has its family, fields, content and builder, read off the models that check it.
+For each type, the catalogue has its family, fields, content and builder, derived from the models that validate it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def parse_message(message: Mapping[str, object]) -> AnyMessage:
     """Return a message as the typed, frozen model of its type.
 
     Raises:
-        ValidationError: it is not a message of one of the fourteen types; `validation_errors` says the same in short.
+        ValidationError: it is not a message of one of the fourteen types; `validation_errors` returns the same in short form.
     """
     owned = own(message)
     if not isinstance(owned, JsonObject):
@@ -127,7 +127,7 @@ def parse_message(message: Mapping[str, object]) -> AnyMessage:
 
 
 def parse_verified(message: dict[str, Any]) -> AnyMessage:
-    """Return a message that is known to be JSON as the model of its type, which keeps the parts of it.
+    """Return a message that is known to be JSON as the model of its type, which keeps references to its parts.
 
     Raises:
         ValidationError: it is not a message of one of the fourteen types.
@@ -141,7 +141,7 @@ def parse_verified(message: dict[str, Any]) -> AnyMessage:
 def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
     """Return a message with its content in the long form: an error or a final as an object, a plan with its wrapper.
 
-    Keys that are not known are kept; optional fields that are null are left out.
+    Unknown keys are kept; optional fields that are null are left out.
 
     Raises:
         ValidationError: it is not a message of one of the fourteen types.
@@ -209,7 +209,7 @@ def filter_messages(
 def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPlanContent | Plan) -> tuple[Phase, ...]:
     """Return the phases of a strategic plan, in order: of the message, of its content, or of the plan alone.
 
-    A phase's place, from 0, is the `phase_id` of its synthesis. Older spellings are understood: `steps` for `phases`,
+    The position of a phase, from 0, is the `phase_id` of its synthesis. Older spellings are accepted: `steps` for `phases`,
     `manager` for `worker`, `action` for `name`, `context` for `goals`.
 
     Raises:
@@ -223,9 +223,9 @@ def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPl
     return content.plan.phases
 
 
-# ---------------------------------------------------------------- the shape of a host's own store
+# ---------------------------------------------------------------- the interface of a host's own store
 
-# A host plugs in its own store; nothing here does I/O. `location` is the key by which the host finds messages: a job, a
+# A host provides its own store; nothing here does I/O. `location` is the key by which the host finds messages: a job, a
 # session, a user. Messages are plain dicts of the format, the oldest first. Methods may be plain or `async`; a plain one
 # runs in the event loop, so one that may take long should be `async`.
 

@@ -1,8 +1,8 @@
 """The content of messages: frozen models for each type, which accept several forms and write one.
 
-A model allows keys it does not know and keeps them. A field that may be left out may also be null, which means the same.
-Short and older forms (an error as text, a plan without its wrapper, …) are turned into the long form when they come in;
-`to_dict` gives the long form as plain JSON.
+A model accepts unknown keys and keeps them. An optional field may also be null, which means the same. Short and older forms
+(an error as text, a plan without its wrapper, …) are converted to the long form when they are read; `to_dict` returns the long
+form as plain JSON.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Value(BaseModel, frozen=True, extra="allow"):
         return {name: given[name] for name in given if name not in left_out} if left_out else given
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON, yours to change: the long form, optional fields that are None left out."""
+        """Return it as plain JSON that the caller owns: the long form, without optional fields that are None."""
         fields = type(self).model_fields
         return {
             name: _plain(value)
@@ -180,7 +180,7 @@ class SynthesisContent(Value, frozen=True):
 class Phase(Value, frozen=True):
     """A part of a strategic plan: the goals of one worker or manager.
 
-    Its place in the plan, from 0, is its `phase_id`. The second spellings are those of older plans.
+    Its position in the plan, from 0, is its `phase_id`. The second spellings are those of older plans.
     """
 
     name: Text = Field(validation_alias=AliasChoices("name", "action"))
@@ -207,7 +207,7 @@ class Plan(Value, frozen=True):
 
 
 class StrategicPlanContent(Value, frozen=True):
-    """An orchestrator's plan and the intent it read from the request. A plan without the wrapper is the `plan`."""
+    """An orchestrator's plan, and its interpretation of the request. A plan without the wrapper is the `plan`."""
 
     refined_intent: Text | None = None
     plan: Plan
@@ -243,7 +243,7 @@ class SuggestedPlanContent(Value, frozen=True):
 
 
 class ScriptStep(Value, frozen=True):
-    """One tool call that a manager wrote down for a worker."""
+    """One tool call that a manager has prepared for a worker."""
 
     name: Text
     worker: Text
@@ -251,7 +251,7 @@ class ScriptStep(Value, frozen=True):
     args: AnyObject = Field(default_factory=lambda: JsonObject({}))
     notes: Text | None = None
     execution_mode: Literal["direct", "guided"] = "direct"
-    """`direct`: the worker runs the tool as it is; `guided`: the worker takes it as a suggestion."""
+    """`direct`: the worker runs the tool exactly so; `guided`: the worker treats it as a suggestion."""
 
 
 class ScriptPlanContent(Value, frozen=True):
@@ -300,7 +300,7 @@ def is_iso(text: str) -> bool:
 
 
 def iso(time: Timestamp | None) -> str:
-    """Return a time as a message has it; the port's for None. Text is returned as it is, to be checked with the message.
+    """Return a time as text; None is the time of the port. Text is returned unchanged, and checked with the message.
 
     Raises:
         ValueError: it is of another type, has no zone, or lies outside the years 1 to 9999.

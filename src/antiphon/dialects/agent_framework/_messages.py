@@ -1,6 +1,6 @@
-"""The fourteen types of message as frozen models: which fields each must have, which it may have, and of what type.
+"""The fourteen types of message as frozen models: required fields, optional fields, and their types.
 
-A message is a plain dict; these models are how one is checked, and a typed way to read one.
+A message is a plain dict; these models validate it, and give typed access to it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ErrorMessage(Trace, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         form = super().to_dict()
         if self.error_type == self.content.error_type:
-            form.pop("error_type", None)  # said in the content
+            form.pop("error_type", None)  # it is in the content
         return form
 
 
@@ -192,7 +192,7 @@ class SuggestedPlanMessage(Envelope, frozen=True):
 
 
 class ScriptPlanMessage(Envelope, frozen=True):
-    """Tool calls that a manager wrote down for its workers."""
+    """Tool calls that a manager has prepared for its workers."""
 
     type: Literal["script_plan"] = constants.SCRIPT_PLAN
     content: ScriptPlanContent
@@ -202,7 +202,7 @@ class ScriptPlanMessage(Envelope, frozen=True):
 
 
 class DirectorContextMessage(Envelope, frozen=True):
-    """Text put together for an orchestrator or a manager before it plans."""
+    """Text that was assembled for an orchestrator or a manager before it plans."""
 
     type: Literal["director_context"] = constants.DIRECTOR_CONTEXT
     content: Text

@@ -1,6 +1,6 @@
 """The fourteen message types and the collections they form, as lists in the order of the format's specification.
 
-The lists are for filtering and are yours to change: nothing here reads them. `FAMILIES` is what the rest is built from.
+The lists are for filtering, and may be changed: nothing here reads them. All of them are built from `FAMILIES`.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Builders: one function a type, each returning a new plain dict that is checked, in the long form, with its timestamp.
+"""Builders: one function per type. Each returns a new plain dict, validated, in the long form, with its timestamp.
 
-All take these as keywords: `timestamp` (ISO 8601 text, a datetime with its zone, or seconds since 1970; the time of the port
-if none is given), `metadata`, `message_id`, `turn_id`, `is_global`. Any other keyword becomes a key of the message, as the
-format allows; None is left out. Each raises a `ValidationError` if the message is invalid, and a `ValueError` if the time is.
+All accept these keywords: `timestamp` (ISO 8601 text, a datetime with a time zone, or seconds since 1970; by default the time
+of the port), `metadata`, `message_id`, `turn_id`, `is_global`. Any other keyword becomes a key of the message, as the format
+allows; None is left out. Each raises a `ValidationError` if the message is invalid, and a `ValueError` if the time is.
 
-The names ending in `_entry` are the format's other spelling of the same functions.
+The names that end in `_entry` are the format's alternative names for the same functions.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class MessagesAssembler(AssemblerBase):
             block["input"] = whole
             del self.inputs[index]
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- the body so far
 
     def _is_whole(self, index: str) -> bool:
         return index not in self.opened and index not in self.inputs

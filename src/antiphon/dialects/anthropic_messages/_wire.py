@@ -131,7 +131,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     return written
 
 
-# ---------------------------------------------------------------- what it looks like
+# ---------------------------------------------------------------- recognition
 
 
 def recognise(data: object) -> str | None:

@@ -94,7 +94,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
             blocks += _said(message, role, writing)
     blocks += shown
     notes = writing.notes(first)
-    if role == "system" and ("slot" in notes or not writing.is_native(first)):  # else it came between other messages
+    if role == "system" and ("slot" in notes or not writing.is_native(first)):  # otherwise it was between other messages
         role, blocks = "user", _marked(blocks)
     if not blocks and ("slot" in notes or first.parts or not writing.is_native(first)):
         return []
@@ -145,7 +145,7 @@ def _content(blocks: list[dict[str, Any]], notes: Mapping[str, Any]) -> str | li
     return blocks
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- parts
 
 
 def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, object]]:

@@ -1,6 +1,6 @@
 """Atlas: structured messages between agents, with tool calls and their results, and values that survive JSON.
 
-A message can be changed until it is sent. What it holds is data: it takes copies and gives copies.
+A message can be changed until it is sent. It holds data only: it stores copies of values, and returns copies.
 """
 
 from antiphon.dialects.atlas._fields import ToolCall, ToolResult, ToolStatus

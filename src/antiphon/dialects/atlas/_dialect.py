@@ -1,7 +1,7 @@
 """Reads and writes Atlas messages.
 
-Tool calls, tool results and words of one utterance are one message, in this order. A task and its answer are one each: a call
-and its result.
+Tool calls, tool results and text of one utterance are one message, in this order. A task is a message, and so is its answer: a
+call and its result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fields of a message in stored form: the allowed values and the default of each.
 
 A tool call is `{id, name, arguments}`, a result `{name, result, call_id, status}` and, if it failed, `error`. Other keys are
-kept. `ToolCall` and `ToolResult` are the typed way to say them.
+kept. `ToolCall` and `ToolResult` are their typed forms.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check_outcome(status: object, result: object, error: object, path: Path) ->
 
 
 def encode_call(given: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a call in the form a message keeps; it gets an id if it has none.
+    """Return a call in the stored form; it gets an id if it has none.
 
     Raises:
         ContentError: it is not a call, or holds something that cannot be written.
@@ -88,13 +88,13 @@ def encode_call(given: object, encoder: Encoder, path: Path) -> dict[str, Any]:
 
 
 def decode_call(encoded: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept call as it is given out. Its arguments are an object, never a tag, whatever their keys."""
+    """Return a stored call as the caller sees it. Its arguments are an object, never a tag, whatever their keys."""
     rest = {**encoded, "arguments": None}
     return {**decode_fields(rest), "arguments": decode_fields(encoded["arguments"])}
 
 
 def encode_result(given: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a result in the form a message keeps.
+    """Return a result in the stored form.
 
     Raises:
         ContentError: it is not a result, or holds something that cannot be written.
@@ -152,7 +152,7 @@ FIELDS = (
 
 
 def encode_message(given: object, encoder: Encoder) -> dict[str, object]:
-    """Return all fields in the form a message keeps, then the unknown ones.
+    """Return all fields in the stored form, then the unknown ones.
 
     Raises:
         ContentError: it has no content, or a field is not what it must be.
@@ -167,7 +167,7 @@ def encode_message(given: object, encoder: Encoder) -> dict[str, object]:
 
 
 def encode_field(name: str, given: object, encoder: Encoder) -> Any:
-    """Return one field in the form a message keeps, with its default if None is given.
+    """Return one field in the stored form, with its default if None is given.
 
     Raises:
         ContentError: it has the wrong type, or holds something that cannot be written.
@@ -193,7 +193,7 @@ def _encode_metadata(given: Any, encoder: Encoder) -> dict[str, Any]:
     encoded = encoder.fields({} if given is None else given, ("metadata",))
     kind = given.get("type") if given else None
     if isinstance(kind, Enum) and isinstance(kind.value, str):
-        encoded["type"] = kind.value  # a type is text, also in a list that a program made
+        encoded["type"] = kind.value  # a type is text, even in a list that a program made
     return encoded
 
 

@@ -1,8 +1,9 @@
 """The structured message: content, metadata, tool calls and results, from one agent to another.
 
-A message is one JSON object in the written form of `_values.py`, a lock, and whether it was sent. Rules that make it safe to
-share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; a write, or a
-read of more than one field, holds the lock; values are copied in both directions, and the copy of a field is read-only.
+A message is one JSON object in the written form of `_values.py`, a lock, and a flag whether it was sent. These rules make it
+safe to share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; a
+write, or a read of more than one field, holds the lock; values are copied in both directions, and the copy of a field is
+read-only.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class Answer(Routed, total=False):
 class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     """A message between agents: mutable until it is sent, safe to share between threads, equal by content.
 
-    What is read is read-only: to change a message, assign the field, or use `update_metadata`, `add_tool_call` and
+    Values that are read are read-only: to change a message, assign the field, or use `update_metadata`, `add_tool_call` and
     `add_tool_result`.
 
     Raises:
-        ValueError: a field has the wrong type, or holds what cannot be written as JSON; the error has the path.
+        ValueError: a field has the wrong type, or holds a value that cannot be written as JSON; the error has the path.
     """
 
     __slots__ = ("__weakref__", "_data", "_lock", "_sent")
@@ -144,7 +145,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def timestamp(self) -> float:
-        """When it was made, in seconds since 1970."""
+        """When it was created, in seconds since 1970."""
         return cast("float", self._data["timestamp"])
 
     @timestamp.setter
@@ -212,7 +213,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
             return list(self._data[name])
 
     def update_metadata(self, changes: Mapping[str, object]) -> None:
-        """Set some keys of the metadata and leave the others, in one step.
+        """Set some keys of the metadata in one step, and keep the others.
 
         Raises:
             RuntimeError: the message was sent.
@@ -280,7 +281,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return bool(self._data["tool_results"])
 
     def add_tool_call(self, name: str, arguments: Mapping[str, object] | None = None, call_id: str | None = None) -> str:
-        """Add a tool call and return its id, which is made if none is given.
+        """Add a tool call and return its id, which is generated if none is given.
 
         Raises:
             RuntimeError: the message was sent.
@@ -322,7 +323,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     # ------------------------------------------------------------ checks
 
     def validation_errors(self, *earlier: StructuredMessage) -> list[str]:
-        """Return what a strict reader would find wrong; nothing if all is well.
+        """Return the faults that a strict reader would find; empty if there are none.
 
         `earlier` are the messages whose calls the results may answer, such as the tool request.
         """
@@ -440,13 +441,12 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         envelope["metadata"] = {**(envelope.get("metadata") or {}), "type": kind.value}
         return cls(content, **envelope)
 
-    # ------------------------------------------------------------ in and out
+    # ------------------------------------------------------------ serialization
 
     def to_dict(self, *, redact: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-        """Return the message as plain JSON data, which is yours to change.
+        """Return the message as plain JSON data that the caller owns.
 
-        `redact` is given the data and returns it without what must not be written down, as
-        `antiphon.ledger.STANDARD_REDACTION.value` does.
+        `redact` gets the data, and returns it without secrets, as `antiphon.ledger.STANDARD_REDACTION.value` does.
         """
         with self._lock:
             data = cast("dict[str, Any]", copied(self._data))
@@ -470,7 +470,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         """Read the output of `to_json`.
 
         Raises:
-            ValueError: it is not JSON in UTF-8, or no message.
+            ValueError: it is not JSON in UTF-8, or not a message.
         """
         return cls.from_dict(parse(text))
 
@@ -501,7 +501,7 @@ def _canonical(message: StructuredMessage) -> str:
 
 
 def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
-    """Return the envelope of an answer: same task and tracking, to the agent that waits, unless the caller says otherwise."""
+    """Return the envelope of an answer: the same task and tracking, to the waiting agent, unless the caller gives another."""
     waiting = original.reply_to
     target = envelope.get("target_agent") or waiting
     onward = {} if target == waiting or waiting is None else {"reply_to": waiting}

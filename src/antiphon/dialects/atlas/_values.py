@@ -9,10 +9,10 @@ A tag is an object with exactly these keys, and `type` only in the last row:
 | `{"__atlas__": "dict", "value": {...}}`: a plain object that has the key `__atlas__` of its own | that object |
 | `{"__atlas__": "enum", "type": "Colour", "value": "red"}`; also `dataclass`, `model` (Pydantic), `object` | the plain value |
 
-A datetime keeps its offset from UTC, not the name of its zone nor `fold`, which ISO 8601 cannot express; a named tuple is a
-tuple. The name of a class is data for a reader: no class is looked up by it. An object that is not exactly a tag is a plain
-object, so the tags of a later version pass through unharmed. A message keeps its values in the written form, which is why
-type names survive being read, copied and passed on.
+A datetime keeps its offset from UTC, but not the name of its time zone or `fold`, which ISO 8601 cannot express; a named tuple
+becomes a tuple. The name of a class is only data: no class is looked up by it. An object that is not exactly a tag is a plain
+object, so the tags of a later version pass through unchanged. A message keeps its values in the written form, so type names
+survive reading, copying and forwarding.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def refuse(reason: str, path: Path) -> NoReturn:
 class Encoder:
     """Turns a caller's values into JSON, as a copy that shares nothing with them.
 
-    `written`: the values are in the written form already (`from_dict`), so an object with the key `__atlas__` is left as it
-    is, and is checked to be readable. The depth limit applies to the written form, so that everything that can be written can
-    be read.
+    `written`: the values are already in the written form (`from_dict`), so an object with the key `__atlas__` stays unchanged,
+    and is checked to be readable. The depth limit applies to the written form, so that everything that can be written can be
+    read.
     """
 
     def __init__(self, encoders: Encoders, *, written: bool = False) -> None:
@@ -122,7 +122,7 @@ class Encoder:
         """Return a value as JSON.
 
         Raises:
-            ContentError: the first thing that cannot be written, with its path.
+            ContentError: a value cannot be written; the error is about the first one, and has its path.
         """
         encoded = self._value(value, path, depth)
         if self._written:
@@ -200,7 +200,7 @@ class Encoder:
 
     def _enum(self, value: Enum, path: Path, depth: int) -> object:
         if isinstance(value, MessageType):
-            return value.value  # the format's own word, which every reader knows as text
+            return value.value  # an enum of the format itself, which every reader knows as text
         with self._inside(value, path, depth):
             return self._named("enum", value, value.value, path, depth)
 
@@ -278,10 +278,10 @@ def decode_fields(encoded: dict[str, Any], path: Path = ()) -> dict[str, Any]:
 
 
 def decode(encoded: object, path: Path = ()) -> Any:
-    """Return a value in the written form as a value, which is the caller's to change.
+    """Return a value in the written form as a value that the caller owns.
 
     Raises:
-        ContentError: a tag whose value is not what its name says.
+        ContentError: the value of a tag does not match its name.
     """
     if isinstance(encoded, list):
         return [decode(each, (*path, index)) for index, each in enumerate(cast("list[Any]", encoded))]

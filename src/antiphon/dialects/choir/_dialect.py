@@ -71,7 +71,7 @@ def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
 
 
 def request_type(response_type: str) -> str:
-    """Return the request type that a response type answers; None if the type alone does not say."""
+    """Return the request type that a response type answers; None if the type alone does not determine it."""
     known = next((entry.type for entry in CATALOGUE if entry.response_type == response_type), None)
     return known or response_type.removesuffix("_RESPONSE") or response_type
 
@@ -178,7 +178,7 @@ def recognise(data: object) -> str | None:
 
 
 def _carries(unit: dict[str, Any]) -> bool:
-    """Whether it has the types of Choir, which are upper case, or its envelope. Many formats have a type and data."""
+    """Whether it has Choir's types, which are upper case, or Choir's envelope: many formats have a type and data."""
     marks: tuple[bool, ...] = (unit["type"].isupper(), isinstance(unit.get("data"), dict), bool(_ENVELOPE & unit.keys()))
     return sum(marks) > 1
 

@@ -102,7 +102,7 @@ def _is_whole(call: object) -> bool:
     return "name" in held and not held.get("partialArgs") and not held.get("willContinue")
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- parts
 
 
 def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:

@@ -154,7 +154,7 @@ class GeminiAssembler(AssemblerBase):
             _set(call["args"], _steps(path), value)
             yield from self.tell_value("arguments", piece, value)
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- the body so far
 
     def unfinished(self) -> tuple[str, ...]:
         places = ((index, place) for index, opened in self.opened.items() for place in opened)

@@ -101,7 +101,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
     return ROLES.get(writing.role(group[0]), "user")
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- parts
 
 
 def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, object]]:

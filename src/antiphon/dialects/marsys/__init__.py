@@ -1,6 +1,6 @@
 """MARSYS: the OpenAI message format, extended by roles for agents that call each other.
 
-`Message` is the value, the functions are what its users do with it: talk to a model, validate, follow a chain, filter.
+`Message` is the value; the functions prepare it for a model, validate it, follow a chain, and filter.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,7 +1,8 @@
 """Reads and writes MARSYS messages.
 
-There are seven roles: three talk, two call and answer, one is a tool's, one fails. An utterance with its tool calls is one
-message, everything else is one each. A content is text, or a list of parts as OpenAI has them.
+There are seven roles: three for talk, two for the calls and answers of agents, one for tools, one for errors. An utterance
+with its tool calls is one message; everything else is a message of its own. A content is text, or a list of parts in OpenAI's
+form.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
         "arguments": arguments,
         "arguments_text": text,
     }
-    metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although it looks like an agent
+    metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although its name looks like an agent's
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
     unit.reading.calls[made.invocation_id or ""] = made
 

@@ -1,6 +1,6 @@
 """Message: a frozen message of a MARSYS system, with its JSON form and its form for a model.
 
-Its fields hold text, JSON that cannot be changed, and times, each checked when a message is made.
+Its fields hold text, immutable JSON, and times. Each is checked when a message is made.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def as_object(value: object, what: str) -> Mapping[str, Any]:
 def read_time(value: object) -> datetime:
     """Return a time with a fixed offset; one without a zone is UTC.
 
-    The offset is fixed because Python holds two times of different zones unequal where the clock is put back.
+    The offset is fixed because Python treats two times of different zones as unequal in the hour when the clock is set back.
     """
     if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
         with suppress(ValueError):
@@ -52,7 +52,7 @@ def read_time(value: object) -> datetime:
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
     offset = value.utcoffset() or timedelta(0)
-    if offset.microseconds:  # ISO 8601 has no such thing, and Python does not read back what it writes
+    if offset.microseconds:  # ISO 8601 has no such offset, and Python cannot read its own output
         raise PydanticCustomError("time", "A time's offset from UTC is in whole seconds", {})
     return value.replace(tzinfo=timezone(offset), fold=0)
 
@@ -63,7 +63,7 @@ def _own(value: object) -> Any:
         return copy_checked(value, current_limits())
     except JsonError as exc:
         error = PydanticCustomError("json", "{reason}", {"reason": exc.reason})
-        # Pydantic puts the path behind the name of the field.
+        # Pydantic puts the path after the name of the field.
         details = [InitErrorDetails(type=error, loc=exc.path, input=value)]
         raise ValidationError.from_exception_data("json", details) from None
 
@@ -97,13 +97,13 @@ def _own_content(value: object) -> Any:
 
 Text: TypeAlias = Annotated[str, AfterValidator(_own_text)]
 Time: TypeAlias = Annotated[datetime, PlainValidator(read_time)]
-# Typed by what the constructor accepts; reading gives a frozen dict and a frozen list.
+# The type is what the constructor accepts; reading returns a frozen dict or a frozen list.
 Content: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], PlainValidator(_own_content)]
 Object: TypeAlias = Annotated[Mapping[str, Any], PlainValidator(_own_object)]
 Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_calls)]
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- text
 
 
 def text_of(content: str | Sequence[Mapping[str, object]]) -> str:
@@ -119,16 +119,16 @@ def with_heading(heading: str, content: str | Sequence[Mapping[str, object]]) ->
     return f"{heading} {content}" if isinstance(content, str) else [{"type": "text", "text": heading}, *thawed(content)]
 
 
-# ---------------------------------------------------------------- tool calls and tool names as a provider takes them
+# ---------------------------------------------------------------- tool calls and tool names in the provider's form
 
 _PREFIX = "functions."
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def sanitize_tool_name(name: str) -> str:
-    """Return a name that providers accept: no `functions.` in front, and `_` for what is no ASCII letter, digit, `_` or `-`.
+    """Return a name that providers accept: without the prefix `functions.`, and with only ASCII letters, digits, `_` and `-`.
 
-    A name that is nothing but the prefix keeps it, so that no name becomes empty.
+    A name that consists only of the prefix keeps it, so that no name becomes empty.
     """
     while name.startswith(_PREFIX) and name != _PREFIX:
         name = name.removeprefix(_PREFIX)
@@ -180,7 +180,7 @@ def _no_field(extra: Mapping[str, object]) -> Mapping[str, Any]:
 class Message:
     """A frozen message, with copies of its tool calls and metadata, which cannot be changed either.
 
-    Any role and any shape of tool call can be constructed: `validation_errors` says what is wrong with them.
+    Any role and any form of tool call can be constructed: `validation_errors` reports the faults.
 
     ```python
     from antiphon.dialects.marsys import Message
@@ -192,22 +192,23 @@ class Message:
 
     role: Text
     content: Content
-    """Text, or a list of parts as OpenAI has them: `{"type": "text", …}`, `{"type": "image_url", …}`; `text` has the words."""
+    """Text, or a list of parts in OpenAI's form: `{"type": "text", …}`, `{"type": "image_url", …}`; `text` has only the
+    text."""
     name: Text | None = None
     """By role: the speaker of an assistant or error message, the tool, or the agent that is called or responds."""
     message_id: Text = Field(default_factory=lambda: current_port().new_id())
     tool_calls: Calls | None = None
     """As given; `to_llm_dict` completes them."""
     tool_call_id: Text | None = None
-    """Of a tool message: the `id` of the call it answers."""
+    """For a tool message, the `id` of the call that it answers."""
     metadata: Object | None = None
     """Context that is never sent to a model: `caller` and `task_id` of an agent_call, `error_type` of an error, and others."""
     timestamp: Time = Field(default_factory=lambda: current_port().now())
-    """Aware; a time without a zone is taken as UTC."""
+    """With a time zone; a time without one is read as UTC."""
     extra: Annotated[Object, AfterValidator(_no_field)] = Field(default_factory=dict, kw_only=True)
     """Keys of the JSON form that are not fields; they are written back."""
 
-    # ------------------------------------------------------------ a value
+    # ------------------------------------------------------------ equality
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -227,7 +228,7 @@ class Message:
         """The text of the content: the content itself, or the texts of its parts, one per line."""
         return text_of(self.content)
 
-    # ------------------------------------------------------------ what is in the metadata
+    # ------------------------------------------------------------ metadata
 
     @property
     def caller(self) -> str | None:
@@ -241,12 +242,12 @@ class Message:
 
     @property
     def chain_id(self) -> str | None:
-        """The id of the message that began the chain this one was added to."""
+        """The id of the first message of its chain."""
         return self._text_in_metadata("chain_id")
 
     @property
     def error_type(self) -> str | None:
-        """The class of the exception that an error message is about."""
+        """The class of the exception that an error message reports."""
         return self._text_in_metadata("error_type")
 
     def _text_in_metadata(self, key: str) -> str | None:
@@ -265,9 +266,9 @@ class Message:
         return dataclasses.replace(self, **changes)
 
     def forward(self, to: str, *, by: str | None = None) -> Self:
-        """Return the message as it is passed on to another agent: same id and time, the way noted in the metadata.
+        """Return the message for forwarding to another agent: the same id and time, and the route in the metadata.
 
-        An agent_call becomes a call of `to`; its caller, to whom the response goes, stays.
+        An agent_call becomes a call of `to`; its caller, who gets the response, stays the same.
         """
         way = {"forwarded_to": to} if by is None else {"forwarded_to": to, "forwarded_by": by}
         callee = to if self.role == "agent_call" else self.name
@@ -278,7 +279,7 @@ class Message:
     def to_llm_dict(self, *, null_content: bool = False) -> dict[str, Any]:
         """Return the provider's form: role, content and name; complete tool calls; no None values.
 
-        The role stays as it is: `process_for_llm` turns the ones that no provider knows into `user`. With `null_content`,
+        The role stays unchanged: `process_for_llm` maps roles that no provider knows to `user`. With `null_content`,
         a message that only calls tools has `None` as its content instead of `""`.
         """
         only_calls = bool(self.tool_calls) and not self.content
@@ -301,9 +302,9 @@ class Message:
         default_role: str = "assistant",
         default_name: str | None = None,
     ) -> Message:
-        """Return the message that a model's response is.
+        """Make a message from a model's response.
 
-        The processor sees a copy of the response first. It returns another dict, or a `Message`, which is then the answer.
+        The processor gets a copy of the response first. It returns another dict, or a `Message`, which is then the result.
         The defaults replace missing fields of the response.
 
         Raises:
@@ -332,7 +333,7 @@ class Message:
         """Return the message of a JSON form. A content that is missing or null is `""`; a missing id or time is a new one.
 
         Raises:
-            ValidationError: a field is not what it should be; the error says which.
+            ValidationError: a field is not valid; the error names it.
             ValueError: the value is not a dict.
         """
         data = as_object(data, "a message")
@@ -349,8 +350,8 @@ class Message:
         """Return the message of a JSON text.
 
         Raises:
-            ValidationError: a field is not what it should be; the error says which.
-            ValueError: this is no JSON object.
+            ValidationError: a field is not valid; the error names it.
+            ValueError: it is not a JSON object.
         """
         try:
             data = parse(text.encode() if isinstance(text, str) else text)

@@ -104,7 +104,7 @@ def _is_name(value: object) -> bool:
 
 
 def validate_tool_response(message: Message) -> bool:
-    """Whether a message is a tool's, with JSON as its content."""
+    """Whether a message is a tool message whose content is JSON."""
     if message.role != "tool" or not isinstance(message.content, str):
         return False
     try:
@@ -115,7 +115,7 @@ def validate_tool_response(message: Message) -> bool:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")  # Python alone reads NaN and Infinity
+    raise ValueError(f"{text} is not JSON")  # only Python reads NaN and Infinity
 
 
 # ---------------------------------------------------------------- chains
@@ -130,7 +130,7 @@ class MessageChain:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages so far, in a list of your own."""
+        """The messages so far, as a new list."""
         return self.get_chain()
 
     def add_response(self, message: Message) -> Message:
@@ -140,7 +140,7 @@ class MessageChain:
         return added
 
     def get_chain(self) -> list[Message]:
-        """Return the messages so far, in a list of your own."""
+        """Return the messages so far, as a new list."""
         return self._messages.copy()
 
 
@@ -148,7 +148,7 @@ class MessageChain:
 
 
 class Criteria(TypedDict, total=False):
-    """The criteria for a search of messages. A criterion that is given counts, even if it is None."""
+    """The criteria for a search of messages. A given criterion applies, even if it is None."""
 
     role: str
     name: str | None
@@ -175,8 +175,8 @@ _TESTS: dict[str, Callable[[Message, Any], bool]] = {
 def filter_messages(messages: Iterable[Message], **criteria: Unpack[Criteria]) -> list[Message]:
     """Return the messages that meet all criteria, in their order.
 
-    `after` and `before` leave out the moment itself; a time without a zone is UTC. `chain_id` finds the whole chain,
-    the message that began it included.
+    `after` and `before` exclude the given time; a time without a zone is UTC. `chain_id` finds the whole chain, including its
+    first message.
 
     Raises:
         TypeError: there is no such criterion.

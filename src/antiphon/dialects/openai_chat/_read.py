@@ -38,7 +38,7 @@ def _talk(unit: Unit, role: str) -> None:
 
 
 def _form(unit: Unit) -> dict[str, Any]:
-    """Return a note where one text is given as a list, which is not the usual way."""
+    """Return a note if one text is given as a list, which is not the usual form."""
     content = unit.value.get("content")
     return {"list": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
 

@@ -100,7 +100,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
     return None
 
 
-# ---------------------------------------------------------------- what the assistant says and calls
+# ---------------------------------------------------------------- the assistant's text and calls
 
 
 def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:

@@ -55,7 +55,7 @@ def read(unit: Unit) -> None:
     _READERS.get(kind, _foreign)(unit)
 
 
-# ---------------------------------------------------------------- who says it
+# ---------------------------------------------------------------- speakers and turns
 
 
 def _say(unit: Unit, payload: PayloadFields, notes: dict[str, Any], *, is_short: bool = False) -> Message:
@@ -79,7 +79,7 @@ def _has_spoken(message: Message) -> bool:
     return message.kind == "option_call" or any(isinstance(part, TextPart) for part in message.parts)
 
 
-# ---------------------------------------------------------------- messages, thoughts, and what has no word
+# ---------------------------------------------------------------- messages, thoughts, and unknown items
 
 
 def _message(unit: Unit) -> None:

@@ -79,7 +79,7 @@ class ResponsesAssembler(AssemblerBase):
     """The complete output from the final event."""
     is_finished: bool = False
     begins: dict[str, int] = field(default_factory=dict[str, int])
-    """The position of the first part, by item and list: servers are known to count from 1."""
+    """The position of the first part, by item and list: some servers count from 1."""
 
     @property
     def is_empty(self) -> bool:
@@ -162,13 +162,13 @@ class ResponsesAssembler(AssemblerBase):
             yield from self._tell_new(place, piece, told, text_in(part, place.field))
 
     def _index(self, event: dict[str, object]) -> str:
-        """Return the index of the item that an event is about; servers are known to give nothing but an id."""
+        """Return the index of the item that an event refers to; some servers send only an id."""
         if event.get("output_index") is not None:
             return str(index_in(event, "output_index"))
         return self._known({"id": event.get("item_id"), **object_in(event, "item")}, default=len(self.items))
 
     def _known(self, item: dict[str, object], *, default: int) -> str:
-        """Return under which index an item was streamed, by its id: servers are known to leave gaps."""
+        """Return the index under which an item was streamed, by its id: some servers leave gaps."""
         ids = [item[key] for key in ("id", "call_id") if item.get(key)]
         known = (index for index, held in self.items.items() if held.get("id") in ids or held.get("call_id") in ids)
         return next(known, str(default))
@@ -185,7 +185,7 @@ class ResponsesAssembler(AssemblerBase):
             self.begins[owner] = position
         return position - self.begins.get(owner, 0)
 
-    # ---------------------------------------------------------------- what grows
+    # ---------------------------------------------------------------- growing text
 
     def _add_text(self, event: dict[str, object], place: _Place, verb: str) -> Iterator[Delta]:
         index, holder = self._item_of(event)
@@ -217,7 +217,7 @@ class ResponsesAssembler(AssemblerBase):
         _part_at(annotations, min(index_in(event, "annotation_index"), len(annotations)), annotation)
         yield from self.tell_value("citation", f"{index} content {position}", annotation)
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- the body so far
 
     def unfinished(self) -> tuple[str, ...]:
         if self.final:

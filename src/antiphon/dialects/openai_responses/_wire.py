@@ -185,7 +185,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, object]:
     return written
 
 
-# ---------------------------------------------------------------- what it looks like
+# ---------------------------------------------------------------- recognition
 
 
 def recognise(data: Any) -> str | None:

@@ -73,7 +73,7 @@ def _stamped(units: list[dict[str, object]], message: Message, notes: Mapping[st
     return units
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- items
 
 
 def _items(message: Message, role: str, notes: Mapping[str, object], writing: BodyWriting) -> list[dict[str, object]]:

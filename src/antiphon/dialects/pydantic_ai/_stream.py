@@ -1,7 +1,7 @@
 """Assembles the events of a Pydantic AI model response: parts by index, each started, changed and ended.
 
-There is no event for the end of the response. The last part's end says that no other part follows, which is the same. The
-events contain only the parts, so the assembled response has no usage, model or time.
+There is no event for the end of the response. The end event of the last part says that no other part follows, which is
+equivalent. The events contain only the parts, so the assembled response has no usage, model or time.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class PydanticAssembler(AssemblerBase):
         if objects_in(delta, "timestamps"):
             kept_list(part, "timestamps").extend(delta["timestamps"])
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- the body so far
 
     def unfinished(self) -> tuple[str, ...]:
         parts = ((index, self.parts[index]) for index in self.opened)

@@ -1,27 +1,27 @@
-"""Appends: admitted in Python, written together, with as few round trips as possible.
+"""Appends: admitted in Python, written in groups, with as few round trips as possible.
 
-**The quick way.** The appends that wait in a process are taken together. `ledger._admission` decides on each from the state of
-its thread that this process remembers. One statement then does everything else: it locks all threads, in the order of their
-keys; compares the sequence number, the hash and the epoch of each with what was remembered; and writes the rows of those that
-match. A thread that another process has changed does not match, and nothing of it is written. The statement is its own
-transaction, so an append of an owner costs one round trip and one commit. A group of one message, which is what a single
-writer makes, has a statement without arrays: `_ONE` does the same as `_GROUP`, with less work for the server.
+**Fast path.** The waiting appends of a process form a group. `ledger._admission` decides on each append from the cached state
+of its thread. One statement then does everything else: it locks all threads, in the order of their keys; compares the sequence
+number, the hash and the epoch of each with the cached values; and writes the rows of the threads that match. A thread that
+another process has changed does not match, and nothing of it is written. The statement is its own transaction, so an append of
+an owner costs one round trip and one commit. A group of one message, as a single writer makes it, uses a statement without
+arrays: `_ONE` does the same as `_GROUP`, with less work for the server.
 
 **Two groups at once.** While the server writes one group, this process admits and encodes the next, for other threads, and
-sends it over a second connection. The appends to one thread stay in order: a group takes none of a thread that is in the
-other group. Many appends that wait together are divided, so that both the server and this process have work.
+sends it over a second connection. The appends to one thread stay in order: a group contains no thread of the other group. A
+large number of waiting appends is divided, so that both the server and this process have work.
 
-**The careful way.** It is a transaction that locks the threads, reads their rows, and looks up the ids and invocations that
-the admission may ask for. These appends take it: those to a thread that is new or unknown here; those that did not match;
-those that would be refused otherwise; imported histories, and appends to branches; and all later appends to the same thread,
-so that the order stays. A repeated message is rare, so the quick way looks up no ids: the unique index of ids refuses the
-statement, and the careful way is taken.
+**Careful path.** It is a transaction that locks the threads, reads their rows, and looks up the ids and invocations that the
+admission may need. These appends use it: appends to a thread that is new or not cached here; those that did not match; those
+that would otherwise be refused; imported histories, and appends to branches; and all later appends to the same thread, to keep
+the order. A repeated message is rare, so the fast path looks up no ids: the unique index of ids makes the statement fail, and
+the careful path is used.
 
 **Order.** The locks are taken before anything is written, and kept until the end of the transaction. So of two transactions
 that write one thread, the one with the smaller id commits first: transaction ids follow the order of every thread. Row locks
-alone would not do: a transaction gets its id at its first write, and may then wait for the lock of another row.
+alone do not suffice: a transaction gets its id at its first write, and may then wait for the lock of another row.
 
-**A lost answer.** If the connection breaks, an append may have been committed. It is tried again the careful way, which finds
+**A lost answer.** If the connection breaks, an append may have been committed. It is retried on the careful path, which finds
 its messages by their ids.
 """
 
@@ -48,16 +48,16 @@ from antiphon.ledger.postgres._careful import CarefulAppends, KnownThread, lock_
 from antiphon.ledger.postgres._connection import Pool, Session
 
 _MOST_REMEMBERED = 10_000
-"""Threads whose state is remembered."""
+"""The number of threads whose state is cached."""
 _MOST_APPENDS = 200
-"""Appends that are written together. Each thread takes one of the server's locks, of which it has 6,400 by default."""
+"""The largest number of appends in a group. Each thread takes one of the server's locks, of which it has 6,400 by default."""
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_GROUPS = 2
 """Groups that are written at the same time."""
 _FEWEST_DIVIDED = 64
-"""Appends from which on what waits is divided into two groups."""
+"""The number of waiting appends from which on they are divided into two groups."""
 _MOST_LOOKED_AT = 1000
-"""Waiting appends that are looked at for a group, if those of busy threads are passed over."""
+"""The number of waiting appends that are examined for a group, because appends to busy threads are skipped."""
 
 
 class WaitingAppend(NamedTuple):
@@ -68,7 +68,7 @@ class WaitingAppend(NamedTuple):
 
 
 class PreparedAppend(NamedTuple):
-    """An admitted append: the state before, the admission, and what it may write."""
+    """An admitted append: its caller, the request in the form for its thread, and the admission."""
 
     waiting: WaitingAppend
     request: AppendRequest
@@ -85,13 +85,13 @@ class Appender:
         self._waiting: deque[WaitingAppend] = deque()
         self._writers: set[asyncio.Task[None]] = set()
         self._is_starting = False
-        """Whether a writer was created that has not begun: what arrives until then is in its first group."""
+        """Whether a writer was created that has not started: appends that arrive until then are in its first group."""
         self._busy: set[str] = set()
         """The threads of the groups that are being written."""
         self._is_closed = False
 
     def append(self, request: AppendRequest) -> asyncio.Future[tuple[Record, ...]]:
-        """Append, and return the future of the records, which are there once they are committed.
+        """Queue an append, and return a future of its records, which resolves when they are committed.
 
         Cancelling the future does not withdraw the append.
         """
@@ -103,7 +103,7 @@ class Appender:
         return done
 
     async def close(self) -> None:
-        """Write what waits, and refuse later appends."""
+        """Write the waiting appends, and refuse later ones."""
         self._is_closed = True
         while self._writers:
             await asyncio.wait(self._writers)
@@ -114,13 +114,15 @@ class Appender:
         if known is not None and known.state.seq == thread.state.seq and known.state.hash == thread.state.hash:
             known.thread = thread
             known.state = thread.state
+        # A row that is older than the appends written since is harmless: the next statement does not match, and the careful
+        # path reads the thread again.
         elif thread.open_calls or thread.base is not None:
             self.forget(thread.state.thread_id)
         else:
             self._known[thread.state.thread_id] = KnownThread(thread, ())
 
     def owner_of(self, thread_id: str) -> str:
-        """Return whom a hint about a thread concerns, to which this process has just appended."""
+        """Return the addressee of a hint about a thread to which this process has just appended."""
         known = self._known.get(thread_id)
         owner = None if known is None else known.state.owner
         return EVERYBODY if known is None else ANYBODY if owner is None else str(owner)
@@ -143,17 +145,19 @@ class Appender:
             writer.add_done_callback(self._writers.discard)
 
     async def _work(self) -> None:
-        # Appends that arrive while groups are written form the next one: this is the whole of group commit.
+        # Appends that arrive while groups are written form the next group: that is all of group commit.
         self._is_starting = False
         while group := self._next_group():
             names = {waiting.request.thread_id for waiting in group}
+            # Before a second writer starts: it must not take appends to these threads, which would then be written out of
+            # order.
             self._busy |= names
             if self._waiting:
                 self._start_writer()
             try:
                 await self._write(group)
             except BaseException as exc:
-                self._known.clear()
+                self._known.clear()  # the cached states include admissions that may not be written
                 for waiting in group:
                     _fail(waiting, exc)
                 if not isinstance(exc, Exception):
@@ -177,22 +181,24 @@ class Appender:
                 continue
             group.append(waiting)
             weight += waiting.request.weight
+        # In front again, in their order: appends to one thread stay in order.
         self._waiting.extendleft(reversed(passed))
         return group
 
     async def _write(self, group: Sequence[WaitingAppend]) -> None:
         quick, careful = self._prepare(group)
         if quick:
+            # The missed appends first: appends of the careful path to the same threads were queued after them.
             careful = await self._write_quickly(quick) + careful
         if careful:
             await self._write_carefully(careful)
 
     def _prepare(self, group: Sequence[WaitingAppend]) -> tuple[list[PreparedAppend], list[WaitingAppend]]:
-        """Admit the appends to known threads; return them, and those that take the careful way."""
+        """Admit the appends to cached threads; return them, and the appends for the careful path."""
         quick: list[PreparedAppend] = []
         careful: list[WaitingAppend] = []
         held: set[str] = set()
-        """Threads with an append on the careful way: later appends must follow it."""
+        """Threads with an append on the careful path: later appends must follow it."""
         for waiting in group:
             name = waiting.request.thread_id
             prepared = None if name in held else self._admitted(waiting)
@@ -213,14 +219,16 @@ class Appender:
             request = waiting.request.for_thread(known.state.is_redacted)
             admission = admit(known.state, known.open_calls, request, known, known.cipher)
         except LedgerError:
-            return None  # what is remembered may be out of date: only the careful way refuses
+            return None  # the cached state may be out of date: only the careful path refuses
         if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
             return None
+        # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
+        # does not write the rows, the thread is forgotten.
         known.take_over(admission)
         return PreparedAppend(waiting, request, admission)
 
     async def _write_quickly(self, prepared: Sequence[PreparedAppend]) -> list[WaitingAppend]:
-        """Write appends in one statement, and return those whose threads were not what they were taken for."""
+        """Write appends in one statement, and return those whose threads did not match the cached state."""
         threads = {each.request.thread_id: self._known[each.request.thread_id] for each in prepared}
         rows = _GroupRows(self._pool.tenant, self._pool.keyring)
         for each in prepared:
@@ -230,7 +238,8 @@ class Appender:
             written: set[int] = {row["key"] for row in await self._pool.fetch(statement, self._pool.tenant, *values)}
         except LedgerError as exc:
             if isinstance(exc.__cause__, (asyncpg.LockNotAvailableError, TimeoutError)):
-                raise  # the careful way would wait as long again; if it was written, the caller's next attempt finds it
+                # The careful path would wait as long again; if the append was written, the caller's next attempt finds it.
+                raise
             # A repeated id, a broken connection, or a deadlock: whether anything was written is unknown.
             written = set()
         missed: list[WaitingAppend] = []
@@ -269,10 +278,10 @@ def _succeed(waiting: WaitingAppend, records: tuple[Record, ...]) -> None:
 def _fail(waiting: WaitingAppend, exc: BaseException) -> None:
     if not waiting.done.done():
         waiting.done.set_exception(exc)
-        waiting.done.exception()  # a caller that was cancelled does not look at it
+        waiting.done.exception()  # a cancelled caller does not read it
 
 
-# ---------------------------------------------------------------- the quick way
+# ---------------------------------------------------------------- the fast path
 
 _CHANGED = """
 WITH locked AS MATERIALIZED (
@@ -321,9 +330,9 @@ WITH locked AS MATERIALIZED (
 """
 """Writes threads and messages.
 
-The `LIMIT` limits nothing: it makes the planner expect one row. So it finds each thread by the primary key. Else it would read
-the whole table, if the plan was made while that was small (see `_schema` on statistics). Columns come as the text of an array,
-which takes asyncpg a sixth of the time that it takes for a list; links and bodies come one after the other, as one value.
+The `LIMIT` limits nothing: it makes the planner expect one row. So it finds each thread by the primary key. Otherwise it would
+read the whole table, if the plan was made while the table was small (see `_schema` on statistics). Columns are passed as the
+text of an array, which takes asyncpg a sixth of the time of a list; all links, and all bodies, are concatenated to one value.
 """
 
 _OPENED = """, opened AS (
@@ -351,10 +360,10 @@ _KEPT = """, kept AS (
 )
 """
 _NO_LIMIT = 2**31
-"""More than the rows of a group."""
+"""More than the number of rows of a group."""
 
-# The lock is taken before the row is changed: the row is joined with it. The snapshot of the statement is older than the lock,
-# so PostgreSQL compares the row again if another transaction has changed it meanwhile.
+# The lock is taken before the row is changed, because the update joins the locked row. The snapshot of the statement is older
+# than the lock, so PostgreSQL compares the row again if another transaction has changed it meanwhile.
 _ONE_CHANGED = """
 WITH changed AS (
     UPDATE antiphon.threads AS t
@@ -377,9 +386,9 @@ SELECT $1, $3, $7, era, xid, 1, $22::bigint, $23::bigint, $24::bigint, $10, $13,
 FROM changed
 RETURNING thread AS key
 """
-"""Writes one message, which is what most appends are: the same as `_CHANGED`, with a sixth less of the server's time.
+"""Writes one message, as most appends do: the same as `_CHANGED`, with a sixth less of the server's time.
 
-The thread's row has the place, link and time of its last message, so these are given once.
+The thread's row has the place, link and time of its last message, so these are passed once.
 """
 _ONE_OPENED = """, opened AS (
     INSERT INTO antiphon.open_calls (tenant, thread, seq, option_key, call, era, xid, ord)
@@ -399,12 +408,12 @@ _ONE_KEPT = """, kept AS (
 
 
 class _Statement(NamedTuple):
-    """A statement that is made of parts: each of them costs the server time, even without a row."""
+    """A statement assembled from parts: each part costs the server time, even without a row."""
 
     first: str
     last: str
     values: int
-    """Values of the first and the last part."""
+    """The number of values of the first and the last part."""
     opened: str
     closed: str
     kept: str
@@ -495,7 +504,7 @@ class _GroupRows:
         return _GROUP.sql(*parts), values
 
     def _message_columns(self) -> list[Any]:
-        """Return the values of the messages: columns, and all links and all bodies in a row."""
+        """Return the values of the messages: the columns, all links concatenated, and all bodies concatenated."""
         if not self._messages:
             return [*["{}"] * 9, b"", b""]
         *columns, links, bodies = zip(*self._messages, strict=True)
@@ -537,7 +546,7 @@ def _changed(known: KnownThread) -> tuple[Any, ...]:
 
 
 _VALUE: dict[str, Callable[[Any], Any]] = {"n": _numbers, "t": _texts, "h": b"".join, "b": list}
-"""For each kind of column, what makes a value of a statement of it."""
+"""For each kind of column, the function that makes a value of a statement."""
 
 
 def _columns(rows: Collection[tuple[Any, ...]], kinds: str) -> list[Any]:

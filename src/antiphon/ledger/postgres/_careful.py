@@ -1,7 +1,7 @@
-"""Appends that need a look at the database first, and the statements that write threads and messages.
+"""The careful path of appends, which reads the database first, and the statements that write threads and messages.
 
 Everything here runs in a transaction that has locked its threads (see `lock_threads`), so what it reads stays true until it
-commits. `_appends` says which appends take this way.
+commits. `_appends` explains which appends use it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from antiphon.messages import Message
 
 
 class KnownThread:
-    """A thread in use, with its state after all appends of this process. It answers the questions of the admission."""
+    """A cached thread, with its state after all appends of this process. It answers the lookups of the admission."""
 
     __slots__ = ("blinding", "called", "cipher", "is_keyed", "lock", "open_calls", "state", "there", "thread")
 
     def __init__(self, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
         self.thread = thread
-        """Its row as it was last written or read."""
+        """Its row as last written or read."""
         self.state = thread.state
         self.open_calls = OpenCalls(open_calls)
         self.there: dict[str, list[Record]] = {}
@@ -65,7 +65,7 @@ class KnownThread:
         return (is_effect, invocation_id) in self.called
 
     def dump_call(self, keyring: Keyring, call: OpenCall) -> tuple[int, bytes]:
-        """Return an open call as it is stored: the key of its option in the index, and the rest of it."""
+        """Return an open call as stored: the key of its option in the index, and the call itself."""
         if self.cipher is None or self.blinding is None:
             return key_of(call.option_name), dump_call(call)
         return key_of(keyring.blind(self.blinding, call.option_name)), self.cipher.seal_call(call)
@@ -89,14 +89,14 @@ class KnownThread:
 
 @lru_cache(maxsize=10_000)
 def lock_of(tenant: str, thread_id: str) -> int:
-    """Return the advisory lock of a thread. Two threads with the same number wait for each other, and nothing else."""
+    """Return the advisory lock of a thread. If two threads have the same number, they only wait for each other."""
     return int.from_bytes(blake2b(f"{tenant}\n{thread_id}".encode(), digest_size=8).digest(), "big", signed=True)
 
 
 async def lock_threads(session: Session, thread_ids: Iterable[str]) -> None:
     """Lock threads until the end of the transaction, before anything is written.
 
-    All transactions lock in the same order, so they never wait for each other in a circle.
+    All transactions lock in the same order, so there is no deadlock.
     """
     locks = sorted({lock_of(session.tenant, thread_id) for thread_id in thread_ids})
     await session.connection.execute("SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS lock", locks)
@@ -132,7 +132,7 @@ class CarefulAppends:
         self._writer = RowWriter(session)
         self._blinding: WrappedKey | None = None
         self.known: dict[str, KnownThread] = {}
-        """The threads that have been appended to, as they are when the transaction is committed."""
+        """The threads that were appended to, in their state after the commit."""
 
     async def write(self, requests: Sequence[AppendRequest]) -> list[tuple[Record, ...] | LedgerError]:
         """Write appends, and return the records or the refusal of each."""
@@ -151,7 +151,7 @@ class CarefulAppends:
         return [await self._outcome(request) for request in requests]
 
     def _can_open(self, lock: WrappedKey) -> bool:
-        """Whether the calls of a thread can be opened; if not, its appends are refused later."""
+        """Whether the calls of a thread can be decrypted; if not, its appends are refused later."""
         master = self._session.keyring.master
         return lock.wrapped is not None and master is not None and lock.master == master.id
 
@@ -190,7 +190,7 @@ class CarefulAppends:
         """Look up the key of a thread, or make one for a new thread in a ledger with a master key; return whether it is new.
 
         Raises:
-            EncryptionError: the key was forgotten, or the master key is missing or another one.
+            EncryptionError: the key was forgotten, or the master key is missing or wrong.
             LedgerCorruptError: the key was altered.
         """
         if known.is_keyed:
@@ -213,7 +213,7 @@ class CarefulAppends:
         try:
             return admit(known.state, known.open_calls, request, known, known.cipher)
         except AppendRefusedError:
-            # Whether an invocation was called before only decides which refusal it is, so it is looked up only now.
+            # Whether an invocation was called before only decides which error is raised, so it is looked up only here.
             await self._look_up_calls(known, request)
             return admit(known.state, known.open_calls, request, known, known.cipher)
 
@@ -244,7 +244,7 @@ class CarefulAppends:
 
 
 def _ids_in(request: AppendRequest) -> Iterable[str]:
-    """Yield the ids that the admission may ask for."""
+    """Yield the ids that the admission may look up."""
     for entry in (*request.entries, *request.foreign):
         yield entry.message.id
         if entry.row is not None:

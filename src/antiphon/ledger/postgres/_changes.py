@@ -44,7 +44,7 @@ async def branch(session: Session, head: Head, at: int, pairing: Pairing, closin
     origin = await _still_there(session, head)
     link = await link_at(session, origin.key, at)
     if link is None:
-        raise LedgerCorruptError("it is missing; go back to a dump, and run verify on it", head.thread_id, at)
+        raise LedgerCorruptError("it is missing; restore a dump, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
@@ -207,7 +207,7 @@ async def _remove(session: Session, keys: Sequence[int]) -> None:
 
 
 async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple[str, ...]:
-    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+    """Delete the key of a thread, and with `with_branches` also the keys of its branches.
 
     Raises:
         ForgottenError: it was forgotten before.

@@ -1,13 +1,12 @@
-"""Connections to PostgreSQL: a pool for one tenant, transactions that are tried again, and errors in our words.
+"""Connections to PostgreSQL: a pool for one tenant, transactions with retries, and the mapping of errors.
 
-A statement that fails because a connection broke may have been committed: only the answer is lost. `Pool.change` runs a
-function again then. So such a function must find out by itself what an earlier attempt has stored: appends do, by the ids of
-their messages.
+A statement that fails because a connection broke may have been committed: only the answer is lost. `Pool.change` then runs its
+function again. So such a function must detect what an earlier attempt has stored: appends do, by the ids of their messages.
 
-**Poolers.** The tenant of row-level security and `synchronous_commit` are settings of a connection, which costs nothing at a
-statement. A pooler in transaction mode, such as PgBouncer, gives each transaction another connection of the server: such
-settings are lost there. `open_pool` finds that out. Every call is then a transaction of its own that begins with its settings,
-no statement is prepared, and nobody listens (see `Pool.is_pooled`).
+**Poolers.** The tenant of row-level security and `synchronous_commit` are settings of a connection, which costs nothing per
+statement. A pooler in transaction mode, such as PgBouncer, gives each transaction another connection of the server, so such
+settings are lost. `open_pool` detects that. Then every call is a transaction of its own that starts with its settings, no
+statement is prepared, and LISTEN is not used (see `Pool.is_pooled`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MOST_CONNECTIONS = 10
 _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
 _KEPT_FOR = 0.1
-"""Seconds after which a connection that `Pool.fetch` has kept goes back to the pool."""
+"""Seconds after which a connection that `Pool.fetch` has kept is returned to the pool."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds before the next attempt; the pause doubles each time."""
 
@@ -56,7 +55,7 @@ _BROKEN = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.InternalClientError,  # the connection was cut while a statement was being sent
+    asyncpg.InternalClientError,  # the connection was lost while a statement was being sent
     ConnectionError,
     TimeoutError,
 )
@@ -66,7 +65,7 @@ _FOREIGN = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drop what asyncpg's pool reports, with a traceback, while a server restarts: calls that need the server tell it."""
+    """Drop log records of asyncpg's pool, with tracebacks, while a server restarts: calls that need the server report it."""
     return "pool connection floor" not in str(record.msg)
 
 
@@ -74,15 +73,15 @@ logging.getLogger("asyncpg.pool").addFilter(_is_news)
 
 
 async def _keep(connection: Connection) -> None:
-    """Return a connection to the pool as it is: it has no state of its own, and to reset it takes a round trip."""
+    """Return a connection to the pool without a reset: it has no state of its own, and a reset takes a round trip."""
 
 
 @contextmanager
 def _ended_if_unfinished(connection: Connection) -> Generator[None]:
     """End a connection whose statement may be prepared and not run.
 
-    asyncpg prepares a statement without a `Sync`, so until it runs, the server is in a transaction that asyncpg knows nothing
-    of. The next transaction on the connection would be refused.
+    asyncpg prepares a statement without a `Sync`. So until the statement runs, the server is in a transaction that is unknown
+    to asyncpg, and the next transaction on the connection would be refused.
     """
     try:
         yield
@@ -97,10 +96,10 @@ class Session:
 
     def __init__(self, connection: Connection, tenant: str, keyring: Keyring | None = None) -> None:
         self.connection = connection
-        """For the few statements that are of no tenant."""
+        """For the few statements that do not depend on a tenant."""
         self.tenant = tenant
         self.keyring = _NO_KEYS if keyring is None else keyring
-        """What opens encrypted threads."""
+        """The keys of encrypted threads."""
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Return all rows."""
@@ -133,7 +132,7 @@ class Pool:
         self.keyring = keyring
         self.tenant = tenant
         self.is_pooled = is_pooled
-        """Whether the server has a pooler before it, so that a connection keeps nothing from one transaction to the next."""
+        """Whether there is a pooler in front of the server, so that a connection keeps no state between transactions."""
         self._patience = patience
         self._is_closed = False
         self._kept: list[_PoolConnection] = []
@@ -144,8 +143,8 @@ class Pool:
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Run a statement that is a transaction of its own, and return its rows.
 
-        The connection is kept for the next call. To get it from the pool and give it back takes several rounds of the event
-        loop, as long as all else that this process does for one append.
+        The connection is kept for the next call. Acquiring it from the pool and releasing it takes several iterations of the
+        event loop, as long as all other work of this process for one append.
 
         Raises:
             LedgerError: PostgreSQL failed the statement.
@@ -172,14 +171,14 @@ class Pool:
             raise LedgerUnavailableError("the ledger is closed")
         while self._kept:
             connection = self._kept.pop()
-            with suppress(asyncpg.InterfaceError):  # it broke, so the pool has it back
+            with suppress(asyncpg.InterfaceError):  # it broke, so it was returned to the pool
                 if not connection.is_closed():
                     return connection
                 await self._pool.release(connection)
         return await self._pool.acquire(timeout=self._patience)
 
     def _keep_for_next(self, connection: _PoolConnection) -> None:
-        """Keep a connection for a moment; then the pool gets it back, so that it is there for others and is renewed."""
+        """Keep a connection for a moment; then return it to the pool, where others can use it and it is renewed."""
         self._kept.append(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_KEPT_FOR, self._start_returning)
@@ -195,7 +194,7 @@ class Pool:
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Session, None]:
-        """Lend a connection. What is done with it need not be one transaction.
+        """Lend a connection, without a transaction around its use.
 
         Raises:
             LedgerError: PostgreSQL failed a statement.
@@ -223,24 +222,24 @@ class Pool:
             raise translated(exc) from exc
 
     async def read(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
-        """Run a function that reads, on one snapshot of the database."""
+        """Run a reading function on one snapshot of the database."""
         return await self._attempt(work, "repeatable_read", readonly=True)
 
     async def look(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
-        """Run a function that reads without a snapshot, which saves two round trips: for rows that never change."""
+        """Run a reading function without a snapshot, which saves two round trips: for rows that never change."""
         try:
             return await self._attempt(work, "read_committed" if self.is_pooled else None, readonly=self.is_pooled)
         except LedgerCorruptError:
             return await self.read(work)  # perhaps a thread was deleted between two statements: a snapshot shows which it is
 
     async def change(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
-        """Run a function that writes, in one transaction. It must tolerate that an earlier attempt was committed."""
+        """Run a writing function in one transaction. It must tolerate that an earlier attempt was committed."""
         return await self._attempt(work, "read_committed")
 
     async def _attempt(
         self, work: Callable[[Session], Awaitable[ResultT]], isolation: _Isolation | None, *, readonly: bool = False
     ) -> ResultT:
-        """Run a function, in a transaction if an isolation is given; again, if that was rolled back or the connection broke.
+        """Run a function, in a transaction if an isolation is given. Retry if it was rolled back or the connection broke.
 
         Raises:
             LedgerUnavailableError: it did not succeed within the patience of the ledger.
@@ -258,6 +257,7 @@ class Pool:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def close(self) -> None:
+        # First: a call that starts during the waits below would take a connection that nobody returns.
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -269,20 +269,20 @@ class Pool:
                 await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
-            await asyncio.sleep(0)  # the loop closes the sockets in its next round
+            await asyncio.sleep(0)  # the loop closes the sockets in its next iteration
 
 
 _NOTIFY = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, each) FROM unnest($2::text[]) AS each
 """
-"""A hint may be lost, so it does not wait for the disk: an append that is committed meanwhile would wait with it."""
+"""A hint may be lost, so it does not wait for the disk: an append that is committed at the same time would wait with it."""
 
 
 class NotifySignals:
-    """Signals by LISTEN/NOTIFY: for wake-ups, which are few and short.
+    """Signals over LISTEN/NOTIFY: for wake-ups, which are few and short.
 
-    A `NOTIFY` is a statement of its own: inside of an append it would take a lock that all commits of the server share. Behind
-    a pooler in transaction mode nobody can listen.
+    A `NOTIFY` is a statement of its own: inside an append, it would take a lock that all commits of the server share. Behind a
+    pooler in transaction mode, LISTEN does not work.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -296,10 +296,10 @@ class NotifySignals:
             self._sending = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        await asyncio.sleep(0)  # the hint of a commit and that of its work are one statement
+        await asyncio.sleep(0)  # the hints of a commit and of its work are one statement
         while self._waiting:
             texts, self._waiting = list(self._waiting), {}
-            with suppress(LedgerError):  # readers look again
+            with suppress(LedgerError):  # readers poll
                 await self._pool.fetch(_NOTIFY, _CHANNEL, texts)
 
     @asynccontextmanager
@@ -309,7 +309,7 @@ class NotifySignals:
             yield
         finally:
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)  # it gives its connection back
+            await asyncio.gather(listening, return_exceptions=True)  # it returns its connection
 
     async def _listen(self, prefix: str, take: Callable[[bytes], None]) -> None:
         def heard(_connection: object, _pid: object, _channel: object, payload: object) -> None:
@@ -364,12 +364,12 @@ _IS_SET = "SELECT 1 WHERE encode(convert_to(current_setting('antiphon.tenant', t
 
 
 async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPool, bool]:
-    """Return the connections to a server, and whether they lead through a pooler."""
+    """Return the connections to a server, and whether they go through a pooler."""
     settings = {"antiphon.tenant": tenant, "synchronous_commit": "on", "lock_timeout": _milliseconds(patience)}
     try:
         try:
             pool = await _new_pool(url, patience, settings)
-        except asyncpg.ProtocolViolationError:  # as a pooler refuses settings that it does not know
+        except asyncpg.ProtocolViolationError:  # a pooler refuses settings that it does not know
             return await _new_pool(url, patience, {}, statement_cache_size=0), True
         if await pool.execute(_IS_SET.format(tenant.encode().hex())) == "SELECT 1":
             return pool, False
@@ -386,7 +386,7 @@ async def _new_pool(url: str, patience: float, settings: dict[str, str], **optio
         min_size=1,
         max_size=_MOST_CONNECTIONS,
         timeout=patience,
-        command_timeout=2 * patience,  # later than the server's own limit: it is for a server that is gone
+        command_timeout=2 * patience,  # longer than the server's own limit: it is for a server that does not respond
         server_settings=settings,
         reset=_keep,
         **options,
@@ -407,16 +407,16 @@ def tenant_in(url: str) -> tuple[str, str | None]:
 
 
 def shown_url(url: str, tenant: str | None = None) -> str:
-    """Return a URL without its password and with its tenant, to show to a person."""
+    """Return a URL without its password and with its tenant, for display."""
     if tenant is not None:
         url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'tenant': tenant})}"
     return without_password(url)
 
 
 _SAID: dict[type[Exception], str] = {
-    asyncpg.InvalidPasswordError: "the password is wrong; look at the URL, or at PGPASSWORD and ~/.pgpass",
-    asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; look at the URL, and at pg_hba.conf",
-    asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or look at the URL",
+    asyncpg.InvalidPasswordError: "the password is wrong; check the URL, or PGPASSWORD and ~/.pgpass",
+    asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; check the URL, and pg_hba.conf",
+    asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or check the URL",
     asyncpg.ReadOnlySQLTransactionError: "it is a read-only replica; connect to the primary",
     asyncpg.InsufficientPrivilegeError: "the user lacks a privilege on the schema antiphon; grant it, or use its owner",
     asyncpg.LockNotAvailableError: (
@@ -425,11 +425,11 @@ _SAID: dict[type[Exception], str] = {
     asyncpg.TooManyConnectionsError: "the server has no connection left; raise max_connections, or close other programs",
     asyncpg.OutOfMemoryError: "the server has no memory left, perhaps for locks; raise max_locks_per_transaction",
 }
-"""What a person can do about an error of PostgreSQL."""
+"""The advice for errors of PostgreSQL."""
 
 
 def translated(exc: BaseException, place: str | None = None) -> LedgerError:
-    """Return an error of asyncpg or the network as one of ours."""
+    """Map an error of asyncpg or the network to a ledger error."""
     where = "PostgreSQL" if place is None else f"PostgreSQL at {place}"
     for kind, advice in _SAID.items():
         if isinstance(exc, kind):
@@ -444,11 +444,11 @@ def translated(exc: BaseException, place: str | None = None) -> LedgerError:
                 f"{where}: {_line_of(exc)}; the tables are not those of a ledger, or someone altered them"
             )
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return LedgerCorruptError(f"{where}: {_line_of(exc)}; go back to a dump")
+            return LedgerCorruptError(f"{where}: {_line_of(exc)}; restore a dump")
         case TimeoutError():
             return LedgerUnavailableError(f"{where} did not answer in time; look at the server, then try again")
         case OSError() if not isinstance(exc, asyncpg.PostgresError):
-            return LedgerUnavailableError(f"{where} cannot be reached: {exc}; look at the URL, and start the server")
+            return LedgerUnavailableError(f"{where} cannot be reached: {exc}; check the URL, and start the server")
         case _:
             return LedgerUnavailableError(f"{where}: {_line_of(exc)}")
 

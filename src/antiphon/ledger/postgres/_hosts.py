@@ -4,9 +4,9 @@ Leases are measured by the clock of the database, which all machines share. Each
 read in its own transaction. A claim locks the row of its thread, so it waits for an append that is being written and precedes
 the next one. `take` skips rows that are locked: another host is just taking them, or their owner is writing.
 
-**Many hosts.** What a host does again and again reads its own row and those of hosts that may be dead, never all of them:
-with a thousand hosts, each would read a thousand rows many times a second. A beat locks the row of its host only. A host
-registers, and dead hosts are removed, under one lock that all share (`_HOSTS_LOCK`). It is taken before any lock of a row.
+**Many hosts.** Frequent operations of a host read its own row and the rows of hosts that may be dead, never all rows: with a
+thousand hosts, each would read a thousand rows many times a second. A beat locks only the row of its host. A host registers,
+and dead hosts are removed, under one lock that all share (`_HOSTS_LOCK`). It is taken before any lock of a row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONCERNED = f"""
 {_HOSTS} AND (left_at IS NOT NULL OR boot <> $2 OR ends <= $3 OR ends > $3 + lease OR starts_with(instance, $4)
     OR name = $5 AND instance = $6 AND left_at IS NULL){_BY_NAME}
 """
-"""A host, and those that may be dead: their leases say so, or the caller can see that their processes have ended."""
+"""A host, and the hosts that may be dead: their leases have ended, or the caller can see that their processes have ended."""
 _NEW_HOST = """
 INSERT INTO antiphon.hosts (tenant, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -87,7 +87,7 @@ _ABANDONED = f"""
 ORDER BY t.key LIMIT $7
 """
 _SKIPPING = " FOR UPDATE OF t SKIP LOCKED"
-"""Lock what is found, and leave out rows that another transaction has locked; conditions are compared under the lock."""
+"""Lock the rows that are found, and skip rows that another transaction has locked; conditions are compared under the lock."""
 _POSTED = """
 SELECT thread_id, posted FROM antiphon.threads
 WHERE tenant = $1 AND posted > 0
@@ -104,7 +104,7 @@ class Moment:
         self._seconds = seconds
         self._clock = clock
         self.visible = visible
-        """How the instances begin of hosts whose processes may be known to have ended; None: of none are."""
+        """The prefix of the instances of hosts whose processes this one can see; None: it sees none."""
 
     def now(self) -> float:
         return self._seconds
@@ -114,7 +114,7 @@ class Moment:
 
     @classmethod
     async def read(cls, session: Session, clock: LeaseClock | None) -> Moment:
-        """Return the present reading."""
+        """Return the current reading."""
         if clock is not None:
             return cls(clock.boot, clock.now(), clock, "")
         seconds = await session.connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::double precision")
@@ -122,7 +122,7 @@ class Moment:
 
 
 _LOCAL = BootClock()
-"""It knows which processes of this machine have ended, so that their leases end at once."""
+"""It detects which processes of this machine have ended, so that their leases end at once."""
 
 
 async def leases(session: Session) -> list[HostRow]:
@@ -168,18 +168,19 @@ def _living(lease: HostRow | None, host: Host, now: datetime, moment: Moment) ->
 
 
 async def rules(session: Session) -> int:
-    """Return the digest of the rules that hosts redact by; 0: none yet."""
+    """Return the digest of the redaction rules of the hosts; 0: none yet."""
     return int(await session.fetchval("SELECT digest FROM antiphon.redaction_rules WHERE tenant = $1") or 0)
 
 
 async def adopt_rules(session: Session, redaction: LedgerRedaction, now: datetime, clock: LeaseClock | None) -> None:
-    """Make other rules those of the ledger.
+    """Replace the redaction rules of the ledger.
 
     Raises:
         OtherRedactionError: a host is alive.
     """
     await lock_threads(session, [_HOSTS_LOCK])
-    await session.execute("SELECT 1 FROM antiphon.hosts WHERE tenant = $1 ORDER BY key FOR UPDATE")  # a beat may be under way
+    # A beat may be in progress.
+    await session.execute("SELECT 1 FROM antiphon.hosts WHERE tenant = $1 ORDER BY key FOR UPDATE")
     redaction.check_unused(await hosts(session, now, clock))
     await session.execute(_RULES, redaction.digest)
 
@@ -191,7 +192,7 @@ class Registration(NamedTuple):
     hosts: int
     """How many are registered."""
     is_littered: bool = False
-    """Whether dead hosts are to be removed."""
+    """Whether there are dead hosts to remove."""
 
 
 async def renew(
@@ -268,15 +269,15 @@ async def forget_dead(session: Session, host: Host, clock: LeaseClock | None) ->
 async def _forget(session: Session, dead: Sequence[HostRow]) -> None:
     """Remove dead hosts that own no thread."""
     if dead:
-        # A statement of its own: it waits for claims (see `_keep`), and the next one sees the threads that they gave away.
+        # A statement of its own: it waits for claims (see `_keep`), and the next statement sees the owners that they have set.
         await session.execute(_TO_FORGET, [each.key for each in dead])
         await session.execute(_FORGET, [each.key for each in dead], [each.ends for each in dead])
 
 
 async def _keep(session: Session, host: Host, owner: int, now: datetime) -> None:
-    """Keep the row of a host that becomes an owner until the end of the transaction.
+    """Lock the row of a host that becomes an owner against removal, until the end of the transaction.
 
-    It may have waited for the row of the thread until its lease was over. If another host has removed its row meanwhile,
+    The host may have waited for the row of the thread until its lease was over. If another host removed its row meanwhile,
     nobody could ever take the thread from it.
 
     Raises:
@@ -318,10 +319,10 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
     by, now = wanted.by, wanted.now
     thread = await _locked(session, wanted.thread_id)
     if thread is None:
-        await lock_threads(session, [wanted.thread_id])  # another process may just be creating it
+        await lock_threads(session, [wanted.thread_id])  # another process may be creating it at this moment
         thread = await _locked(session, wanted.thread_id)
-    # After the lock, for which it may have waited long: an older time would take a lease that was renewed since for one that
-    # was given before the clock was set back.
+    # Read the time after the lock, for which this may have waited long: with an older time, a lease that was renewed since
+    # would look like one from before the clock was set back.
     moment = await Moment.read(session, clock)
     owner = None if by is None else _living(await _find(session, by), by, now, moment).key
     if by is not None and owner is not None:
@@ -392,7 +393,7 @@ async def release(session: Session, thread_id: str, how: Release) -> Thread:
 
 
 def _wanted(request: TakeRequest) -> tuple[Any, ...]:
-    """Return the first values of the statements that look for due threads, after the tenant."""
+    """Return the first values of the statements that search for due threads, after the tenant."""
     names = [kind for kind in request.kinds if kind is not None]
     return to_micros(request.now), request.by.build, names, None in request.kinds
 
@@ -400,10 +401,10 @@ def _wanted(request: TakeRequest) -> tuple[Any, ...]:
 async def take(
     session: Session, wanted: TakeRequest, clock: LeaseClock | None, tried: list[tuple[Thread, TakenThread]]
 ) -> list[tuple[Thread, TakenThread]]:
-    """Claim due threads, the longest due first; return their rows, and what the caller is told of them.
+    """Claim due threads, the longest due first; return their rows, and the values for the caller.
 
-    `tried` has what earlier attempts of the same call have claimed. If only the answer to their commit was lost, these threads
-    are the host's already, and nobody else would ever run them.
+    `tried` has the claims of earlier attempts of the same call. If only the answer to their commit was lost, the host already
+    owns these threads, and nobody else would ever run them.
 
     Raises:
         UnknownHostError: the host has never beaten, or has left.
@@ -425,6 +426,8 @@ async def take(
         taken.append((own, told))
     if due:
         await update_threads(session, [thread for thread, _ in taken[-len(due) :]])
+    # In the transaction, so before the commit: if only the answer to the commit is lost, the next attempt finds the claims
+    # here.
     tried += taken
     return taken
 
@@ -432,7 +435,7 @@ async def take(
 async def _committed(
     session: Session, owner: int, tried: Iterable[tuple[Thread, TakenThread]]
 ) -> list[tuple[Thread, TakenThread]]:
-    """Return the threads of earlier attempts that were committed: the host has them, in the epoch of the attempt."""
+    """Return the threads of earlier attempts that were committed: the host owns them, in the epoch of the attempt."""
     claims = {thread.key: (thread, told) for thread, told in tried}
     # `FOR UPDATE` waits for an attempt that the server has not ended yet.
     sql = f"{THREAD} WHERE t.tenant = $1 AND t.key = ANY($2::bigint[]) AND t.owner = $3 ORDER BY t.key FOR UPDATE OF t"
@@ -530,7 +533,7 @@ async def permits(
         HostExpiredError: its lease is over.
     """
     rows = await session.fetch(_LOCKED_LIMITS, list(wants))
-    moment = await Moment.read(session, clock)  # after the lock: others may have waited long
+    moment = await Moment.read(session, clock)  # read the time after the lock, which may have taken long
     found, dead = await _concerned(session, by, moment)
     own = _living(found, by, now, moment).key
     grants = dict.fromkeys(wants, PermitGrant())

@@ -41,9 +41,9 @@ _HELD = "SELECT master FROM antiphon.thread_keys WHERE tenant = $1 AND thread = 
 _INSERT = "INSERT INTO antiphon.thread_keys (tenant, thread, master, wrapped) VALUES ($1, $2, $3, $4)"
 _UPDATE = "UPDATE antiphon.thread_keys SET master = $3, wrapped = $4 WHERE tenant = $1 AND thread = $2"
 _NEEDS_KEYS = "UPDATE antiphon.ledger SET oldest = 2 WHERE oldest < 2"
-"""Programs that do not know of keys would append readable messages."""
+"""Programs that do not know keys would append readable messages."""
 _LEDGER = 0
-"""In the place of a thread: the tenant's own key."""
+"""In place of a thread: the tenant's own key."""
 
 
 async def find_key(session: Session, thread: int) -> WrappedKey | None:
@@ -61,7 +61,7 @@ async def thread_key(session: Session, thread: int) -> ThreadKey | None:
     """Return the key of a thread; None if it is not encrypted.
 
     Raises:
-        EncryptionError: it was forgotten, or the master key is missing or another one.
+        EncryptionError: it was forgotten, or the master key is missing or wrong.
         LedgerCorruptError: it was altered.
     """
     row = await session.fetchrow(_NAMED, thread)
@@ -69,7 +69,7 @@ async def thread_key(session: Session, thread: int) -> ThreadKey | None:
 
 
 async def check_remembered(session: Session, thread: Thread) -> None:
-    """Refuse a thread whose key was thrown away.
+    """Refuse a thread whose key was deleted.
 
     Raises:
         ForgottenError: it was.
@@ -90,9 +90,9 @@ async def check_collection(session: Session, name: str) -> None:
 
 
 async def hold_master(session: Session, key: WrappedKey) -> None:
-    """Keep the master key of a new key until the end of the transaction: `rotate` waits for it.
+    """Lock the master key of a new key until the end of the transaction: `rotate` waits for it.
 
-    Otherwise a key that is stored during a rotation would stay wrapped by the old master key, which is then thrown away.
+    Otherwise a key that is stored during a rotation would stay wrapped with the old master key, which is then discarded.
 
     Raises:
         WrongMasterKeyError: another master key has taken its place.
@@ -106,7 +106,7 @@ async def store_key(session: Session, thread: int, key: WrappedKey) -> None:
     """Store the key of a new thread. With the first one, the tenant gets a key of its own."""
     if await ledger_key(session) is None:
         own = session.keyring.new_key(LEDGER_KEY)
-        # Another process may be as quick: its transaction is waited for, and the first key stays.
+        # Another process may do the same: this waits for its transaction, and the first key stays.
         await session.execute(f"{_INSERT} ON CONFLICT DO NOTHING", _LEDGER, *own)
         session.keyring.check(await ledger_key(session))
         await session.connection.execute(_NEEDS_KEYS)
@@ -123,7 +123,7 @@ async def blinded(session: Session, option_name: str) -> str | None:
 
 
 async def forget(session: Session, family: Sequence[Thread], *, with_branches: bool) -> list[Thread]:
-    """Throw away the keys of a thread and its branches, and return the threads whose rows are to be written.
+    """Delete the keys of a thread and its branches, and return the threads whose rows must be written.
 
     Raises:
         ForgottenError: the thread was forgotten before.
@@ -145,9 +145,9 @@ async def forget(session: Session, family: Sequence[Thread], *, with_branches: b
 
 
 async def rotate(session: Session, new: MasterKey) -> int:
-    """Wrap all keys by another master key, and return how many threads have one."""
+    """Wrap all keys with another master key, and return how many threads have one."""
     count = 0
-    # A statement of its own: it waits for those who store a new key (`hold_master`), and the next one sees their keys.
+    # A statement of its own: it waits for transactions that store a new key (`hold_master`), and the next one sees their keys.
     await session.execute(f"{_KEY} FOR UPDATE", _LEDGER)
     for thread, name, master, wrapped in [tuple(row.values()) for row in await session.fetch(_ALL)]:
         key = session.keyring.rewrapped(LEDGER_KEY if thread == _LEDGER else name, WrappedKey(master, wrapped), new)

@@ -3,9 +3,9 @@
 A handle belongs to one tenant: it sees and changes only the threads of that tenant. `_appends` writes, the other modules read
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
-**Wake-ups.** A reader of `tail` waits for a hint, and so does a host that looks for work (`hinted`). A process sends hints by
-`NOTIFY`, or by the carrier that was given; `_signals` says how many, and whom they concern. A hint may be lost, so a reader
-also looks once a second. Behind a pooler in transaction mode nobody can listen, so all readers look once a second.
+**Wake-ups.** A reader of `tail` waits for a hint, and so does a host without work (`hinted`). A process sends hints with
+`NOTIFY`, or with the given carrier; `_signals` explains how many, and to whom. A hint may be lost, so a reader also polls once
+a second. Behind a pooler in transaction mode, LISTEN does not work, so all readers poll once a second.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from antiphon.messages import Json, Message, current_port
 
 _LOOK_AGAIN = 1.0
 _HELD_BACK = 0.02
-"""Seconds: without a hint, readers look again; and while a transaction that still runs holds messages back."""
+"""Seconds between two polls of readers without a hint, and while a running transaction holds back messages."""
 _DEFAULT_TENANT = "default"
 _TOLERATED = timedelta(seconds=0.5)
 """A clock of a host that differs less from the clock of the database is used as it is."""
@@ -105,7 +105,7 @@ class PostgresLedger(Verbs):
         self.name = name
         """The name that the ledger got when it was created; a restored dump keeps it."""
         self._skew = timedelta()
-        """What to add to this process's clock to get the database's, if they differ too much."""
+        """The difference between the clocks of the database and of this process, if it is too large; else 0."""
         self._carrier: Signals = NotifySignals(pool) if signals is None else signals
         subject = signal_subject("antiphon", name, pool.tenant)
         if not isinstance(self._carrier, NotifySignals | NoSignals):
@@ -228,6 +228,7 @@ class PostgresLedger(Verbs):
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
         request = make_post(thread_id, message, redaction=self.redaction, by=by)
         record = (await self._appender.append(self._at_database_time(request)))[0]
+        # After the commit: a host that a hint wakes earlier finds no work, and polls again only after a while.
         self._hints.note_work(self._appender.owner_of(thread_id))
         return record
 
@@ -264,7 +265,7 @@ class PostgresLedger(Verbs):
         now = to_micros(self._now())
         await self._pool.change(lambda session: _hosts.leave(session, host, now, self._clock))
         self._hints.forget_host(host)
-        self._hints.note_work(ANYBODY)  # its threads are free
+        self._hints.note_work(ANYBODY)  # its threads are free now
 
     async def hosts(self) -> tuple[HostStatus, ...]:
         now = self._now()
@@ -399,7 +400,7 @@ class PostgresLedger(Verbs):
             for record in page:
                 yield record
             if page[-1].seq == (first if reverse else last):
-                return  # nothing more was asked for
+                return  # no more was requested
             if reverse:
                 last = page[-1].seq - 1
             else:
@@ -566,7 +567,7 @@ class PostgresLedger(Verbs):
         await self._pool.change(lambda session: _terms.drop_vectors(session, index.name))
 
     async def _update_terms(self, index: TermIndex) -> None:
-        """Add the messages to an index that it does not have yet."""
+        """Add missing messages to an index."""
         after: CommitPlace | None = None
         while True:
             start = after
@@ -574,7 +575,7 @@ class PostgresLedger(Verbs):
             if after is None:
                 return
 
-    # ------------------------------------------------------------ what the verbs ask
+    # ------------------------------------------------------------ lookups for the verbs
 
     async def open_from(self, thread_id: str, seq: int) -> int | None:
         """Return the place of the first call since no call was open, as of a message."""
@@ -589,7 +590,7 @@ class PostgresLedger(Verbs):
         """Return the place and the state of a fold's latest snapshot up to a message."""
         return await self._pool.look(lambda session: _queries.snapshot(session, thread_id, fold, upto))
 
-    # ------------------------------------------------------------ care
+    # ------------------------------------------------------------ maintenance
 
     async def verify(
         self,

@@ -2,9 +2,9 @@
 
 **Search.** Words are folded in Python (see `_listing`), so they do not depend on the locale of the database; PostgreSQL gets
 them as a `tsvector`, which holds the first 16,000 words of a message, up to a megabyte. Appends do not update the index. A
-search first adds the messages that it lacks. It remembers how far it is only up to the horizon, because a message of a
-transaction that still runs may yet appear before those that are already there; the few messages above the horizon are looked
-at again by the next search. The horizon is read before the messages: what is committed in between is then above it.
+search first adds missing messages. The index records its progress only up to the horizon, because a message of a running
+transaction may still appear before those that are already visible. The next search examines the few messages above the horizon
+again. The horizon is read before the messages: a message that is committed in between is then above it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _YES_OR_NO = {
     "unfit": ("t.unfit IS NULL", "t.unfit IS NOT NULL"),
     "open_calls": ("t.open_calls = 0", "t.key IN (SELECT thread FROM antiphon.open_calls WHERE tenant = $1)"),
 }
-"""The condition of each field of a filter; of one that is True or False, the conditions for both."""
+"""The condition of each field of a filter; for a boolean field, one for True and one for False."""
 _COUNTS = """
 SELECT t.status, t.pattern, count(*), count(*) FILTER (WHERE t.open_calls > 0)
 FROM antiphon.threads AS t WHERE t.tenant = $1 {} GROUP BY t.status, t.pattern
@@ -162,7 +162,7 @@ async def open_calls_of(session: Session, option_name: str, is_reversed: bool, p
 
     Raises:
         LedgerCorruptError: one of them is not as it was written.
-        ValueError: the page is not one.
+        ValueError: the page is not valid.
     """
     start = (_END if is_reversed else BEGINNING) if page is None else place_of(page)
     sql = _CALLS_BACK if is_reversed else _CALLS
@@ -197,7 +197,7 @@ SELECT seq, hash, state FROM antiphon.snapshots WHERE tenant = $1 AND thread = $
             seq, digest, state = row.values()
             link = await link_at(session, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
-                raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
+                raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
             key = await thread_key(session, holder.key) if is_sealed(state) else None
             return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
         upto = min(upto, holder.base_seq)
@@ -225,9 +225,9 @@ class TailPage(NamedTuple):
 
     found: list[tuple[CommitPlace, Any]]
     upto: CommitPlace
-    """The place of the last message that was looked at: those of forgotten threads are left out."""
+    """The place of the last message that was read: those of forgotten threads are left out of the result."""
     is_more_coming: bool
-    """Whether messages are committed that a transaction which still runs holds back."""
+    """Whether a running transaction holds back committed messages."""
 
 
 async def horizon(session: Session) -> CommitPlace:
@@ -243,7 +243,7 @@ WHERE m.tenant = $1 AND (m.era, m.xid, m.ord) > ($2, $3, $4) AND NOT {BELOW_HORI
 
 
 async def tail_lag(session: Session, now: int) -> float:
-    """Return the age of the oldest message that a transaction which still runs holds back; 0 if there is none."""
+    """Return the age of the oldest message that a running transaction holds back; 0 if there is none."""
     oldest = await session.fetchval(_HELD_BACK, *await horizon(session))
     return 0.0 if oldest is None else max(0.0, (now - int(oldest)) / 1e6)
 
@@ -337,7 +337,7 @@ def vector_of(words: Sequence[str]) -> str:
 
 
 async def find(session: Session, typed: str, thread_id: str | None, limit: int) -> tuple[Hit, ...]:
-    """Return the messages that fit best, of all threads or one."""
+    """Return the best matches, of all threads or one."""
     terms = terms_of(typed)
     if not terms:
         return ()
@@ -357,7 +357,7 @@ async def find(session: Session, typed: str, thread_id: str | None, limit: int) 
 
 
 def _sought(term: Term) -> str:
-    """Return a term as a `tsquery`: words that follow each other, the last one perhaps as a beginning."""
+    """Return a term as a `tsquery`: words that follow each other, the last one perhaps as a prefix."""
     words = [f"'{word[:_LONGEST_WORD]}'" for word in term.words]
     if term.is_beginning:
         words[-1] += ":*"

@@ -86,7 +86,7 @@ def thread_of(row: Row, others: int = 0) -> Thread:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a column can have a text: PostgreSQL fails a statement with a NUL in a text, and no name has one."""
+    """Whether a column can hold a text: PostgreSQL refuses a text with a NUL, and no name has one."""
     return "\0" not in text
 
 
@@ -104,7 +104,7 @@ async def line_to(session: Session, key: int, seq: int) -> list[Ancestor]:
 
 
 async def lineage(session: Session, thread: Thread) -> list[ThreadSegment]:
-    """Return where the messages of a thread are, from the first to the last."""
+    """Return the segments of a thread's messages, from the first to the last."""
     return segments_of(thread, (await line_to(session, thread.key, 1))[1:] if thread.base is not None else ())
 
 
@@ -166,7 +166,7 @@ LEFT JOIN antiphon.messages AS p ON p.tenant = m.tenant AND p.thread = m.thread 
 BELOW_HORIZON = """
 (m.era < (SELECT era FROM antiphon.ledger) OR m.xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
 """
-"""No transaction that still runs can write a message with a smaller place."""
+"""No running transaction can write a message with a smaller place."""
 
 
 class FoundRecord(NamedTuple):
@@ -183,7 +183,7 @@ async def records_of(session: Session, rows: Iterable[Row], *, with_forgotten: b
     Rows of forgotten threads are left out, unless `with_forgotten` asks for an error.
 
     Raises:
-        EncryptionError: a row is encrypted, and its key is not there.
+        EncryptionError: a row is encrypted, and its key is missing.
         LedgerCorruptError: the first of them was altered.
     """
     found: list[FoundRecord] = []
@@ -195,7 +195,7 @@ async def records_of(session: Session, rows: Iterable[Row], *, with_forgotten: b
         if before is None or link(before, recorded_at, whole) != digest:
             if found:
                 break
-            reason = "it is not what was written, or what stood before it is missing; go back to a dump, and run verify on it"
+            reason = "it was altered, or the message before it is missing; restore a dump, and run verify on it"
             raise LedgerCorruptError(reason, await name_of(session, key), seq)
         try:
             house = whole if not is_sealed(whole) else await _opened(session, keys, key, seq, whole)
@@ -291,7 +291,7 @@ async def _stretch(
 
 
 async def open_at(session: Session, thread: Thread, seq: int) -> Pairing:
-    """Return the calls of a thread that were open after a message. It reads back to where no call was open."""
+    """Return the calls of a thread that were open after a message. It reads back to the last place without open calls."""
     first = await open_from(session, thread, seq)
     if first is None:
         return Pairing()

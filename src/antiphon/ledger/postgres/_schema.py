@@ -1,16 +1,16 @@
 """The tables of a ledger in PostgreSQL, as numbered steps, and the checks when a database is opened.
 
-All tables are in the schema `antiphon`, and every key begins with the tenant. Row-level security is the second wall behind the
-condition `tenant = $1` of each statement: a connection sees only rows of the tenant in its setting `antiphon.tenant`.
+All tables are in the schema `antiphon`, and every key begins with the tenant. Row-level security is a second barrier behind
+the condition `tenant = $1` of each statement: a connection sees only rows of the tenant in its setting `antiphon.tenant`.
 
 **Order.** A message has a *place*: the era of the database, the id of the transaction that wrote it, and its number within the
 transaction. A writer locks all threads of a transaction before it writes, so transaction ids follow the order of each thread.
-A reader stays below the oldest transaction that still runs, so no message appears before its place. Transaction ids begin
-anew where a dump is restored into another database: `open_era` finds that, and begins a new era. Places of a new era follow
+A reader stays below the oldest running transaction, so no message appears later at an earlier place. Transaction ids start
+again when a dump is restored into another database: `open_era` detects that, and starts a new era. Places of a new era follow
 those of the old one.
 
-**Updates in place.** A row of `threads` changes with every append. PostgreSQL writes no index of a row whose indexed columns
-stay the same, so the time of the last message is indexed in steps of eight seconds (`active_at`) and sorted within a step.
+**Updates in place.** A row of `threads` changes with every append. PostgreSQL updates no index if the indexed columns of a row
+stay the same. So the time of the last message is indexed in steps of eight seconds (`active_at`), and sorted within a step.
 
 **Versions (G25).** `version` is the format of the tables, `oldest` the oldest format that may still use them. A step that only
 adds raises `version`; only a step that breaks earlier programs raises `oldest`. To add a step, append it to `MIGRATIONS`.
@@ -219,14 +219,14 @@ CREATE TABLE antiphon.thread_keys (
 _THIRD = """
 CREATE TABLE antiphon.redaction_rules (tenant text PRIMARY KEY, digest bigint NOT NULL);
 """
-"""The digest of the rules that the hosts of a tenant redact by."""
+"""The digest of the redaction rules of a tenant's hosts."""
 
 _FOURTH = """
 CREATE TABLE antiphon.limits (
     tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, PRIMARY KEY (tenant, model)
 );
 """
-"""The limits of model requests, each with its use by all hosts."""
+"""The limits on model requests, each with its use by all hosts."""
 
 MIGRATIONS: tuple[str, ...] = (
     _FIRST + "".join(_WALL.format(table) for table in _TABLES),
@@ -236,7 +236,7 @@ MIGRATIONS: tuple[str, ...] = (
 )
 """The steps from each version to the next, beginning with an empty database. Never change a released step."""
 _OLDEST = 1
-"""The oldest format whose programs may use a database of the present format."""
+"""The oldest format whose programs may use a database of the current format."""
 
 _STATISTICS = """
 INSERT INTO antiphon.threads (
@@ -253,8 +253,8 @@ TRUNCATE antiphon.threads, antiphon.messages, antiphon.open_calls;
 """
 """Tells the planner, before there are rows, that many rows have the same tenant.
 
-Without statistics it expects 200 tenants, so in a small table any index on the tenant seems to find one row. It then reads all
-threads of a tenant to find one, and a prepared statement keeps that plan while the table grows. `TRUNCATE` keeps the
+Without statistics, the planner expects 200 tenants, so in a small table any index on the tenant seems to find one row. It then
+reads all threads of a tenant to find one, and a prepared statement keeps that plan while the table grows. `TRUNCATE` keeps the
 statistics, and forgets the size.
 """
 
@@ -274,7 +274,7 @@ SELECT coalesce(string_agg(line, E'\n' ORDER BY line COLLATE "C"), '') FROM (
     WHERE c.relnamespace = 'antiphon'::regnamespace
 ) AS lines
 """
-"""What statements on the tables do depends on their columns, triggers and rules. Most indexes change only the time."""
+"""The result of a statement depends on the columns, triggers and rules of its tables. Most indexes only change its speed."""
 
 _GUARDS = """
 SELECT format('the row-level security of antiphon.%s', c.relname) AS what FROM pg_catalog.pg_class AS c
@@ -290,15 +290,15 @@ SELECT format('the unique index antiphon.%s', wanted.name) FROM unnest($1::text[
 )
 ORDER BY what
 """
-"""What is missing of the walls between tenants, and of the indexes that writers rely on.
+"""The missing parts of the barriers between tenants, and of the indexes that writers rely on.
 
-A second policy for all users opens the wall as well: a row that one of them allows is visible. One for an auditor does not.
+A second policy for all users also opens the barrier: a row that one of them allows is visible. One for an auditor does not.
 """
 _UNIQUE = ("threads_pkey", "threads_tenant_thread_id_key", "messages_pkey", "messages_by_id", "messages_by_place")
-"""The indexes that refuse a thread, a message or a place which is there already."""
+"""The indexes that refuse a thread, a message or a place that already exists."""
 
 _MIGRATION_LOCK = 0x616E7470
-"""`antp`: the advisory lock of those who create or change the tables."""
+"""`antp`: the advisory lock of processes that create or migrate the tables."""
 _LONGEST_STEP = 3600.0
 """Seconds that a step may take on a large database."""
 _STATE = "SELECT version, oldest, columns FROM antiphon.ledger"
@@ -309,7 +309,7 @@ SELECT EXISTS (
         AND xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 )
 """
-"""Whether messages of this era were written by transactions that this database has not had yet."""
+"""Whether messages of this era have transaction ids that this database has not assigned yet."""
 
 _State: TypeAlias = tuple[int, int, str]
 
@@ -323,7 +323,7 @@ async def prepare(connection: Connection, *, create: bool) -> str:
         LedgerUnavailableError: there is no ledger, and `create` is False.
     """
     if not await connection.fetchval(_EXISTS) and not create:
-        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or look at the URL")
+        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or check the URL")
     if not await connection.fetchval(_EXISTS) or await _version(connection) < len(MIGRATIONS):
         async with connection.transaction():
             # Read again under the lock: another process may have done the same in between.
@@ -347,7 +347,7 @@ async def _version(connection: Connection) -> int:
 async def _state(connection: Connection) -> _State:
     rows = await connection.fetch(_STATE)
     if len(rows) != 1:
-        raise LedgerCorruptError("the table antiphon.ledger does not have its one row; go back to a dump")
+        raise LedgerCorruptError("the table antiphon.ledger does not have its one row; restore a dump")
     return rows[0]["version"], rows[0]["oldest"], rows[0]["columns"]
 
 
@@ -358,7 +358,7 @@ async def _migrate(connection: Connection) -> None:
     for step in MIGRATIONS[version:]:
         await connection.execute(step, timeout=_LONGEST_STEP)
     if not version:
-        async with connection.transaction():  # in the transaction that has made a table, `TRUNCATE` keeps its size
+        async with connection.transaction():  # in the transaction that has created a table, `TRUNCATE` keeps its size
             await connection.execute(_STATISTICS)
         await connection.execute("INSERT INTO antiphon.ledger VALUES (0, 0, 1, '', gen_random_uuid()::text)")
     columns = await connection.fetchval(_COLUMNS)
@@ -371,27 +371,27 @@ async def _migrate(connection: Connection) -> None:
 
 
 async def _check(connection: Connection) -> None:
-    """Compare the tables with those that the steps have made."""
+    """Compare the tables with those that the steps create."""
     version, _, expected = await _state(connection)
     found = await connection.fetchval(_COLUMNS)
     if found != expected:
         differing = sorted(set(found.split("\n")) ^ set(expected.split("\n")))
         raise LedgerCorruptError(
             f"the tables of the ledger (format {version}) were altered: {', '.join(differing[:3])}; "
-            "undo that, or go back to a dump"
+            "undo that, or restore a dump"
         )
     if missing := await connection.fetch(_GUARDS, list(_UNIQUE)):
         raise LedgerCorruptError(
             f"the tables of the ledger (format {version}) were altered: {missing[0][0]} is not what it was; "
-            "undo that, or go back to a dump"
+            "undo that, or restore a dump"
         )
 
 
 async def _open_era(connection: Connection) -> None:
-    """Begin a new era if the database counts its transactions anew, as after a dump was restored.
+    """Start a new era if the transaction ids of the database have started again, as after a restored dump.
 
-    Each tenant looks at its own messages, so another one may be writing. Its transactions are waited for: readers take an
-    earlier era for complete.
+    Each tenant checks its own messages, so another one may be writing. This waits for its transactions, because readers treat
+    an earlier era as complete.
     """
     if not await connection.fetchval(_LATER):
         return

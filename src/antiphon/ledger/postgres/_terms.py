@@ -1,11 +1,10 @@
 """Indexes of terms, and vectors beside them, for a retriever.
 
 `term_entries` has the terms of each message, and a GIN index finds them. `term_sources` has the latest version of each source.
-An update looks at the messages after the place up to which the index is complete. Adding an entry twice changes nothing,
-and an entry of an outdated version is not added. So messages above the horizon may be looked at by several searches (see
-`_queries`).
+An update examines the messages after the place up to which the index is complete. Adding an entry twice changes nothing, and
+an entry of an outdated version is not added. So several searches may examine the messages above the horizon (see `_queries`).
 
-PostgreSQL compares no vectors without an extension. They are compared in Python, which reads all vectors of the index.
+PostgreSQL cannot compare vectors without an extension. So Python compares them, and reads all vectors of the index.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from antiphon.ledger.postgres._rows import BEGINNING, MESSAGES, CommitPlace, rec
 _STEP = 200
 """Messages whose terms are added in one transaction."""
 _COMMON = 0.2
-"""The share of all entries from which on a term is common: it chooses no candidates if another term can."""
+"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
 _MANY = 2000
-"""Entries up to which common terms choose candidates too."""
+"""The number of entries up to which common terms select candidates, too."""
 
 _NEXT = """
 SELECT m.thread, m.seq, m.era, m.xid, m.ord, m.body FROM antiphon.messages AS m
@@ -104,7 +103,7 @@ async def _add(session: Session, name: str, thread: int, seq: int, entry: TermEn
 
 
 def _storable(text: str) -> str:
-    return text.replace("\0", " ")  # PostgreSQL has no NUL in texts; no term contains one
+    return text.replace("\0", " ")  # PostgreSQL allows no NUL in texts, and no term contains one
 
 
 async def drop(session: Session, name: str) -> None:
@@ -140,7 +139,7 @@ WHERE m.tenant = $1
 
 
 async def find(session: Session, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
-    """Return the messages that fit best, and the figures of the index."""
+    """Return the best matches, and the figures of the index."""
     row = await session.fetchrow(_FIGURES, index.name)
     entries, length = (0, 0) if row is None else tuple(row.values())
     frequency = {row[0]: row[1] for row in await session.fetch(_FREQUENCY, index.name, list(terms))}

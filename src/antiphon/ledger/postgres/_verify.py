@@ -1,6 +1,6 @@
 """Verifies a ledger in PostgreSQL: every thread, row by row, then the rows that belong to no thread.
 
-`diagnose` says what the server and its settings mean for a ledger: durability, waiting readers, locks, tenants, the clock.
+`diagnose` checks the server and its settings: durability, waiting readers, locks, tenants, the clock.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def begin(session: Session, name: str) -> Subject | Damage | None:
 
 
 async def _open_at_base(session: Session, thread: Thread) -> Pairing | None:
-    """Return the calls that were open where a branch begins; None if there is no key to read that with."""
+    """Return the calls that were open at the start of a branch; None if there is no key to read them."""
     first = None if thread.base is None else await open_from(session, thread, thread.base_seq)
     if first is None:
         return Pairing()
@@ -188,7 +188,7 @@ async def damages_outside(session: Session) -> list[Damage]:
 
 _OLDEST_SERVER = 130_000
 _OPEN_TOO_LONG = 60.0
-"""Seconds: a transaction that is open for longer holds `tail` back noticeably."""
+"""Seconds: a transaction that is open for longer delays `tail` noticeably."""
 _FEW_LOCKS = 64 * 50
 """Locks of all transactions together; a group of appends takes up to 200."""
 
@@ -258,7 +258,7 @@ def _diagnoses(row: Any, skew: timedelta, lag: float) -> Iterator[Diagnosis]:
         "use an ordinary user, so that row-level security keeps tenants apart" if row["is_above_rules"] else None,
     )
     kept = f"{row['standbys']} standbys, synchronous: {row['standby_names'] or 'none'}"
-    yield Diagnosis("replication", kept)  # one server may be enough, so this is no advice
+    yield Diagnosis("replication", kept)  # a single server may suffice, so this gives no advice
     yield Diagnosis("disk", f"{row['size']} used; only the machine of the server shows how much is free")
     seconds = abs(skew.total_seconds())
     yield Diagnosis(

@@ -126,7 +126,7 @@ class _Known:
         """Look up the key of the thread, or make one for a new thread in a ledger with a master key.
 
         Raises:
-            EncryptionError: the key was forgotten, or the master key is missing or another one.
+            EncryptionError: the key was forgotten, or the master key is missing or wrong.
             LedgerCorruptError: the key was altered.
         """
         keyring, is_used = self._connection.keyring, self._appends.has_keys(self._connection)

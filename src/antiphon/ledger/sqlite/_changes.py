@@ -36,7 +36,7 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     origin = _still_there(connection, head)
     link = link_at(connection, origin.key, at)
     if link is None:
-        raise LedgerCorruptError("it is missing; go back to a backup, and run verify on it", head.thread_id, at)
+        raise LedgerCorruptError("it is missing; restore a backup, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
@@ -162,7 +162,7 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
 
 
 def forget(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:
-    """Throw away the key of a thread, and with `with_branches` also those of its branches.
+    """Delete the key of a thread, and with `with_branches` also the keys of its branches.
 
     Raises:
         ForgottenError: it was forgotten before.

@@ -60,7 +60,7 @@ class LedgerFile(NamedTuple):
     vfs: str | None = None
     """The SQLite VFS to open the file with; None for the default. Tests inject faults with it."""
     keyring: Keyring = NO_KEYS
-    """What opens encrypted threads."""
+    """The keys of encrypted threads."""
 
 
 def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False) -> Connection:
@@ -71,9 +71,9 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
     """
     _refuse_old_library(apsw.sqlite_lib_version())
     if not create and place.vfs is None and not Path(place.path).exists():
-        raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
+        raise LedgerUnavailableError(f"there is no file {place.path!r}; check the path, or open it with create=True")
     if Path(place.path).is_dir():
-        raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
+        raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; check the path")
     is_protected = place.vfs is None and _is_protected(Path(place.path))
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
@@ -107,9 +107,9 @@ def _is_protected(path: Path) -> bool:
 def _open_protected(place: LedgerFile) -> Connection:
     """Open a file that this process must not write.
 
-    SQLite reads a write-ahead log with the help of a file beside it, which it cannot make here. If there is no log, the whole
-    ledger is in the file, and `immutable` tells SQLite so. If there is one, a process with write access is or was at work,
-    and its files are used: with `immutable`, SQLite would ignore rows that are only in the log.
+    SQLite reads a write-ahead log with the help of a shared-memory file, which it cannot create here. If there is no log, the
+    whole ledger is in the file, and `immutable` tells SQLite so. If there is a log, a process with write access uses or has
+    used the ledger, and its files are used: with `immutable`, SQLite would ignore rows that are only in the log.
     """
     path = os.path.abspath(place.path)
     has_log = Path(f"{path}-wal").exists() and Path(f"{path}-wal").stat().st_size > 0
@@ -150,7 +150,7 @@ def _words(body: object) -> str:
 
 
 def translated(exc: Exception, path: str) -> LedgerError:
-    """Return SQLite's error, or one of `UNEXPECTED`, as ours."""
+    """Map an error of SQLite, or one of `UNEXPECTED`, to a ledger error."""
     match exc:
         case apsw.BusyError() | apsw.LockedError():
             return LedgerUnavailableError(f"{path!r} is locked by another process for too long; try again")
@@ -163,9 +163,9 @@ def translated(exc: Exception, path: str) -> LedgerError:
                 f"{path!r} cannot be written to: {exc}; look at who may write the file and its folder"
             )
         case apsw.CantOpenError():
-            return LedgerUnavailableError(f"{path!r} cannot be opened: {exc}; look at the path and who may read it")
+            return LedgerUnavailableError(f"{path!r} cannot be opened: {exc}; check the path and its permissions")
         case apsw.CorruptError():
-            return LedgerCorruptError(f"{path!r} is damaged: {exc}; go back to a backup, and run verify on it")
+            return LedgerCorruptError(f"{path!r} is damaged: {exc}; restore a backup, and run verify on it")
         case _ if isinstance(exc, FATAL):
             return LedgerUnavailableError(f"{path!r} cannot be used at present: {exc}")
         case _:
@@ -228,7 +228,7 @@ class Readers:
             connection.close(force=True)
 
     async def close(self) -> None:
-        """Wait for the reads that run, and close the connections."""
+        """Wait for running reads, and close the connections."""
         self._is_closed = True
         await asyncio.to_thread(self._pool.shutdown)  # before the connections are closed: reads still use them
         for connection in self._all:

@@ -3,10 +3,10 @@
 Each change is a function over a connection that is inside a transaction. Python decides which hosts are alive, from the rows
 of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot of the machine in which it was measured.
 
-A limit is one row, whose text holds its state (see `ledger._permits`). The table is made with the first limit.
+A limit is one row, whose text holds its state (see `ledger._permits`). The table is created with the first limit.
 
-`take` searches two indexes: due threads without an owner, by kind; and threads of dead hosts. A host first asks a reader
-(see `has_due`), so that a call that finds nothing writes nothing.
+`take` searches two indexes: due threads without an owner, by kind; and threads of dead hosts. A reader checks first (see
+`has_due`), so that a call that finds nothing writes nothing.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def leases(connection: Connection) -> list[HostRow]:
 
 @lru_cache(maxsize=256)
 def _lease(row: tuple[Any, ...]) -> HostRow:
-    """Return a row as a value. Each claim looks at the row of its host, which changes with the next beat."""
+    """Return a row as a value. Cached, because each claim reads the row of its host, which changes only with the next beat."""
     *columns, checksum = row
     key, name, instance, build, kinds, lease, *rest = columns
     if host_checksum(columns) != checksum:
-        raise LedgerCorruptError(f"host {name!r} is not what was written; go back to a backup, and run verify on it")
+        raise LedgerCorruptError(f"host {name!r} was altered; restore a backup, and run verify on it")
     return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
 
 
@@ -126,13 +126,13 @@ def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock
 
 
 def rules(connection: Connection) -> int:
-    """Return the digest of the rules that hosts redact by; 0: none yet."""
+    """Return the digest of the redaction rules of the hosts; 0: none yet."""
     found = connection.value("SELECT value FROM counters WHERE name = 'redaction'")
     return found if isinstance(found, int) else 0
 
 
 def adopt_rules(connection: Connection, redaction: LedgerRedaction, now: datetime, clock: LeaseClock) -> None:
-    """Make other rules those of the ledger.
+    """Replace the redaction rules of the ledger.
 
     Raises:
         OtherRedactionError: a host is alive.
@@ -363,7 +363,7 @@ def _limits(connection: Connection) -> dict[str, LimitState]:
     found: dict[str, LimitState] = {}
     for model, state, checksum in connection.rows(_LIMITS) if connection.value(_HAS_LIMITS) else ():
         if host_checksum((model, state)) != checksum:
-            raise LedgerCorruptError(f"the limit of {model!r} is not what was written; go back to a backup, or set it again")
+            raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup, or set it again")
         found[model] = LimitState.load(model, state)
     return found
 

@@ -1,8 +1,8 @@
-"""The keys of encrypted threads in a file: kept, looked up, thrown away, and wrapped anew.
+"""The keys of encrypted threads in a file: store, look up, delete and rotate them.
 
 `thread_keys` has a row for each encrypted thread, with its wrapped key, or without it if it was forgotten. The row of thread 0
-is the ledger's own key. The table is made with the first encrypted thread. A key is looked up in the transaction that uses it,
-so what another process has forgotten is not read any more; only unwrapped keys are remembered (see `ledger._encryption`).
+is the ledger's own key. The table is created with the first encrypted thread. A key is looked up in the transaction that uses
+it, so a `forget` in another process takes effect at once; only unwrapped keys are cached (see `ledger._encryption`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SELECT 1 FROM threads JOIN thread_keys ON threads.key = thread_keys.thread
 WHERE thread_id = ?1 OR thread_id >= ?1 || '/' AND thread_id < ?1 || '0' LIMIT 1
 """
 _LEDGER = 0
-"""In the place of a thread: the ledger's own key."""
+"""In place of a thread: the ledger's own key."""
 
 
 def has_keys(connection: Connection) -> bool:
@@ -64,7 +64,7 @@ def thread_key(connection: Connection, thread: int) -> ThreadKey | None:
     """Return the key of a thread; None if it is not encrypted.
 
     Raises:
-        EncryptionError: it was forgotten, or the master key is missing or another one.
+        EncryptionError: it was forgotten, or the master key is missing or wrong.
         LedgerCorruptError: it was altered.
     """
     row = connection.row(_NAMED, (thread,)) if has_keys(connection) else None
@@ -72,7 +72,7 @@ def thread_key(connection: Connection, thread: int) -> ThreadKey | None:
 
 
 def check_remembered(connection: Connection, thread: int, thread_id: str) -> None:
-    """Refuse a thread whose key was thrown away.
+    """Refuse a thread whose key was deleted.
 
     Raises:
         ForgottenError: it was.
@@ -93,7 +93,7 @@ def check_collection(connection: Connection, name: str) -> None:
 
 
 def store_key(connection: Connection, thread: int, key: WrappedKey) -> None:
-    """Store the key of a new thread. The first one makes the table, and the ledger's own key."""
+    """Store the key of a new thread. The first one creates the table, and the ledger's own key."""
     if not has_keys(connection):
         connection.run(KEY_TABLES)
         _insert(connection, _LEDGER, connection.keyring.new_key(LEDGER_KEY))
@@ -122,7 +122,7 @@ def remove_key(connection: Connection, thread: int) -> None:
 
 
 def call_columns(connection: Connection, thread: int, call: OpenCall, key: ThreadKey | None) -> tuple[object, ...]:
-    """Return an open call as a row has it, apart from its position."""
+    """Return an open call as the columns of a row, without its position."""
     if key is None:
         return (thread, *call)
     blinding = ledger_key(connection)
@@ -140,7 +140,7 @@ def blinded(connection: Connection, option_name: str) -> str | None:
 
 
 def forget(connection: Connection, family: list[tuple[int, State]], *, with_branches: bool) -> tuple[str, ...]:
-    """Throw away the keys of a thread and its branches, with what was derived from their messages.
+    """Delete the keys of a thread and its branches, and the data derived from their messages.
 
     Raises:
         ForgottenError: the thread was forgotten before.
@@ -162,7 +162,7 @@ def forget(connection: Connection, family: list[tuple[int, State]], *, with_bran
 
 
 def rotate(connection: Connection, new: MasterKey) -> int:
-    """Wrap all keys by another master key, and return how many threads have one."""
+    """Wrap all keys with another master key, and return how many threads have one."""
     count = 0
     for thread, name, master, wrapped in connection.rows(_ALL) if has_keys(connection) else []:
         key = WrappedKey(master, wrapped)

@@ -77,11 +77,12 @@ _LOOK_AGAIN = 0.05
 
 
 _SHARED_FOR: Final = 1.0
-"""Seconds in which readers of the same place get the same page. What another process deletes is not read for longer."""
+"""Seconds for which readers of the same place get the same page: data that another process deletes is read no longer than
+that."""
 
 
 class _TailPage:
-    """Records that readers of `tail` share, as long as one of them has not taken them all."""
+    """Records that readers of `tail` share, until all of them have read them."""
 
     __slots__ = ("__weakref__", "at", "records")
 
@@ -101,14 +102,14 @@ class SqliteLedger(Verbs):
         self._clock = BootClock() if clock is None else clock
         self.redaction = redaction
         self._redacted: dict[str, bool | None] = {}
-        """Whether a thread that was claimed here is redacted: an owner need not read that from the file."""
+        """By thread that was claimed here, whether it is redacted: an owner need not read that from the file."""
         self._commits = CommitSignal()
         self._readers = Readers(place)
         self._writer = Writer(place, connection, self._commits.notify)
         self._watch: asyncio.Task[None] | None = None
         self._pages: WeakValueDictionary[tuple[int, str | None], _TailPage] = WeakValueDictionary()
         self._reading: dict[tuple[int, str | None, int], asyncio.Future[_TailPage]] = {}
-        """What readers of `tail` share: pages that some of them still have, and reads that others wait for."""
+        """The shared pages and the pending reads of readers of `tail`."""
 
     @property
     def url(self) -> str:
@@ -271,8 +272,8 @@ class SqliteLedger(Verbs):
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
         wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, current_port().now())
-        # A reader looks first, so a host that polls an idle ledger never takes the write lock. Another host may be quicker
-        # between the two calls: `take` looks again inside its own transaction.
+        # A reader checks first, so a host that polls an idle ledger never takes the write lock. Another host may be faster
+        # between the two calls: `take` checks again inside its own transaction.
         if not await self._readers.do(lambda connection: _hosts.has_due(connection, wanted, self._clock)):
             return ()
         return await self._writer.do(lambda connection: _hosts.take(connection, wanted, self._clock))
@@ -353,7 +354,7 @@ class SqliteLedger(Verbs):
 
     async def _forget_log(self) -> None:
         """Empty the write-ahead log, which may still hold deleted rows. A reader may prevent that until a later checkpoint."""
-        self._pages.clear()  # no reader of `tail` gets what was deleted
+        self._pages.clear()  # no reader of `tail` gets deleted records
         await asyncio.to_thread(_emptied, self._place)
 
     # ------------------------------------------------------------ reading
@@ -367,7 +368,7 @@ class SqliteLedger(Verbs):
             for record in page:
                 yield record
             if page[-1].seq == (first if reverse else last):
-                return  # nothing more was asked for
+                return  # no more was requested
             if reverse:
                 last = page[-1].seq - 1
             else:
@@ -420,7 +421,7 @@ class SqliteLedger(Verbs):
         if page is not None:
             page_start(page)
         if _queries.is_indexed(filter) and await self._readers.do(_queries.lacks_indexes):
-            with suppress(LedgerUnavailableError):  # the file can only be read: the list takes longer
+            with suppress(LedgerUnavailableError):  # the file is read-only: the list takes longer
                 await self._writer.do(_queries.add_indexes)
         return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
 
@@ -439,12 +440,16 @@ class SqliteLedger(Verbs):
                 await self._commits.wait(seen)
 
     async def _since(self, position: int, thread_id: str | None, seen: int) -> _TailPage:
-        """Return what comes after a position. Readers of the same place share what is read: a thousand cost as much as one."""
+        """Return the records after a position.
+
+        Readers of the same place share one read: a thousand readers cost as much as one.
+        """
         now, key = asyncio.get_running_loop().time(), (position, thread_id)
         page = self._pages.get(key)
         if page is not None and now - page.at < _SHARED_FOR:
             return page
-        # A read that began after the same commits: one that began earlier may lack what this reader will not be woken for.
+        # Join only a read that started after the same commits: an earlier read may lack records for which this reader will not
+        # be woken.
         own = (*key, seen)
         while (reading := self._reading.get(own)) is not None:
             await asyncio.wait((reading,))
@@ -456,7 +461,7 @@ class SqliteLedger(Verbs):
             reading.set_result(page)
         finally:
             del self._reading[own]
-            if not reading.done():  # those who wait read themselves, and get the error themselves
+            if not reading.done():  # the waiting readers then read themselves, and get their own error
                 reading.cancel()
         if page.records:
             self._pages[key] = page
@@ -492,7 +497,7 @@ class SqliteLedger(Verbs):
         return str(await self._readers.do(lambda connection: connection.value(sql)))
 
     async def tail_lag(self) -> float:
-        return 0.0  # one writer at a time: what is committed is next
+        return 0.0  # one writer at a time: a committed record is the next one
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
         return await self._by("invocation", invocation_id, lambda each: each.invocation_id == invocation_id, thread_id)
@@ -576,14 +581,14 @@ class SqliteLedger(Verbs):
         await self._writer.do(lambda connection: _terms.drop_vectors(connection, index.name))
 
     async def _update_terms(self, index: TermIndex) -> None:
-        """Add the messages to an index that it does not have yet. A reader looks first: most searches need not write."""
+        """Add missing messages to an index. A reader checks first: most searches need not write."""
         while update := await self._readers.do(lambda connection: _terms.next_update(connection, index)):
-            # What another process has stored meanwhile may end before the messages of this call: then look again.
+            # Entries that another process has stored meanwhile may end before the messages of this call: then check again.
             is_stored = await self._writer.do(partial(_terms.store, index=index, update=update))
             if is_stored and update.is_last:
                 return
 
-    # ------------------------------------------------------------ what the verbs ask
+    # ------------------------------------------------------------ lookups for the verbs
 
     async def open_from(self, thread_id: str, seq: int) -> int | None:
         """Return the place of the first call since no call was open, as of a message."""
@@ -601,7 +606,7 @@ class SqliteLedger(Verbs):
         """Return the place and the state of a fold's latest snapshot up to a message."""
         return await self._readers.do(lambda connection: _queries.snapshot(connection, thread_id, fold, upto))
 
-    # ------------------------------------------------------------ care
+    # ------------------------------------------------------------ maintenance
 
     async def verify(
         self,
@@ -657,7 +662,7 @@ class SqliteLedger(Verbs):
         try:
             synchronous = await self._writer.do(written_with)
         except LedgerUnavailableError:
-            synchronous = 2  # a file that can only be read loses nothing
+            synchronous = 2  # a read-only file loses nothing
         return await self._readers.do(lambda connection: _verify.diagnose(connection, synchronous))
 
     async def backup(self, path: str | Path) -> None:
@@ -683,7 +688,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be made: {exc}; look at the path") from exc
+        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
 
 
 def _emptied(place: LedgerFile) -> None:

@@ -142,7 +142,7 @@ def count_threads(connection: Connection, system: bool | None) -> tuple[ThreadCo
 
 
 def is_indexed(filter: ThreadFilter) -> bool:
-    """Whether a filter asks for something that has an index in a file of many threads."""
+    """Whether a filter has a condition that has an index in a file with many threads."""
     return any(_INDEXES[name] not in _ALWAYS_THERE and _is_found_by_index(filter, name) for name in _conditions(filter))
 
 
@@ -199,15 +199,16 @@ def threads_statement(
 ) -> tuple[str, dict[str, int | str | None]]:
     """Return the statement for a page of threads, and its values.
 
-    It names the index, because SQLite does not know how many threads fit. If few do, they are looked up and sorted: those with
-    open calls, or those that fit the field `by` of the filter. Otherwise the threads are read in order until there are enough.
+    It names the index, because SQLite does not know how many threads match. If few do, they are looked up and sorted: those
+    with open calls, or those that match the field `by` of the filter. Otherwise the threads are read in order until there are
+    enough.
     """
     asked: dict[str, int | str | None] = {"limit": limit + 1, **_values(filter)}
     conditions = list(_conditions(filter).values())
     field, _ = order_of(order)
     index = f"INDEXED BY {_ORDER_INDEXES[field] if by is None else _INDEXES[by]}"
     if has_few_open:
-        index = "NOT INDEXED"  # but for the key
+        index = "NOT INDEXED"  # except the key
     if by in _COVERED:
         conditions.append(_COVERED[by].removeprefix(" AND "))
     if filter.open_calls is not None:
@@ -279,7 +280,7 @@ def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tu
             seq, digest, state = row
             link = link_at(connection, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
-                raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
+                raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
             key = thread_key(connection, holder.key) if is_sealed(state) else None
             return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
         upto = min(upto, holder.base_seq)
@@ -315,7 +316,7 @@ def index_some(connection: Connection) -> bool:
 
 
 def find(connection: Connection, typed: str, thread_id: str | None, limit: int) -> tuple[Hit, ...]:
-    """Return the messages that fit best, of all threads or one."""
+    """Return the best matches, of all threads or one."""
     terms = terms_of(typed)
     if not terms:
         return ()
@@ -334,9 +335,9 @@ def find(connection: Connection, typed: str, thread_id: str | None, limit: int) 
 
 
 def _sought(term: Term) -> str:
-    """Return a term as FTS5 takes it: strings, whose words it takes apart and folds as it did those of the messages.
+    """Return a term as FTS5 strings. FTS5 splits and folds their words in the same way as the words of messages.
 
-    It does not know that ß and ss are the same letters, so both are asked for; and `mas*` may be the beginning of `Maße`.
+    FTS5 does not treat ß and ss as equal, so the term has both; and `mas*` may be a prefix of `Maße`.
     """
     plain = term.typed.removesuffix("*")
     sharp = plain.casefold().replace("ss", "ß")

@@ -155,7 +155,7 @@ def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
 
 
 def lineage(connection: Connection, thread: Thread) -> list[ThreadSegment]:
-    """Return where the messages of a thread are, from the first to the last."""
+    """Return the segments of a thread's messages, from the first to the last."""
     return segments_of(thread, line_to(connection, thread.key, 1)[1:] if thread.base is not None else ())
 
 
@@ -193,13 +193,13 @@ def records_of(
     Rows of forgotten threads are left out, unless `with_forgotten` asks for an error.
 
     Raises:
-        EncryptionError: a row is encrypted, and its key is not there.
+        EncryptionError: a row is encrypted, and its key is missing.
         LedgerCorruptError: a row was altered.
     """
     keys: dict[int, ThreadKey | None] = {}
     for position, key, seq, recorded_at, digest, media, body, previous in rows:
         if not (isinstance(position, int) and isinstance(key, int) and isinstance(seq, int)):
-            raise LedgerCorruptError(f"row {position!r} has no place in a thread; go back to a backup, and run verify on it")
+            raise LedgerCorruptError(f"row {position!r} has no place in a thread; restore a backup, and run verify on it")
         whole = body if not media else join(_as_bytes(body), media_at(connection, position))
         before = previous or link_at(connection, key, seq - 1)
         if not (
@@ -209,9 +209,7 @@ def records_of(
             and isinstance(digest, bytes)
             and link(before, recorded_at, whole) == digest
         ):
-            reason = (
-                "it is not what was written, or what stood before it is missing; go back to a backup, and run verify on it"
-            )
+            reason = "it was altered, or the message before it is missing; restore a backup, and run verify on it"
             raise LedgerCorruptError(reason, name_of(connection, key), seq)
         if not is_sealed(whole):
             yield position, Record(seq, whole, digest.hex(), from_micros(recorded_at))
@@ -278,7 +276,7 @@ def _stretch(
 
 
 def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
-    """Return the calls of a thread that were open after a message. It reads back to where no call was open.
+    """Return the calls of a thread that were open after a message. It reads back to the last place without open calls.
 
     Raises:
         LedgerCorruptError: a message was altered.
@@ -295,7 +293,7 @@ def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
 
 
 def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
-    """Return as many records as may be in memory at once, up to the first altered one.
+    """Return as many records as fit into one page, up to the first altered one.
 
     Raises:
         LedgerCorruptError: the first record was altered.

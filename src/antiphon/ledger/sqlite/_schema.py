@@ -1,20 +1,21 @@
-"""The tables, as numbered steps from an empty file to the present form.
+"""The tables, as numbered migration steps from an empty file to the current format.
 
-`messages` is the truth; every other table can be computed from it, and `verify` does. A row holds the house bytes and the
-link of the chain. Ids, invocations and correlations are in the bytes already: what is indexed is a 32-bit number made from
-them (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are
-in the order of commits, so a batch for a hundred threads fills a few pages and not a hundred.
+`messages` is the source of truth; every other table can be computed from it, and `verify` does so. A row holds the house bytes
+and the link of the chain. The bytes already contain ids, invocations and correlations. The index has a 32-bit number computed
+from each (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are in
+commit order, so a batch for a hundred threads fills a few pages and not a hundred.
 
 `position` is never used twice (AUTOINCREMENT), even when the last rows are deleted: it is the cursor of `tail`. The tables for
-media and for search, and the indexes for filters, are made when they are first needed, so that a small ledger is a small file.
+media and for search, and the indexes for filters, are created when they are first needed, so that a small ledger is a small
+file.
 
-The file belongs to the ledger alone. A trigger, an index too many or too few, or a view in the place of a table changes what
-statements do, so the schema is compared with the expected one when the file is opened, when another process has changed it,
-and by `verify`. The expected one is what the same steps make of an empty database in memory.
+The file belongs to the ledger alone. A trigger, an additional or missing index, or a view in place of a table changes the
+effect of statements. So the schema is compared with the expected one when the file is opened, when another process has changed
+it, and by `verify`. The expected schema is the result of the same steps on an empty database in memory.
 
-To add a step: append it to `MIGRATIONS`, as SQL or as a function over a connection. Files of every earlier version, the
-expected schema and the version in the file follow from that. A column that nothing else accounts for goes into a checksum,
-too (see `_checksums`).
+To add a step, append it to `MIGRATIONS`, as SQL or as a function over a connection. The migration of every earlier version,
+the expected schema and the version in the file follow from that. Add a column that cannot be computed from other data to a
+checksum, too (see `_checksums`).
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ CREATE INDEX IF NOT EXISTS threads_unfit ON threads (unfit) WHERE unfit IS NOT N
 CREATE INDEX IF NOT EXISTS threads_by_tokens ON threads (input_tokens + output_tokens) WHERE input_tokens + output_tokens > 0;
 CREATE INDEX IF NOT EXISTS threads_by_cost ON threads (CAST(cost AS REAL)) WHERE cost <> '0';
 """
-"""Made by the first list with a filter in a file of many threads; with few, all of them are looked at. None of the indexes has
-the time of the last message: an append writes only the index of these times, however many filters there are."""
+"""Created by the first list with a filter in a file with many threads; with few threads, all are examined. None of the indexes
+has the time of the last message: an append writes only the index of these times, however many filters there are."""
 _HAS_FILTERS = 5
 """The first format whose files may have them."""
 
@@ -284,7 +285,7 @@ def _add_hosts(connection: Connection) -> None:
             "deliver them with the version that wrote them, or delete their threads there"
         )
     if connection.value("SELECT value FROM counters WHERE name = 'entries'"):
-        raise LedgerCorruptError(f"the outbox of {connection.filename!r} was altered; go back to a backup")
+        raise LedgerCorruptError(f"the outbox of {connection.filename!r} was altered; restore a backup")
     connection.run(_FOURTH)
     for key, *columns in connection.rows(_ABANDONED):
         state = State(*columns)
@@ -312,10 +313,11 @@ _SEVENTH = "SELECT 1"
 """Files of this format may have `KEY_TABLES`; earlier versions, which do not know them, refuse such a file."""
 
 _EIGHTH = "INSERT INTO counters VALUES ('redaction', 0)"
-"""The digest of the rules that hosts redact by; 0: none yet."""
+"""The digest of the redaction rules of the hosts; 0: none yet."""
 
 _NINTH = "INSERT INTO counters VALUES ('limits', 0)"
-"""How many limits there are: a row that was removed by other means is noticed. Files may have `LIMIT_TABLES` now."""
+"""The number of limits, so that a row that was removed by other means is noticed. Files of this format may have
+`LIMIT_TABLES`."""
 
 Step: TypeAlias = str | Callable[[Connection], None]
 
@@ -368,7 +370,7 @@ def _version(connection: Connection, path: str) -> int:
         if tables or version:
             raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger")
     elif version < 1:
-        raise LedgerCorruptError(f"{path!r} says it has ledger format {version}, which there never was; go back to a backup")
+        raise LedgerCorruptError(f"{path!r} has ledger format {version}, which does not exist; restore a backup")
     if version > len(MIGRATIONS):
         raise LedgerFormatError(
             f"{path!r} has ledger format {version}, and this antiphon knows up to {len(MIGRATIONS)}: upgrade it"
@@ -398,7 +400,7 @@ def check_schema(connection: Connection, path: str, version: int | None = None) 
     if found:
         raise LedgerCorruptError(
             f"the schema of {path!r} was altered: {'; '.join(found[:5])}; drop what is not the ledger's, "
-            "or go back to a backup, and run verify on it"
+            "or restore a backup, and run verify on it"
         )
 
 

@@ -20,12 +20,12 @@ class Connection(apsw.Connection):
 
     def __init__(self, path: str, flags: int, vfs: str | None = None) -> None:
         super().__init__(path, flags=flags, vfs=vfs)
-        # The casts stay in this class: the package does not have all its types on each Python.
-        cursor = self.cursor()  # shared by all but `each`: making a cursor takes as long as a short statement
+        # Only this class has casts: the package does not provide all its types for each version of Python.
+        cursor = self.cursor()  # shared by all methods except `each`: making a cursor takes as long as a short statement
         self._run = cast("Callable[[str, Values], Iterator[tuple[Any, ...]]]", cursor.execute)
         self._run_all = cast("Callable[[str, Sequence[Values]], object]", cursor.executemany)
         self.keyring = NO_KEYS
-        """What opens encrypted threads."""
+        """The keys of encrypted threads."""
 
     def run(self, sql: str, values: Values = ()) -> None:
         """Run a statement, and ignore its rows."""

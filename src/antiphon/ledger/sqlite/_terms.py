@@ -2,10 +2,10 @@
 
 `term_entries` has the terms of each message, and the FTS5 table `terms` finds them; its content is that table, so an entry is
 removed from both by its position. `term_indexes` has one row for each index: the version of its function, the position up to
-which messages were looked at, and the figures for a ranking.
+which messages were examined, and the figures for a ranking.
 
-An update has two steps. A reader looks at the next messages and computes their terms, which takes most of the time. The writer
-then stores the result, if the index is still where the reader has found it: another process may have been quicker, or may have
+An update has two steps. A reader reads the next messages and computes their terms, which takes most of the time. The writer
+then stores the result, if the state of the index has not changed since: another process may have been faster, or may have
 dropped the index. So several processes can bring one index up to date, and none keeps the write lock while it computes.
 """
 
@@ -35,11 +35,11 @@ from antiphon.ledger.sqlite._sql import Connection
 _STEP = 200
 """Messages whose terms are stored in one change."""
 _LAG = 1000
-"""Messages of other threads that may be looked at again by the next search before the position is stored."""
+"""The number of messages of other threads that the next search may examine again, before the position is stored."""
 _COMMON = 0.2
-"""The share of all entries from which on a term is common: it chooses no candidates if another term can."""
+"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
 _MANY = 2000
-"""Entries up to which common terms choose candidates too: all of them are scored in a few milliseconds."""
+"""The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
 
 _HAS_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
 _HAS_VECTORS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_vectors')"
@@ -51,7 +51,7 @@ WHERE position > ? AND thread IN (
     SELECT key FROM threads WHERE thread_id = ?2 OR thread_id >= ?2 || '/' AND thread_id < ?2 || '0'
 ) ORDER BY position LIMIT ?3
 """
-"""`0` is the character after the slash. Rows are read by position: by thread, ten thousand documents would be looked at."""
+"""`0` is the character after the slash. Rows are read by position: by thread, ten thousand documents would be examined."""
 _REPLACED = """
 SELECT position, heading, body FROM term_entries WHERE name = ? AND source = ? AND version < ?
 """
@@ -204,7 +204,7 @@ _AT_ONCE = 200
 
 
 def find(connection: Connection, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
-    """Return the messages that fit best, and the figures of the index."""
+    """Return the best matches, and the figures of the index."""
     state = _state(connection, index)
     if state is None:
         return TermMatches((), 0, 0, dict.fromkeys(terms, 0))
@@ -223,7 +223,7 @@ def find(connection: Connection, index: TermIndex, terms: Sequence[str], source:
 
 
 def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
-    """Return the terms that choose the candidates: those that are there, without the common ones if others can choose."""
+    """Return the terms that select the candidates: those in the index, without the common ones if others can select."""
     there = [term for term, count in frequency.items() if count]
     rare = [term for term in there if frequency[term] <= _COMMON * entries]
     return rare if rare and entries > _MANY else there

@@ -1,6 +1,6 @@
 """Verifies a ledger's file: every thread, row by row, then the data outside of threads, then the file itself.
 
-`diagnose` says what the settings and the surroundings of the file mean for a ledger: durability, space, and who may read it.
+`diagnose` checks the settings and the environment of the file: durability, disk space, and who may read it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
 
 
 def _complaint_about(connection: Connection, thread: Thread, open_calls: int) -> str | None:
-    """Return a fault in the row of a thread that can be seen without its messages."""
+    """Return a fault in the row of a thread that can be found without its messages."""
     origin = None if thread.base is None else name_of(connection, thread.base)
     began = None if thread.base is None else thread.base_seq
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
@@ -145,7 +145,7 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
 
 
 def _open_at_base(connection: Connection, thread: Thread) -> Pairing | None:
-    """Return the calls that were open where a branch begins; None if there is no key to read that with."""
+    """Return the calls that were open at the start of a branch; None if there is no key to read them."""
     segments = lineage(connection, thread._replace(state=thread.state._replace(seq=thread.base_seq)))
     if not segments:
         return Pairing()
@@ -328,7 +328,7 @@ def _damages_of_index(connection: Connection) -> list[Damage]:
     return damages
 
 
-# ---------------------------------------------------------------- settings and surroundings
+# ---------------------------------------------------------------- settings and environment
 
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
@@ -362,7 +362,7 @@ def _diagnoses(connection: Connection, writes_with: int, path: Path) -> Iterator
 
 
 def _file_system(path: Path) -> str:
-    """Return the kind of the file system that holds a file; `unknown` where the system does not tell."""
+    """Return the type of the file system that holds a file; `unknown` if the operating system does not tell."""
     try:
         lines = [line.split() for line in _MOUNTS.read_text().splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""What all patterns share: agents with their models and tools, model requests, histories, and opening a pattern.
+"""The common part of all patterns: agents with their models and tools, model requests, histories, and opening a pattern.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

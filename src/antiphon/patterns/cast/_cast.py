@@ -1,4 +1,4 @@
-"""Cast: named agents that share models and a toolkit, and are asked durably, in a run."""
+"""Cast: named agents that share models and a toolkit. Their requests are durable effects of a run."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patien
 
 
 class AgentSpec(BaseModel):
-    """The configuration of one agent: what it is made of, or an agent that exists.
+    """The configuration of one agent: its model, instructions and tools, or an existing agent.
 
-    An agent that exists keeps its model, its settings, its tools and its instructions. The cast makes its runs durable, unless
-    it has `LedgerDurability` itself, and adds `instructions` and `tools`.
+    An existing agent keeps its model, its settings, its tools and its instructions. The cast makes its runs durable, unless it
+    has `LedgerDurability` itself, and adds `instructions` and `tools`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,16 +56,16 @@ class AgentSpec(BaseModel):
     """Its name for other agents and in the ledger."""
     instructions: str = ""
     model: str | None = None
-    """A name, as `antiphon.agents.model` takes it; None: the model of the cast."""
+    """A model name for `antiphon.agents.model`; None: the model of the cast."""
     fallback: str | None = None
     """The model to ask when the first one fails."""
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int | None = Field(default=None, ge=1)
     """The maximum length of one answer."""
     tools: tuple[str, ...] = ()
-    """The names of the tools that it may use: of the toolkit, or built in."""
+    """The names of the tools that it may use, from the toolkit or built-in."""
     agent: InstanceOf[AbstractAgent[Any, Any]] | None = Field(default=None, exclude=True, repr=False)
-    """An agent that exists; the name is its name, unless one is given."""
+    """An existing agent; the default name is its own."""
     deps: Any = Field(default=None, exclude=True, repr=False)
     """The dependencies of that agent."""
 
@@ -129,7 +129,7 @@ _builtin: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 
 
 class CastOptions(TypedDict, total=False):
-    """The keywords of a cast; see `Cast`."""
+    """The keyword arguments of a cast; see `Cast`."""
 
     model: Model | str | None
     toolkit: Toolkit | None
@@ -147,7 +147,7 @@ class AgentTools(NamedTuple):
     plain: Sequence[Tool[Any]] = ()
     """Called without a guard."""
     guarded: Sequence[AbstractCapability[Any]] = ()
-    """Those of a toolkit, which checks each call."""
+    """The tools of a toolkit, which checks each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ class Answer(Generic[OutputT]):
 
 
 class Cast:
-    """Named agents. A request in an `async with ledger_run(…)` block is done once, also if the process dies in between."""
+    """Named agents. A request in an `async with ledger_run(…)` block is made once, even if the process dies in between."""
 
     durability: ClassVar[type[LedgerDurability[Any]]] = LedgerDurability
-    """The capability of the agents. A subclass may do more: each further capability slows down every step of a run."""
+    """The capability of the agents. Extend it in a subclass: each further capability slows down every step of a run."""
 
     def __init__(
         self,
@@ -190,9 +190,9 @@ class Cast:
         """Make it; no model is asked yet.
 
         `model` is for agents that name none. Tools come from the `toolkit`, which others may share, from `tools`, or are
-        built in; an agent may use those that its `AgentSpec` names, and no others. `budget` is the budget of one run with all
-        its agents, `thread_budget` that of a thread. With `live`, models stream, and `antiphon.agents.listen` receives the
-        words while they arrive. `capabilities` are added to all agents, besides durability and tools.
+        built-in; an agent may use only the tools that its `AgentSpec` names. `budget` is the budget of one run with all its
+        agents, `thread_budget` that of a thread. With `live`, models stream, and `antiphon.agents.listen` receives the words
+        while they arrive. `capabilities` are added to all agents, besides durability and tools.
 
         Raises:
             CastError: two agents have the same name, or a tool does not exist.
@@ -200,7 +200,7 @@ class Cast:
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self._is_shared = toolkit is not None
-        """Whether others may add tools until the pattern is opened, such as one that asks the pattern itself."""
+        """Whether others may add tools until the pattern is opened, such as a tool that asks the pattern itself."""
         self.patience = patience
         self._given, self._make_model = model, make_model
         self.live = live
@@ -217,7 +217,7 @@ class Cast:
         for spec in agents:
             self.add(spec)
 
-    # ------------------------------------------------------------ who
+    # ------------------------------------------------------------ agents
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class Cast:
         return spec
 
     def check_tool(self, name: str, what: str) -> None:
-        """Refuse the name of a tool that there is not; `what` says where it is named. A tool server may still have it.
+        """Refuse the name of a tool that does not exist; `what` describes where it is named. A tool server may still have it.
 
         Raises:
             CastError: there is no such tool; the text has the name that was probably meant.
@@ -303,7 +303,7 @@ class Cast:
         except ValueError as exc:
             raise CastError(str(exc)) from exc
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ requests
 
     async def ask(
         self,
@@ -319,16 +319,17 @@ class Cast:
         spoken: str | None = None,
         known_as: str | None = None,
     ) -> Answer[OutputT]:
-        """Ask an agent; the answer is a text, or of the type `output`, as in Pydantic AI; None: as an agent that exists says.
+        """Ask an agent; the answer is text, or has the type `output`, as in Pydantic AI; None: the type of an existing agent.
 
-        `agent` is a name, or a spec, for patterns that record how an agent was configured. `toolset` are tools of this agent
-        alone, besides those that it was granted; always pass the same ones. `instructions` follow those of its `AgentSpec`,
-        for this request only; `requests` limits the model requests. `hear` is called with the words of the answer while they
-        arrive: of a structured output, with those of the field `spoken`. `known_as` is the agent's name in errors.
+        `agent` is a name, or a spec, for patterns that record the configuration of an agent. `toolset` has tools only for this
+        agent, in addition to its granted tools; always pass the same ones. `instructions` are added to those of its
+        `AgentSpec`, for this request only; `requests` limits the model requests. `hear` is called with the text of the answer
+        while it arrives: for a structured output, with the text of the field `spoken`. `known_as` is the agent's name in
+        errors.
 
         Raises:
-            CastError: there is no such agent, or it exists and is given tools of its own.
-            RefusedError: its models do not answer, after all retries.
+            CastError: there is no such agent, or tools are passed for an existing agent.
+            RefusedError: its models do not answer after all retries.
             StoppedError: they do not answer because of something outside, or a budget is spent; the request stays open.
             ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
@@ -357,7 +358,7 @@ class Cast:
     async def _run_existing(
         self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Words | None, **given: Any
     ) -> AgentRunResult[Any]:
-        """Run an agent that exists; `deps` is what hears its words, as for the agents that the cast makes."""
+        """Run an existing agent; `deps` is the listener of its text, as for the agents that the cast makes."""
         agent = cast("AbstractAgent[Any, Any]", spec.agent)
         capabilities: list[AbstractCapability[Any]] = [*self.tools_of(spec).guarded, *self._capabilities]
         if not _has_durability(agent):
@@ -385,7 +386,7 @@ class Cast:
         """Return the tools that the `AgentSpec` of an agent names.
 
         Raises:
-            AntiphonError, ModuleNotFoundError, ValueError: one cannot be loaded; the text says why.
+            AntiphonError, ModuleNotFoundError, ValueError: one cannot be loaded; the text has the reason.
         """
         return AgentTools((), (self.toolkit.capability(spec.name),))
 
@@ -393,7 +394,7 @@ class Cast:
         """Return a model by name; None: the model of the cast.
 
         Raises:
-            AntiphonError: it cannot be loaded; the text says why.
+            AntiphonError: it cannot be loaded; the text has the reason.
         """
         if name not in self._models:
             turns = asyncio.Semaphore(self.patience.concurrency)
@@ -428,19 +429,19 @@ class Cast:
 
 
 def _has_durability(agent: AbstractAgent[Any, Any]) -> bool:
-    """Whether the runs of an agent are durable by its own capability."""
+    """Whether the runs of an agent are durable through its own capability."""
     found: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(found.append)
     return any(isinstance(each, BaseDurabilityCapability) for each in found)
 
 
 async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
-    """Pass the words of a model to the listener of the run, which is its dependency, while they arrive."""
+    """Pass the text of a model to the listener of the run, which is its dependency, while it arrives."""
     await _telling(cast("Words", context.deps))(context, events)
 
 
 def _telling(words: Words) -> EventStreamHandler[Any]:
-    """Return a handler that passes the words of a model to a listener while they arrive."""
+    """Return a handler that passes the text of a model to a listener while it arrives."""
 
     async def tell(context: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
         await words.follow(events)
@@ -450,14 +451,14 @@ def _telling(words: Words) -> EventStreamHandler[Any]:
 
 @dataclass(slots=True)
 class Words:
-    """The listener of an answer: it hears text, and of JSON the field `spoken`; an empty text where it is begun anew."""
+    """Passes an answer to a listener: its text, or the field `spoken` of JSON; an empty text when the answer starts again."""
 
     hear: Hear
     spoken: str | None = None
     has_spoken: bool = False
 
     async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
-        """Pass on the words of one response of a model, which is asked for again if it fails."""
+        """Pass on the text of one response of a model, which is requested again if it fails."""
         parts: dict[int, SpokenText] = {}
         is_new = self.has_spoken
 
@@ -469,7 +470,7 @@ class Words:
             self.hear(text)
 
         async for event in events:
-            if isinstance(event, PartStartEvent) and event.index in parts:  # a response that failed: it is asked for again
+            if isinstance(event, PartStartEvent) and event.index in parts:  # a failed response: it is requested again
                 is_new = self.has_spoken
                 parts.clear()
             match event:
@@ -489,11 +490,11 @@ class Words:
 
 
 _OUTPUT_TOOL: Final = "final_result"
-"""What the names of output tools begin with."""
+"""The prefix of the names of output tools."""
 
 
 class SpokenText:
-    """Passes on text that arrives in pieces. Of a JSON object, it passes on one field of text."""
+    """Passes on text that arrives in pieces. For a JSON object, it passes on one text field."""
 
     def __init__(self, hear: Hear, field: str | None = None) -> None:
         self._hear, self._field = hear, field
@@ -508,13 +509,13 @@ class SpokenText:
             self._said = len(found)
 
     def _spoken(self) -> str:
-        """Return what can be passed on so far."""
+        """Return the text that can be passed on so far."""
         begun = self._read.lstrip()
         if self._field is None or not begun.startswith("{"):
             return self._read if begun else ""
         try:
             value: Any = from_json(self._read, allow_partial="trailing-strings")
         except ValueError:
-            return ""  # it is cut within an escape, or is no JSON
+            return ""  # it is cut within an escape, or is not JSON
         found = value.get(self._field)
         return found if isinstance(found, str) else ""

@@ -1,10 +1,10 @@
-"""What the handlers of all patterns share: the run around a handler, messages that stay open, and calls that are closed.
+"""Common code of the handlers of all patterns: the run around a handler, messages that stay open, and closing of calls.
 
 A handler that cannot continue here may continue later, or in another program: after a person has settled or approved something
-(`ParkedError`), has put right what failed outside or given a new budget (`StoppedError`), or in a program with the toolkit
-that guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside
-`left_open` the message stays open instead: the caller gets the error, and the same request continues from there, in this
-process or the next. Why it stopped is a row beside the message, `STOPPED`, which is open until the thread is resumed.
+(`ParkedError`), has fixed a failure outside or given a new budget (`StoppedError`), or in a program with the toolkit that
+guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside
+`left_open`, the message stays open instead: the caller gets the error, and the same request continues from there, in this
+process or the next. A row `STOPPED` records why it stopped; that row is open until the thread is resumed.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from antiphon.runtime.extending import STOP, STOPPED, begun, unused
 RESTS: Final = (ParkedError, UnguardedToolError)
 """The errors that leave a message open; a `StoppedError` is a `ParkedError`."""
 _LONGEST: Final = 4000
-"""Bytes of a reason that are kept."""
+"""The maximum size of a stored reason, in bytes."""
 
 
 @asynccontextmanager
 async def left_open(context: Context) -> AsyncGenerator[None]:
-    """Leave the message open if the block must wait for a person, or for a program with the toolkit, or was stopped.
+    """Leave the message open if the block must wait for a person or for a program with the toolkit, or was stopped.
 
     Raises:
         ParkedError, UnguardedToolError: it must wait; the caller gets the same error.
-        StoppedError: something outside failed, or a budget is spent; so does the caller.
+        StoppedError: something outside failed, or a budget is spent; the caller gets the same error.
     """
     try:
         try:
             yield
         except BudgetExceededError as exc:
             if exc.limit is None:
-                raise  # a limit of the program, which nobody can raise from outside
+                raise  # a limit set in the program, which cannot be raised from outside
             raise stopped_by_budget(exc) from exc
     except RESTS as exc:
         if not context.is_answered:
             if isinstance(exc, StoppedError) and exc.row is None:
-                await _write_stop(context, exc)  # before the caller gets the error, so that it can read why
+                await _write_stop(context, exc)  # before the caller gets the error, so that it can read the reason
             context.leave_open(exc)
         raise
 
 
 def stopped_by_budget(error: BudgetExceededError) -> StoppedError:
-    """Return the error of work that goes on when it gets a new budget."""
+    """Return the error of work that continues when it gets a new budget."""
     return StoppedError(error.reason, error.address, cause=error.code)
 
 
@@ -80,16 +80,17 @@ async def _write_stop(context: Context, error: StoppedError) -> None:
 _LOG: Final = logging.getLogger("antiphon.patterns")
 
 UNHURRIED: Final = 10 * 365 * 86400.0
-"""Seconds that actors of a thread wait for each other: long, because a person may be asked. Models have their own limit."""
+"""Seconds that actors of a thread wait for each other: long, because a person may have to answer. Models have their own
+limit."""
 
 
 def known_by(name: str, *said: str) -> str:
-    """Return the id of a request. The same words give the same id, so a thread has such a request once."""
+    """Return the id of a request. The same text gives the same id, so a thread has such a request once."""
     return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
 
 
 def log_unexpected(error: Exception, context: Context) -> None:
-    """Log an exception that becomes an error answer: the answer does not say where in the code it was raised.
+    """Log an exception that becomes an error answer: the answer does not contain the place in the code.
 
     The log record names the message. It does not contain the error's text, which may quote messages.
     """
@@ -116,10 +117,10 @@ class HandlerRun:
 
 @asynccontextmanager
 async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]:
-    """Record the effects of a handler in the block, and update the status of the thread.
+    """Record the effects of a handler inside the block, and update the status of the thread.
 
     If the block must wait for a person, or for a program with the toolkit, the message stays open. The status of a thread that
-    another pattern began stays with that pattern.
+    another pattern started is left to that pattern.
 
     Raises:
         ParkedError: a person must settle or approve something.
@@ -133,7 +134,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
             return
         gates = context.journal.gates
         assert gates is not None  # noqa: S101 (a system's journal has them)
-        await gates.passed(run.thread_id)  # before the mark: a thread that is paused or terminated stays so in lists
+        await gates.passed(run.thread_id)  # before the mark: a paused or terminated thread keeps that status in lists
         context.mark(status="processing", pattern=pattern, unless_held=True)
         try:
             yield here
@@ -171,7 +172,7 @@ _GRACE: Final = 5.0
 
 
 async def stopped(run: LedgerRun, invocation_id: str) -> None:
-    """Wait until the handler of a call has stopped, at most 5 seconds.
+    """Wait until the handler of a call has stopped, for at most 5 seconds.
 
     A call that it makes before it stops would be left open.
     """
@@ -200,7 +201,7 @@ async def end_open_calls(
     fields: Callable[[Message], Mapping[str, Any]],
     besides: str = "",
 ) -> None:
-    """End each call that is open in the talk of `invocation_id`, except the call `besides`. A second time it does nothing.
+    """End each open call in the talk of `invocation_id`, except the call `besides`. A second call does nothing.
 
     `fields` returns the fields of the result besides its payload, such as the metadata of a dialect.
 

@@ -1,8 +1,8 @@
 """The task of a pattern: a text, a message, or a conversation that began elsewhere and continues here.
 
 A conversation is split into the *request*, which is its last message if a user wrote it, and the *history* before it.
-`TaskInput.hand_over` writes both to the thread before any agent is asked. The ledger stores them like all messages
-from outside: as talk that nothing acts on. A call that is open in them gets an error result and is never executed.
+`TaskInput.hand_over` writes both to the thread before any agent is asked. The ledger stores them like all messages from
+outside: as talk that triggers nothing. A call that is open in them gets an error result and is never executed.
 
 An agent then reads the thread's history: the talk that no call of the thread has produced. Messages that were imported into
 a thread are history too, so a text is enough to continue an imported thread.
@@ -35,9 +35,9 @@ from antiphon.messages.keys import parent_of
 from antiphon.runtime import System
 
 Task: TypeAlias = str | Message | Conversation
-"""What `run` takes."""
+"""The input of `run`."""
 MessageHistory: TypeAlias = Iterable[Message] | Sequence[ModelMessage]
-"""Earlier messages: ours, or those of Pydantic AI."""
+"""Earlier messages: of the core, or of Pydantic AI."""
 
 GO_ON: Final = "Go on."
 """The request if a conversation does not end with one."""
@@ -47,7 +47,7 @@ _DIALECT: Final = "pydantic-ai"
 _SHOWN: Final = (TextPart, DataPart, MediaPart)
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TaskInput:
 
         Raises:
             ValueError: the conversation is empty.
-            DecodeError: the history is no history of Pydantic AI.
+            DecodeError: the history is not a history of Pydantic AI.
         """
         before = as_messages(message_history)
         if isinstance(task, str):
@@ -82,7 +82,7 @@ class TaskInput:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What identifies the task; it does not depend on the ids of the messages."""
+        """The identity of the task; it does not depend on the ids of the messages."""
         said = [*self.history, *(() if self.message is None else (self.message,))]
         bare = {"id": "-", "thread_id": None, "created_at": None}
         digests = (sha256(dumps(each.model_copy(update=bare))).hexdigest() for each in said)
@@ -91,7 +91,7 @@ class TaskInput:
     async def hand_over(self, system: System, thread_id: str, request_id: str) -> str | None:
         """Write the history, and a request that is more than text, to the thread; return the id of the request there.
 
-        If the thread has the request `request_id` already, nothing is written: the task continues.
+        If the thread already has the request `request_id`, nothing is written: the task continues.
 
         Raises:
             LedgerError: it cannot be written.
@@ -109,7 +109,7 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
     """Return a history as messages.
 
     Raises:
-        DecodeError: it is no history of Pydantic AI.
+        DecodeError: it is not a history of Pydantic AI.
     """
     given = list(cast("Iterable[Message | ModelMessage]", history))
     if all(isinstance(each, Message) for each in given):
@@ -119,18 +119,18 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
 
 
 def _is_request(message: Message) -> bool:
-    """Whether a message is a user's."""
+    """Whether a message is from a user."""
     is_shown = any(isinstance(part, _SHOWN) for part in message.parts)
     return message.kind == "parts" and is_shown and (message.role_hint_for_llm or message.policy) == "user"
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a request is only a user's text: then it is the same task as that text."""
+    """Whether a request is only a user's text: then it is the same task as the text itself."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
     return is_text and message.policy == "user" and untrusted_source(message) is None
 
 
-# ---------------------------------------------------------------- what the thread has
+# ---------------------------------------------------------------- the history in the thread
 
 
 class ThreadHistory:
@@ -182,7 +182,7 @@ async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> Convers
 
 
 async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Message], bool]) -> tuple[Message, ...]:
-    """Return the last talk of a thread that is an answer, with the answers right before it.
+    """Return the last answer in the talk of a thread, with the answers right before it.
 
     Raises:
         LedgerError: it cannot be read.
@@ -204,13 +204,13 @@ def untrusted_source(message: Message) -> str | None:
     return source if isinstance(source, str) else None
 
 
-# ---------------------------------------------------------------- what a model is told
+# ---------------------------------------------------------------- prompts
 
 
 def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage]:
-    """Return messages as the prompt of an agent's model.
+    """Return messages as a prompt for an agent's model.
 
-    Messages of an assistant without a name are the agent's own; those of other agents are a user's.
+    Messages of an assistant without a name count as the agent's own; messages of other agents count as a user's.
     """
     own = (_as_own(message, agent) for message in messages)
     units: Any = encode(Conversation(own), _DIALECT, as_policy=agent).value

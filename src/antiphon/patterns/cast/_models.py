@@ -1,14 +1,13 @@
-"""Asking models: how many requests run at once, for how long, what is retried, and which model is asked next.
+"""Model requests: concurrency, time limits, retries and fallbacks.
 
 `HeldModel` wraps a model. A request waits for a slot after its intent was recorded, so its thread may be paused meanwhile:
 then another request gets the slot, and the first waits again when the thread resumes. `ask_in_turn` retries a model where
 that may help, then asks the next one; if none answers, it raises one error.
 
-**Outside causes.** A provider that is down, a key that is missing or refused, an answer in a wrong protocol: none of that is
-the end of the work (`is_outside`). The request of the last model stays open then, with a row for each attempt that failed, and
-the caller gets a `StoppedError`. When the thread is resumed, the same request is made again, and nothing before it. The
-failure of a model that has a fallback is the outcome of its request: otherwise it would be asked again after the fallback
-answered.
+**Outside causes.** An outage of a provider, a missing or refused key, or an answer in a wrong protocol does not end the work
+(`is_outside`). Then the request to the last model stays open, with a row for each failed attempt, and the caller gets a
+`StoppedError`. When the thread is resumed, the same request is made again, and nothing before it. The failure of a model that
+has a fallback is the outcome of its request: otherwise it would be asked again after the fallback has answered.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ AnswerT = TypeVar("AnswerT")
 _RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """The status codes after which a retry may succeed."""
 _KNOWN: Final = (AgentRunError, UserError, AntiphonError, ModuleNotFoundError, ValueError)
-"""Errors of an agent's run, and of making the agent, whose text says enough."""
+"""Errors of an agent's run, and of its construction, whose text is sufficient."""
 
 
 class Patience(BaseModel):
@@ -69,14 +68,14 @@ class Patience(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds that a model may take to answer."""
+    """The time limit of an answer, in seconds."""
     attempts: int = Field(default=3, ge=1)
-    """How often a failing model is asked before the next model is."""
+    """How often a failing model is asked before the next model."""
     backoff: float = Field(default=0.5, ge=0)
-    """Seconds before the second attempt; doubled with each, unless the provider says how long to wait."""
+    """Seconds before the second attempt; doubled for each further one, unless the provider sends a delay."""
     longest_backoff: float = Field(default=30.0, ge=0)
     concurrency: int = Field(default=64, ge=1)
-    """How many concurrent requests a model gets, from all threads together."""
+    """The number of concurrent requests to a model, from all threads together."""
 
 
 class Outages(BaseModel):
@@ -90,7 +89,7 @@ class Outages(BaseModel):
     """Whether no other model is asked if this one fails."""
 
     def pause(self, error: Exception, failures: int) -> float | None:
-        """Return the seconds after which the model is asked again; None: it is not asked again."""
+        """Return the seconds before the model is asked again; None: it is not asked again."""
         return None if failures >= self.patience.attempts or not may_pass(error) else _wait(error, failures, self.patience)
 
     def stop(self, error: Exception) -> StoppedError | None:
@@ -115,12 +114,12 @@ async def ask_in_turn(
 ) -> AnswerT:
     """Ask one model after the other, with retries where that may help, and return the first answer.
 
-    `is_request`: `ask` makes one request, and not the run of an agent, which may fail by itself.
+    `is_request`: `ask` makes one request, and not the run of an agent, which may fail for its own reasons.
 
     Raises:
-        RefusedError: no model answers (AGENT_ERROR); `retryable` says whether it may help to try later.
+        RefusedError: no model answers (AGENT_ERROR); `retryable` tells whether a later attempt may succeed.
         StoppedError: no model answers, because of something outside.
-        DeliveryError, LedgerError: another cause: a person must be asked, the thread has ended, the disk is full.
+        DeliveryError, LedgerError: another cause: a person must decide, the thread has ended, the disk is full.
     """
     failure: Exception = RuntimeError("there is no model")
     for model in models:
@@ -133,7 +132,7 @@ async def ask_in_turn(
             failure = exc
     is_missing = is_outside(failure) and isinstance(failure, AntiphonError)  # a key, a package: found before any request
     is_failed_request = is_request and is_outside(failure) and not is_outcome(failure)
-    if current_run() is not None and (is_missing or is_failed_request):  # else nothing stays open that could go on
+    if current_run() is not None and (is_missing or is_failed_request):  # otherwise nothing stays open that could be continued
         raise _stopped(failure, who) from failure
     said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
     details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
@@ -169,19 +168,19 @@ def _is_retryable(error: Exception) -> bool:
 
 
 def _wait(error: Exception, attempt: int, patience: Patience) -> float:
-    """Return how long to wait before the next attempt: as long as the provider says, if it does."""
+    """Return how long to wait before the next attempt: the delay that the provider sends, if any."""
     said = getattr(error, "retry_after", None)
     delay = said if isinstance(said, int | float) else patience.backoff * 2 ** (attempt - 1)
     return min(patience.longest_backoff, delay)
 
 
 def _said(response: ModelResponse) -> ModelResponse:
-    """Return an answer, unless nothing at all was understood of it: no part, no token, no id.
+    """Return an answer, unless it is completely empty: no part, no token, no id.
 
-    A client reads events of another protocol as such an answer. Agents would ask again for an output, and then fail.
+    A client reads events of another protocol as such an answer. An agent would ask for an output again, and then fail.
 
     Raises:
-        UnexpectedModelBehavior: nothing was.
+        UnexpectedModelBehavior: it is empty.
     """
     if not response.parts and not response.usage.total_tokens and response.provider_response_id is None:
         raise UnexpectedModelBehavior("The answer has no content, no tokens and no id")
@@ -222,7 +221,7 @@ class HeldModel(WrapperModel):
             given = messages, model_settings, model_request_parameters, run_context
             async with self.wrapped.request_stream(*given) as stream:
                 yield stream
-                _said(stream.get())  # an error of the request, as long as its block has not been left
+                _said(stream.get())  # an error of the request, if its block has not been left
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
@@ -238,7 +237,7 @@ class HeldModel(WrapperModel):
         gates = None if run is None else run.journal.gates
         while True:
             async with self._turns:
-                # The gate again: the intent passed it, but the thread may have been paused while the request waited its turn.
+                # Pass the gate again: the intent has passed it, but the thread may have been paused while the request waited.
                 if run is None or gates is None or gates.is_open(run.thread_id):
                     yield
                     return
@@ -249,11 +248,11 @@ class HeldModel(WrapperModel):
 
 
 class CastAgent(Agent[AgentDepsT, OutputDataT]):
-    """An agent whose output tools are looked up without tasks of their own.
+    """An agent that looks up its output tools without an additional task.
 
-    Pydantic AI asks the toolset of the output and the toolset of the functions side by side, in a task group, four times in
-    each run. The first one never waits, so a run with a typed output is a tenth slower than it has to be. `_get_toolset` is
-    not a public method: if it is gone or gives something else, the agent works as Pydantic AI makes it.
+    Pydantic AI queries the toolset of the output and the toolset of the functions concurrently, in a task group, four times in
+    each run. The first one never waits, so a run with a typed output is a tenth slower than necessary. `_get_toolset` is not a
+    public method: if it is missing or returns something else, the agent works as Pydantic AI makes it.
     """
 
     def _get_toolset(self, *args: Any, **given: Any) -> AbstractToolset[AgentDepsT]:

@@ -1,4 +1,4 @@
-"""Pattern: the base of all patterns. It opens a system with its actors on a ledger, alone or with other patterns."""
+"""Pattern: the base class of all patterns. It opens a system with its actors on a ledger, alone or with other patterns."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ class Outcome:
 
     thread_id: str
     status: str
-    """completed, failed, or stopped if something outside failed: the thread goes on when it is resumed. Some have more."""
+    """completed, failed, or stopped if something outside failed: the thread continues when it is resumed. Some patterns have
+    more."""
     response: str | None = None
     """The answer, if there is one."""
     error_code: str | None = None
     error_message: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
-    """Each with the `id` of the cited message in the ledger, the `source`, and a literal `quote`."""
+    """The citations, each with the `id` of the cited message in the ledger, the `source`, and a literal `quote`."""
     data: Any = None
-    """The answer as a JSON value, where it is more than text; `response` is then its JSON."""
+    """The answer as a JSON value, if it is more than text; then `response` is its JSON."""
     messages: tuple[Message, ...] = field(default=(), compare=False, repr=False)
-    """The answer as messages of the thread, with the media and data that are part of it."""
+    """The answer as messages of the thread, including media and data."""
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
@@ -60,7 +61,7 @@ def failed(thread_id: str, error: DeliveryError) -> Outcome:
 
 
 class PatternOptions(CastOptions, total=False):
-    """The keywords of every pattern: those of its cast, and of the system that it opens."""
+    """The keyword arguments of every pattern: those of its cast, and of the system that it opens."""
 
     settings: Settings
     observer: Observer | None
@@ -84,9 +85,9 @@ class Pattern(ABC):
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        All patterns have one constructor shape: `Pattern(ledger, what takes part, *, own keywords, **PatternOptions)`.
+        All patterns have the same form of constructor: `Pattern(ledger, participants, *, own keywords, **PatternOptions)`.
         Without a ledger, threads are kept in memory. With `recover`, the block first continues threads that another process
-        left open. `cast` holds the keywords of the `Cast` that a pattern makes.
+        left open. `cast` holds the keyword arguments of the `Cast` that a pattern makes.
         """
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         self.cast_options = cast
@@ -98,41 +99,40 @@ class Pattern(ABC):
         """Start its actors in a system."""
 
     async def check(self) -> None:
-        """Refuse names of tools that there are not, before a thread fails because of one; tool servers are asked for theirs.
+        """Refuse names of tools that do not exist, before a thread fails because of one; this requests the tools of servers.
 
-        A toolkit may get tools until the pattern is opened. So this is the first moment when all are known.
+        Tools may be added to a toolkit until the pattern is opened. So this is the first moment at which all are known.
 
         Raises:
             SetupError: there is no such tool.
-            ToolServerError: a server that is required cannot be used.
+            ToolServerError: a required server cannot be used.
         """
         if (toolkit := self.cast_options.get("toolkit")) is not None:
             await toolkit.check()
 
     def recovering(self) -> AbstractContextManager[None]:
-        """Return the block in which a system continues work that another process left open."""
+        """Return the block in which a system continues open work of another process."""
         return nullcontext()
 
     @abstractmethod
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Do a task in a new thread, or in the given one, and return the outcome.
+        """Run a task in a new thread, or in the given one, and return the outcome.
 
         The task is a text, a message, or a conversation. In a conversation, the last message is the request if a user wrote
-        it; the others are the history. `message_history` comes before it. Calls that are open in the history are never
-        executed. The same task in the same thread is not done again: it continues where it stopped, or the recorded outcome
-        is returned.
+        it; the others are the history. `message_history` precedes it. Open calls in the history are never executed. The same
+        task in the same thread does not run again: it continues where it stopped, or the recorded outcome is returned.
         """
 
     async def run_inside(self, task: str, thread_id: str) -> Outcome:
-        """Do a task for an agent of another pattern, in the thread that the agent works in; `as_tool` calls this."""
+        """Run a task for an agent of another pattern, in the thread of that agent; `as_tool` calls this."""
         return await self.run(task, thread_id=thread_id)
 
     # ------------------------------------------------------------ the life of a thread
 
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:
-        """Pause a thread: no model call and no tool starts until it is resumed. What runs ends, and is recorded.
+        """Pause a thread: no model call and no tool starts until it is resumed. Running ones end, and are recorded.
 
-        A second time changes nothing. The thread stays paused if the process dies.
+        A second call changes nothing. The thread stays paused if the process dies.
 
         Raises:
             RefusedError: there is no such thread, or it is terminated.
@@ -140,7 +140,7 @@ class Pattern(ABC):
         return await self.system.pause(thread_id)
 
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
-        """Let a thread go on where it was, also one that another process left behind.
+        """Continue a thread where it stopped, even if another process has left it.
 
         Raises:
             RefusedError: there is no such thread, or it is terminated.
@@ -148,9 +148,9 @@ class Pattern(ABC):
         return await self.system.resume(thread_id)
 
     async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
-        """End a thread for good: what runs is cancelled, open calls get an error result, and nothing starts any more.
+        """End a thread for good: running work is cancelled, open calls get an error result, and nothing starts any more.
 
-        A call of a tool with effects `once` that was at work is parked: a person says whether it was done.
+        A running call of a tool with effects `once` is parked: a person records its outcome.
 
         Raises:
             RefusedError: there is no such thread.
@@ -160,7 +160,7 @@ class Pattern(ABC):
     async def status(self, thread_id: str) -> protocol.ThreadStatus:
         """Return the status of a thread: created, processing, paused, completed, failed, terminated or stopped.
 
-        If it waits for a person, `waiting_for` has the reason and the commands to type; `reason` says why it is terminated or
+        If it waits for a person, `waiting_for` has the reason and the commands to run; `reason` is why it is terminated or
         stopped. Both are in `model_extra`. Nothing is written.
 
         Raises:
@@ -173,7 +173,7 @@ class Pattern(ABC):
     async def settle(
         self, thread_id: str, invocation_id: str, *, result: Json = None, error: str | None = None, retry: bool = False
     ) -> None:
-        """Record the outcome of a parked call: a result, an error, or another try. The owner of the thread is asked.
+        """Record the outcome of a parked call: a result, an error, or another try. The owner of the thread does that.
 
         Raises:
             ValueError: it is not parked.
@@ -181,9 +181,9 @@ class Pattern(ABC):
         await self.system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
 
     def as_tool(self, name: str, about: str) -> Tool[Any]:
-        """Return a tool by which an agent of another pattern delegates a task to this one, in the same thread.
+        """Return a tool with which an agent of another pattern delegates a task to this one, in the same thread.
 
-        Open both with `together`. The work inside is recorded by itself, so the tool may run again. The answer counts as
+        Open both with `together`. The work inside is recorded separately, so the tool may run again. The answer counts as
         untrusted content, and a turn that has read untrusted content may use the tool only with an approval: the agents here
         have other permissions than the caller.
         """
@@ -191,7 +191,7 @@ class Pattern(ABC):
         async def ask(task: str) -> Any:
             run = current_run()
             outcome = await (self.run(task) if run is None else self.run_inside(task, run.thread_id))
-            if outcome.status == "stopped" and run is not None:  # the caller stops too, and both are resumed
+            if outcome.status == "stopped" and run is not None:  # the caller also stops, and both are resumed together
                 raise StoppedError(outcome.error_message or "", cause=outcome.error_code or StoppedError.code)
             if outcome.status != "completed":
                 raise ModelRetry(f"{name} has failed: {outcome.error_message}")
@@ -222,8 +222,8 @@ async def together(
 
     Raises:
         ValueError: they have different ledgers.
-        SetupError: a grant or an approval rule names a tool that there is not.
-        ToolServerError: a tool server that is required cannot be used.
+        SetupError: a grant or an approval rule names a tool that does not exist.
+        ToolServerError: a required tool server cannot be used.
     """
     ledger = patterns[0].ledger
     if any(each.ledger is not ledger for each in patterns):

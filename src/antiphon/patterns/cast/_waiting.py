@@ -1,6 +1,6 @@
-"""Waiting: what a thread waits for that only a person can give: an approval, the outcome of a parked call, or what failed.
+"""Waiting: the reason why a thread waits for a person: an approval, the outcome of a parked call, or a failure outside.
 
-Each `Waiting` has the commands to type. It is read from the open calls of the thread, so any process can tell.
+Each `Waiting` has the commands to run. It is read from the open calls of the thread, so any process can determine it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from antiphon.runtime.extending import PARK, stopped_error, stops_in
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a thread waits for."""
+    """The reason why a thread waits, and the commands to run."""
 
     reason: str
     commands: tuple[str, ...]
-    """The commands to run, in order; if there are alternatives, the first."""
+    """The commands to run, in order; if there are alternatives, only the first."""
     is_answered: bool = False
-    """Whether it can continue as it is: the approval has expired, and the model is told; or what failed may work again."""
+    """Whether it can continue without a decision: the approval has expired, and the model gets that; or the failure may be
+    fixed."""
     stopped_by: str | None = None
-    """The code of what failed outside, if that has stopped it; None: a person must decide something."""
+    """The code of the failure outside that has stopped it; None: a person must decide something."""
 
     @property
     def text(self) -> str:
@@ -42,7 +43,7 @@ class Waiting:
 
 
 async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return what a thread waits for; None: it does not wait.
+    """Return the reason why a thread waits; None: it does not wait.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -96,7 +97,7 @@ def _call(approval: Approval) -> str:
 
 
 def _stop(rows: Sequence[Record], thread_id: str) -> Waiting | None:
-    """Return why something outside has stopped a thread. After a spent budget, it needs a new one."""
+    """Return the reason why a thread was stopped. After a spent budget, it needs a new one."""
     for row in stops_in(rows):
         error = stopped_error(row.message)
         budget = " --budget NAME=NUMBER" if error.cause == BudgetExceededError.code else ""

@@ -24,14 +24,14 @@ RUN: Final = "RUN_POLICY"
 
 
 class ThreadTop:
-    """What is said at the top of a thread, message by message."""
+    """Collects the messages at the top level of a thread."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._runs: set[str] = set()
 
     def hear(self, message: Message) -> None:
-        """Take the next message of the thread into account."""
+        """Read the next message of the thread."""
         payload = message.payload
         if message.lane == "control" and isinstance(payload, OptionCallPayload) and payload.option_name == RUN:
             self._runs.add(payload.invocation_id)
@@ -53,32 +53,32 @@ class Decision:
     """Whether every call has its result."""
     observations: Conversation
     actions: tuple[Message, ...]
-    """The calls, after what was said in the same utterance."""
+    """The text of the utterance, then its calls."""
     results: tuple[Message, ...]
-    """In the order of the calls."""
+    """The results, in the order of the calls."""
     reward: float | None = None
-    """How good it was, as recorded for its messages and for those that followed; None where nobody has said."""
+    """The reward that was recorded for its messages and for those that followed; None if there is none."""
 
     def observed(self, window: int | None) -> Conversation:
-        """Return the observations; with a `window`, only so many of the latest messages, and the instructions."""
+        """Return the observations; with a `window`, only that number of the latest messages, and the instructions."""
         return self.observations if window is None else self.observations.window(window)
 
     def labels(self) -> dict[str, Any]:
-        """Return what there is to know about it beside the messages."""
+        """Return its fields other than the messages."""
         return {"thread_id": self.thread_id, "policy": self.policy, "step": self.step, "is_complete": self.is_complete}
 
 
 DecisionReward: TypeAlias = Callable[[Decision], float | None]
-"""Says how good a decision was; None: it cannot say."""
+"""Returns the reward of a decision; None: there is none."""
 
 
 async def export_transitions(
     ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None, window: int | None = None
 ) -> AsyncIterator[dict[str, Any]]:
-    """Give the decisions of a thread, one plain JSON object each, in the order in which they were made.
+    """Yield the decisions of a thread as plain JSON objects, in the order in which they were made.
 
-    `reward` says how good each was; it is given the decision with the recorded reward. Without it, the recorded one counts.
-    `window` is how many of the latest messages an observation has, besides instructions; None: all.
+    `reward` returns the reward of a decision; it gets the decision with the recorded reward. Without it, the recorded reward
+    is used. `window` is the number of latest messages in an observation, besides instructions; None: all.
 
     Raises:
         ValueError: a reward is not a finite number.
@@ -89,7 +89,7 @@ async def export_transitions(
 
 
 async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
-    """Return the decisions of a thread in the order in which they were made; a branch has those that it shares, as its own.
+    """Return the decisions of a thread in the order in which they were made; a branch includes those that it shares.
 
     Raises:
         ValueError: a reward is not a finite number.
@@ -117,7 +117,7 @@ def _finite(reward: float | None) -> float | None:
 
 
 def _words(loop: Conversation) -> dict[str, list[Message]]:
-    """Return by turn what was said in it beside the calls."""
+    """Return, by turn, its messages other than calls."""
     found: dict[str, list[Message]] = {}
     for message in loop:
         if message.turn_id is not None and message.kind == "parts":
@@ -126,7 +126,7 @@ def _words(loop: Conversation) -> dict[str, list[Message]]:
 
 
 def _decision(thread_id: str, transition: Transition, said: Sequence[Message]) -> Decision:
-    """Return a decision: the words of the utterance that has its calls are part of the choice, not of what was known."""
+    """Return a decision: the text of the utterance with its calls is part of the choice, not of the observations."""
     chosen = {id(each) for each in said}
     known = [each for each in transition.observation if id(each) not in chosen]
     return Decision(
@@ -142,12 +142,12 @@ def _decision(thread_id: str, transition: Transition, said: Sequence[Message]) -
 
 
 def _within(thread_id: str, message: Message) -> Message:
-    """Return a message as one of this thread; what a branch shares says that it is of another."""
+    """Return a message with the id of this thread; messages that a branch shares have the id of another."""
     return message if message.thread_id == thread_id else message.model_copy(update={"thread_id": thread_id})
 
 
 def _loop(message: Message) -> str:
-    """Return what messages of one nested loop have in common: of an agent, what all its requests have."""
+    """Return the key that all messages of one nested loop share; for an agent, the key of all its requests."""
     parent = message.parent_id or ""
     if message.correlation_id != parent:
         return parent

@@ -4,7 +4,7 @@
 |---|---|
 | `Options` | the options and the policies: functions and agents |
 | `Executor` | the durable loop: decide, run, append, until a decision calls nothing |
-| `All`, `FirstSuccess`, `NOfM`, `Groups` | how the calls of one decision are run, as data |
+| `All`, `FirstSuccess`, `NOfM`, `Groups` | rules for running the calls of one decision, as data |
 | `RunPolicy`, `CompleteCalls` | the requests of other actors to the executor, in their thread |
 | `export_transitions` | the decisions of a thread as training data |
 

@@ -3,7 +3,7 @@
 The loop: a policy decides, every call without a result is run, the results are appended in the order of the calls, and the
 policy decides again. The loop ends when a decision calls nothing: then its text is the answer. An option that is a policy runs
 the same loop as part of the run, with its own keys, in the same thread. The `parent_id` of a loop's message is the invocation
-that runs the loop, and the ids of nested work begin with that id.
+that runs the loop, and the ids of nested work start with that id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.runtime import Actor, Context, handles
 
 
 class Loop:
-    """A policy at work."""
+    """The loop of one policy."""
 
     def __init__(self, setup: ExecutorSetup, run: LedgerRun, policy: Policy, past: Past, *, depth: int = 0) -> None:
         self._setup, self._run, self._policy, self._past, self._depth = setup, run, policy, past, depth
@@ -39,7 +39,7 @@ class Loop:
     async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> PolicyAnswer:
         """Ask the policy until it calls nothing, and return its last answer.
 
-        `unhashed` are ids of observations that are not hashed, so that runs which started without them can continue.
+        `unhashed` has the ids of observations that are not hashed, so that runs which started without them can continue.
 
         Raises:
             BudgetExceededError: a limit is reached.
@@ -111,7 +111,8 @@ class ExecutorActor(Actor):
             asked: list[Message] = []
             if request.input is not None:
                 asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
-            past.hear([*given, *asked])  # after a crash they are read from the thread: both ways must number the steps alike
+            # After a crash they are read from the thread: both ways must number the steps in the same way.
+            past.hear([*given, *asked])
             read_taint(run, [*past.before, *given])
             loop = Loop(self._setup, run, policy, past)
             answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
@@ -124,7 +125,7 @@ class ExecutorActor(Actor):
             run = here.run
             self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            given, _ = await _hear(run, request.observations, outside=False)  # not closed: these calls are to be run
+            given, _ = await _hear(run, request.observations, outside=False)  # not closed: these calls must run
             calls = Conversation([*past.before, *given]).open_calls()
             if not calls:
                 return CallsCompleted()
@@ -134,18 +135,21 @@ class ExecutorActor(Actor):
         return CallsCompleted(results=tuple(result.id for result in results))
 
     def _limit(self, run: LedgerRun) -> None:
-        """Apply the budgets of the cast to a run, before the thread is read: only then its requests are counted."""
+        """Apply the budgets of the cast to a run.
+
+        This precedes reading the thread, because only then are its requests counted.
+        """
         ThreadTalk.of(run).spending.deciding_agents = frozenset(spec.name for spec in self._setup.options.agents)
         run.opened.share(Bounds).add(self._setup.cast.budgets)
 
 
 async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> tuple[list[Message], list[Message]]:
-    """Write the observations to the thread, once; return them as stored, and the results that closed open calls in them.
+    """Write the observations to the thread once; return them as stored, and the results that closed open calls in them.
 
-    They become talk without receivers, whatever their fields say. `outside` closes the calls that are open.
+    They become talk without receivers, whatever their fields. `outside` closes the open calls.
 
     Raises:
-        RefusedError: an observation is no valid message.
+        RefusedError: an observation is not a valid message.
     """
     try:
         rows = [_heard(loads(each.encode(), Message), keeps_mark=outside) for each in observations]
@@ -155,7 +159,7 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
 
 
 def _heard(message: Message, *, keeps_mark: bool) -> Message:
-    """Return a message from outside as talk, so that no actor can take it for a request.
+    """Return a message from outside as talk, so that no actor treats it as a request.
 
     The runtime's metadata is removed, except the mark of untrusted content.
     """

@@ -38,7 +38,7 @@ def taint_of(run: LedgerRun) -> Taint:
 
 
 def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
-    """Return results with the mark of untrusted content, if the turn has read such content by now."""
+    """Return results with the mark of untrusted content, if the turn has read such content so far."""
     source = taint_of(run).untrusted
     if source is None:
         return list(results)
@@ -68,7 +68,7 @@ _LONG: Final = 480
 
 @dataclass(frozen=True)
 class ExecutorSetup:
-    """What all runs of an executor share."""
+    """The objects that all runs of an executor share."""
 
     options: Options
     limits: ExecutorLimits
@@ -77,7 +77,7 @@ class ExecutorSetup:
 
 
 class _Why(NamedTuple):
-    """Why a call has not run, for its result."""
+    """The reason why a call has not run, for its result."""
 
     code: str
     reason: str
@@ -94,7 +94,7 @@ async def complete(
 ) -> list[Message]:
     """Run calls by a rule, append their results in the order of the calls, and return the results.
 
-    With `beyond`, the limit that they exceed, no call is run. Results are appended nevertheless, so that no call stays open.
+    With `beyond`, the limit that they exceed, no call runs. Results are appended nevertheless, so that no call stays open.
 
     Raises:
         BudgetExceededError: the calls, or work nested in them, exceed a limit.
@@ -133,7 +133,7 @@ async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Messa
 
 
 def _raise_if_spent(results: Iterable[Message]) -> None:
-    """Stop the run if a result says that a budget is used up. It is read from the result, so a restart decides the same."""
+    """Stop the run if a result reports a used-up budget. This is read from the result, so a restart decides the same."""
     for result in results:
         payload, is_own = result.payload, result.policy == RUNTIME_POLICY
         if is_own and isinstance(payload, OptionResultPayload) and payload.error_type == BudgetExceededError.code:
@@ -143,7 +143,7 @@ def _raise_if_spent(results: Iterable[Message]) -> None:
 async def _run_all(
     setup: ExecutorSetup, calls: Sequence[Message], rule: Rule, outcomes: dict[str, OptionResultPayload]
 ) -> _Why:
-    """Run stage after stage, store each outcome in `outcomes`, and return why the other calls have not run."""
+    """Run stage after stage, store each outcome in `outcomes`, and return the reason why other calls have not run."""
     tools = await setup.options.tools()
     never_cut = {name for name, tool in tools.items() if tool.effects == "once"}
 
@@ -169,7 +169,7 @@ async def _called(options: Options, call: Message) -> OptionResultPayload:
         return await options.toolkit.call(
             call.policy, payload.option_name, payload.arguments, invocation_id=payload.invocation_id
         )
-    except ValueError as exc:  # no agent can have this name: the conversation is from elsewhere
+    except ValueError as exc:  # no agent can have this name: the conversation comes from elsewhere
         return _failed(call, _Why(_PERMISSION_DENIED, str(exc)))
 
 
@@ -211,7 +211,7 @@ def _result(call: Message, outcome: OptionResultPayload) -> Message:
         "id": f"{call.id if len(call.id) <= _LONG else sha256(call.id.encode()).hexdigest()}@result",
         "payload": outcome.model_copy(update=same),
         "turn_id": None,
-        "created_at": None,  # the ledger's time counts: a row that is written again must be equal
+        "created_at": None,  # the ledger's time is used: a row that is written again must be equal
     }
     return said.model_copy(update=own)
 
@@ -220,7 +220,7 @@ async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
     """Append results; before them, close the calls that nested work left open, because nothing else will.
 
     Raises:
-        HistoryMismatchError: a call has another result already.
+        HistoryMismatchError: a call already has another result.
     """
     is_cut = any(isinstance(result.payload, OptionResultPayload) and result.payload.is_error for result in results)
     below = await _open_below(run) if is_cut else []

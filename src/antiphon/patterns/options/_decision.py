@@ -45,7 +45,7 @@ from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
 from antiphon.runtime.extending import Effect
 
-# ---------------------------------------------------------------- what a policy returns
+# ---------------------------------------------------------------- the result of a policy
 
 
 class PolicyAnswer(NamedTuple):
@@ -55,18 +55,18 @@ class PolicyAnswer(NamedTuple):
 
     @classmethod
     def of(cls, said: Iterable[Message]) -> PolicyAnswer:
-        """Return the parts of the messages that are no calls."""
+        """Return the parts of the messages that are not calls."""
         return cls(tuple(part for message in said if message.kind == "parts" for part in message.parts))
 
     @property
     def text(self) -> str | None:
-        """As text: data as JSON, media as their URL; None if there is no answer."""
+        """The answer as text: data as JSON, media as their URL; None if there is no answer."""
         words = [_words(part) for part in self.parts]
         return "\n".join(word for word in words if word is not None) if words else None
 
     @property
     def data(self) -> Any:
-        """As JSON, if it has data: a single value, or a list of several values and the texts between them; else None."""
+        """The answer as JSON, if it has data: a single value, or a list of values and the texts between them; else None."""
         said = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
         if not any(isinstance(part, DataPart) for part in said):
             return None
@@ -75,7 +75,7 @@ class PolicyAnswer(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """As the result of an option: data, else text, with media."""
+        """The answer as the result of an option: data, else text, with media."""
         media = [part for part in self.parts if isinstance(part, MediaPart)]
         others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
         has_data = any(isinstance(part, DataPart) for part in others)
@@ -96,7 +96,7 @@ def _words(part: Part) -> str | None:
 
 
 def read_decision(chosen: Any, policy: str) -> list[Message]:
-    """Return what a policy returned, as messages: any other value becomes a message with that value.
+    """Return the result of a policy as messages: any other value becomes a message with that value.
 
     Raises:
         TypeError: it mixes messages with other values.
@@ -125,7 +125,7 @@ def _part(value: Any) -> Part:
     return DataPart(data=plain)
 
 
-# ---------------------------------------------------------------- what the thread has
+# ---------------------------------------------------------------- the thread
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Past:
     step: int = 0
     """The last step of the thread."""
     steps: int = 0
-    """Decisions of the run; the fields below are of the run too."""
+    """Decisions of the run; the fields below also apply to the run."""
     calls: int = 0
     began: datetime | None = None
 
@@ -189,7 +189,7 @@ class Past:
         self.step = max([self.step, *(message.step_num or 0 for message in messages)])
 
     def step_of(self, decision: Sequence[Message]) -> int:
-        """Return the step for messages without a number: that of the first message with one, else a new step."""
+        """Return the step for messages without a number: the step of the first message with one, else a new step."""
         given = next((message.step_num for message in decision if message.step_num is not None), None)
         return self.step + 1 if given is None else given
 
@@ -278,7 +278,7 @@ class DecisionEffect(Effect):
         Raises:
             EffectFailedError: the policy raised.
             RefusedError: its messages cannot be stored.
-            BudgetExceededError: the run may make no more decisions.
+            BudgetExceededError: the run may not make another decision.
             HistoryMismatchError: the thread has a different decision here, or one with other observations.
         """
         outcome = await self.perform(self._decide)
@@ -303,7 +303,7 @@ class DecisionEffect(Effect):
         return await super().begin()
 
     async def _decide(self, key: str) -> Json:
-        with run_scope(self._run_of.part(key)):  # effects of the policy get keys of their own
+        with run_scope(self._run_of.part(key)):  # effects of the policy get separate keys
             chosen = self._ask_policy()
             if isawaitable(chosen):
                 chosen = await chosen

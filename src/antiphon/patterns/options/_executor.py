@@ -1,4 +1,4 @@
-"""Executor: the public class of the pattern. Policies choose options, options produce results, and the ledger has it all."""
+"""Executor: the public class of the pattern. Policies choose options, options produce results, and the ledger records both."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Executor(Pattern):
 
         `policy` is the default policy of `run`; it may be left out if there is only one. `rule` applies to decisions that
         name no rule. `name` distinguishes two executors in one system. The other options are those of every pattern: see
-        `Pattern` and `Cast`. They apply to the policies that are agents. `toolkit` is that of the options, so it is given
-        here only if `options` is not.
+        `Pattern` and `Cast`. They apply to the policies that are agents. `toolkit` is the toolkit of the options, so it is
+        given here only if `options` is not.
 
         Raises:
             ValueError: there is no such policy, or `toolkit` is not the one of the options.
@@ -79,7 +79,7 @@ class Executor(Pattern):
 
     @override
     def host(self, system: System) -> None:
-        for spec in self.options.agents:  # those that were added after the executor was made
+        for spec in self.options.agents:  # policies that were added after the executor was made
             if spec.name not in self._cast:
                 self._cast.add(spec)
         system.register(self._name, partial(ExecutorActor, self._setup))
@@ -128,10 +128,10 @@ class Executor(Pattern):
             await self.system.append_history(thread_id, [each.model_copy(update=own) for each in messages])
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
-        """Run every call without a result, of a conversation or of a stored thread, and return it with the results.
+        """Run every call without a result in a conversation or a stored thread, and return it with the results.
 
         Raises:
-            DeliveryError: it cannot be done; the class says why.
+            DeliveryError: it cannot be done; the class tells why.
             LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()

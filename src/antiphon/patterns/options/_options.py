@@ -1,9 +1,9 @@
-"""Options: the options, and the policies that choose among them. A policy (a function or an agent) can be an option too.
+"""Options: the options, and the policies that choose among them. A policy (a function or an agent) can also be an option.
 
 Every option is a tool of one `Toolkit`, so arguments, permissions, approvals, timeouts and effects are handled in one
 place. An option that is a policy finds the run of its caller by a context variable (`nest`).
-An agent that is a policy decides with its model, one request a step (`decide_by_model`): the observations are the prompt, in
-the dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all
+An agent that is a policy decides with its model, one request per step (`decide_by_model`): the observations are the prompt, in
+the dialect of Pydantic AI, and the answer is the decision. So the calls of a model are run, limited and recorded like all
 others.
 """
 
@@ -39,11 +39,11 @@ from antiphon.messages import (
 )
 from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
 
-# ---------------------------------------------------------------- what a policy chooses from
+# ---------------------------------------------------------------- the choices of a policy
 
 
 class Choices:
-    """The options of a policy, at one step."""
+    """The options of a policy at one step."""
 
     def __init__(self, policy: str, tools: tuple[Tool, ...]) -> None:
         self.policy = policy
@@ -73,7 +73,7 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
     """Ask the model of an agent once, and return its text and calls.
 
     Raises:
-        RefusedError: its models do not answer, after all retries.
+        RefusedError: its models do not answer after all retries.
     """
     prompt = model_messages(observations, spec.name)
     tools = [_definition(tool) for tool in choices.tools]
@@ -118,7 +118,7 @@ def _decided(response: ModelResponse) -> list[Message]:
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 Decide: TypeAlias = Callable[[Conversation, Choices], Awaitable[Any] | Any]
-"""A function of the observations and the choices. It returns messages (text and calls), or another value: the answer."""
+"""A function of the observations and the choices. It returns messages (text and calls), or any other value as the answer."""
 
 EVERYBODY: Final = ("*",)
 
@@ -131,11 +131,11 @@ class Policy:
     decide: Decide | None = field(default=None, repr=False, compare=False)
     """The function; None: an agent decides."""
     agent: AgentSpec | None = None
-    """The agent; its model is that of the executor, unless it names one."""
+    """The agent; it uses the model of the executor, unless it names one."""
 
 
 class Options:
-    """Options and policies, by name. A name is used once, and none is a name that the runtime uses."""
+    """Options and policies by name. Names are unique, and none is a name that the runtime uses."""
 
     def __init__(self, toolkit: Toolkit | None = None) -> None:
         """Make an empty collection; `toolkit` is an existing toolkit for its options."""
@@ -154,7 +154,7 @@ class Options:
     ) -> ToolkitTool:
         """Add a function as an option of the policies in `to`. Its type hints and docstring describe the arguments.
 
-        By default it is started at most once, as every tool; `effects` changes that.
+        By default, it is started at most once, like every tool; `effects` changes that.
 
         Raises:
             ValueError: the name is taken, reserved or invalid, a setting is invalid, or an argument is sensitive.
@@ -167,7 +167,7 @@ class Options:
     def option(
         self, *, name: str | None = None, to: Sequence[str] = EVERYBODY, **settings: Unpack[ToolSettings]
     ) -> Callable[[FunctionT], FunctionT]:
-        """Add the function below, as a decorator.
+        """Add the decorated function as an option.
 
         Raises:
             ValueError: as `add`.
@@ -180,7 +180,7 @@ class Options:
         return added
 
     async def tools(self) -> dict[str, ToolkitTool]:
-        """Return all options, with those of tool servers."""
+        """Return all options, including those of tool servers."""
         async with await self.toolkit.connect():
             return await self.toolkit.tools()
 
@@ -196,9 +196,9 @@ class Options:
     def add_policy(
         self, decide: Decide, *, name: str | None = None, to: Sequence[str] = (), timeout: float | None = None
     ) -> Policy:
-        """Add a policy, which is also an option of the policies in `to`: they call it with a `task`.
+        """Add a policy. It is also an option of the policies in `to`, which call it with a `task`.
 
-        As an option it may run again after a crash: its own calls are recorded.
+        As an option, it may run again after a crash: its own calls are recorded.
 
         Raises:
             ValueError: the name is taken, reserved or invalid.
@@ -220,7 +220,7 @@ class Options:
     def policy(
         self, *, name: str | None = None, to: Sequence[str] = (), timeout: float | None = None
     ) -> Callable[[FunctionT], FunctionT]:
-        """Add the function below as a policy, as a decorator.
+        """Add the decorated function as a policy.
 
         Raises:
             ValueError: as `add_policy`.
@@ -238,7 +238,7 @@ class Options:
         The executor sets the model of agents that name none. Add agents before the executor is opened.
 
         Raises:
-            ValueError: as `add_policy`; or it is an agent that exists, which has tools and a loop of its own.
+            ValueError: as `add_policy`; or it is an existing agent, which has its own tools and its own loop.
         """
         if spec.agent is not None:
             raise ValueError(
@@ -293,7 +293,7 @@ async def nest(policy: Policy, task: str) -> Any:
 
 @contextmanager
 def nesting(inside: Nest) -> Generator[None]:
-    """Use `inside` to run policies that are called as options in the block."""
+    """Use `inside` to run policies that are called as options inside the block."""
     token = _nest.set(inside)
     try:
         yield

@@ -1,8 +1,8 @@
-"""Rules: which of the calls of one decision are run, in which order, and how many must succeed. They are data.
+"""Rules: which calls of one decision run, in which order, and how many must succeed. They are data.
 
 Every rule becomes a sequence of stages. The calls of a stage run in parallel, up to a limit, until enough have succeeded.
-Calls that are no longer needed are cancelled, except calls that have started and must not run twice: the outcome would
-be unknown after that. If a call cannot continue (a person must be asked, a budget is used up), the others end first.
+Calls that are no longer needed are cancelled, except started calls that must not run twice: their outcome would be unknown. If
+a call cannot continue (a person must decide, a budget is used up), the others end first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class All(_Rule):
 
 
 class FirstSuccess(_Rule):
-    """The first call that succeeds is enough."""
+    """One successful call is enough."""
 
     kind: Literal["first_success"] = "first_success"
 
@@ -45,7 +45,7 @@ class NOfM(_Rule):
 
 
 class Groups(_Rule):
-    """One group after the other; all calls of a group run. Calls in no group come last."""
+    """One group after the other; all calls of a group run. Calls without a group run last."""
 
     kind: Literal["groups"] = "groups"
     groups: tuple[tuple[str, ...], ...] = Field(min_length=1)
@@ -105,7 +105,7 @@ def under(rule: Rule, calls: Iterable[Message]) -> list[Message]:
 
 
 def rule_in(messages: Iterable[Message]) -> Rule | None:
-    """Return the rule of a decision: that of the first message with one; None: there is none.
+    """Return the rule of a decision: the rule of the first message that has one; None: there is none.
 
     Raises:
         ValueError: the rule is invalid.
@@ -133,12 +133,12 @@ Work: TypeAlias = Callable[[Message], Awaitable[OptionResultPayload]]
 
 
 class Ended(NamedTuple):
-    """How a stage has ended."""
+    """The end of a stage."""
 
     outcomes: dict[str, OptionResultPayload]
     """By call id; calls that were no longer needed, or cannot continue, have none."""
     error: BaseException | None
-    """Why the run cannot go on; None: it can."""
+    """The reason why the run cannot continue; None: it can."""
 
 
 async def run_stage(stage: Stage, work: Work, *, parallel: int, never_cut: Collection[str]) -> Ended:

@@ -1,4 +1,4 @@
-"""Peers: named agents that ask each other, within limits, each with a memory of its own; from MARSYS.
+"""Peers: named agents that ask each other, within limits, each with its own memory; from MARSYS.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,6 +1,6 @@
 """PeerActor: the actor of a peer. Its agent answers requests; the actor asks other peers for its agent.
 
-It handles requests concurrently, also those of one thread: a peer may be asked by a peer that it waits for.
+It handles requests concurrently, even those of one thread: a peer may be asked by a peer that it waits for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PeerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Handle all requests concurrently: peers that ask in a circle would otherwise wait for themselves."""
+        """Handle all requests concurrently: otherwise peers that ask each other in a cycle would wait for themselves."""
         return message.id
 
     @handles
@@ -79,7 +79,7 @@ class PeerActor(Actor):
         return PeerTurn(context, name, depth, self._calls, task_id)
 
     async def _shared(self, name: str, run: LedgerRun) -> list[PeerMemory]:
-        """Return the shared memories of the peer, as they were when it was first asked this.
+        """Return the shared memories of the peer, as of the first attempt of this request.
 
         Others may add to them at any time. The end of each memory is recorded first, so that a process that continues after
         a crash gives the model the same messages.
@@ -95,7 +95,7 @@ class PeerActor(Actor):
         return [await PeerMemory.read_shared(ledger, each, before=seq + 1) for each, seq in found.items()]
 
     async def _answer(self, turn: PeerTurn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
-        """Return the agent's answer. An error of the agent becomes an answer to the caller too."""
+        """Return the agent's answer. An error of the agent also becomes an answer to the caller."""
         context, cast = turn.context, self._cast
         more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
         before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
@@ -138,7 +138,7 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     said = await turn.calls.invoke(turn, run, wanted)
     letter, taint = letter_of(said), current_taint()
     if letter is not None and taint is not None:
-        taint.mark(letter.untrusted)  # untrusted content that the other has read taints the caller too
+        taint.mark(letter.untrusted)  # untrusted content that the other peer has read also taints the caller
     (form,) = marsys_form(Conversation([said]))
     found = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
     return {**found, "error_type": form.error_type} if form.role == "error" else found

@@ -5,9 +5,9 @@ two reasons. A thread has an owner, and other processes may only post one messag
 row, a call would be open, and a result would answer a call of the thread.
 
 Prompts are recorded in the thread, so an addition in a prompt would be in the thread a second time. It has a mark, in metadata
-that no model sees: a memory skips marked messages, and knows by the mark which exchange has them already. Pydantic AI joins
-requests that follow each other, and drops their own metadata, but not that of their parts. So a request is marked part by
-part. A response is marked as a whole; it has the name of a model, so that it is not joined with another.
+that no model sees: a memory skips marked messages, and the mark shows which exchange already has them. Pydantic AI joins
+adjacent requests, and drops their metadata, but not the metadata of their parts. So a request is marked part by part. A
+response is marked as a whole; it has the name of a model, so that it is not joined with another.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _ADDED: Final = "MEMORY_ADDED"
 _IN_BODY: Final = b'"MEMORY_ADDED"'
 """A string that every addition has, and almost no other row: a cheap test before the row is parsed."""
 _MOST: Final = 256 * 1024
-"""Bytes of messages in one row: a message of the ledger has at most a MiB."""
+"""The maximum size of the messages in one row, in bytes: a message of the ledger has at most a MiB."""
 
 
 class Addition(NamedTuple):
-    """Messages that were added, in the form of MARSYS."""
+    """Added messages, in the form of MARSYS."""
 
     units: list[dict[str, Any]]
     untrusted: str | None
@@ -67,7 +67,7 @@ class Addition(NamedTuple):
 
 
 def memory_address(name: str) -> str:
-    """Return the address, and the thread, of a memory that is shared."""
+    """Return the address, which is also the thread, of a shared memory."""
     return f"{MEMORY}/{name}"
 
 
@@ -110,7 +110,7 @@ def _addition(message: Message) -> Addition | None:
 
 
 async def stored_units(ledger: Ledger, thread_id: str, units: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return units as they will be stored: without secrets, unless the thread keeps them."""
+    """Return units in their stored form: without secrets, unless the thread keeps them."""
     redaction = await ledger.redaction_of(thread_id)
     if redaction is None:
         return units
@@ -160,7 +160,7 @@ def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Me
     )
 
 
-# ---------------------------------------------------------------- what a model is told
+# ---------------------------------------------------------------- repeated additions
 
 
 _OWN: Final = "antiphon"
@@ -225,7 +225,7 @@ class Retold:
         return is_marked or (exchange in self._answers and row.role_hint_for_llm == "assistant")
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- prompts
 
 
 def retell(messages: Sequence[Message], name: str, own: frozenset[str], untrusted: Mapping[str, str]) -> list[ModelMessage]:
@@ -262,7 +262,7 @@ def _answer(told: list[ModelMessage], part: _Answered, message: Message) -> None
 
 
 def _answered(message: Message, name: str, own: frozenset[str]) -> _Answered | None:
-    """Return the text or call of the peer itself; None: it is another's message."""
+    """Return the text or call of the peer itself; None: it is another agent's message."""
     if message.policy not in own:
         return None
     match role_of(message), message.payload:
@@ -303,7 +303,7 @@ def _mark(*ids: str) -> dict[str, Any]:
 
 
 def _words(message: Message, name: str) -> str:
-    """Return the text of a message; for messages between agents, from the view of one."""
+    """Return the text of a message; for messages between agents, from the point of view of one."""
     if role_of(message) not in _LETTERS:
         return words_of(message)
     (form,) = marsys_form(Conversation([message]))

@@ -1,7 +1,7 @@
 """Calls: how one peer asks another. A failure is recorded as an error and returned; it is not raised.
 
 1. The rules decide, then the circuit breaker. Calls of a thread are decided one after the other: two at the same time would
-   both be counted as the first.
+   both count as the first.
 2. The decision is recorded: the `agent_call`, which counts from then on, or an `error`. After a crash the recorded decision is
    used, so nothing is decided twice.
 3. The other peer is asked, with a deadline.
@@ -41,12 +41,12 @@ class _Standing:
     """The recent failures of a peer."""
 
     failures: int = 0
-    """Consecutive failures up to now."""
+    """Consecutive failures so far."""
     failed_at: datetime | None = None
     tried_by: str | None = None
     """The call that probes the peer after its failures, if any."""
     length: int = 0
-    """That of the peer's record when it was read: another host may add to it."""
+    """The length of the peer's record when it was read: another host may append to it."""
 
 
 class Breaker:
@@ -70,7 +70,7 @@ class Breaker:
         return "half-open" if is_over and standing.tried_by is None else "open"
 
     async def admit(self, exchange: Exchange) -> Refusal | None:
-        """Admit a call to a peer, whose end `note` and `leave` report; or return why not.
+        """Admit a call to a peer, whose end `note` and `leave` report; or return the reason for a refusal.
 
         Raises:
             LedgerError: its record cannot be read.
@@ -85,7 +85,7 @@ class Breaker:
         return None
 
     def leave(self, exchange: Exchange) -> None:
-        """End a call, whatever its outcome; if it was the probe, another probe may follow."""
+        """End a call with any outcome; if it was the probe, another probe may follow."""
         standing = self._standings.get(exchange.callee)
         if standing is not None and standing.tried_by == exchange.id:
             standing.tried_by = None
@@ -150,7 +150,7 @@ def _failed(message: Message) -> bool | None:
 
 MESSAGE_NOT_FOUND: Final = "MESSAGE_NOT_FOUND"
 _NOT_ENDED: Final = (errors.ParkedError, errors.HistoryMismatchError)
-"""Errors that are no failure of the peer: the call continues after a person decided, or in the right program."""
+"""Errors that are not failures of the peer: the call continues after a person's decision, or in a suitable program."""
 _NOT_ITS_FAULT: Final = (errors.BudgetExceededError, errors.HopLimitError, errors.WithdrawnError)
 """The codes of calls that ended without a failure of the peer."""
 
@@ -164,7 +164,7 @@ class PeerTurn:
     depth: int
     calls: Calls
     task_id: str | None = None
-    """The task that its caller says it is part of."""
+    """The task that its caller names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Wanted:
     untrusted: str | None = None
     """The source of untrusted content that the peer has read, if any."""
     message_id: str | None = None
-    """The id of the `agent_call` that this is, if a program has written one."""
+    """The id of the `agent_call` for this request, if a program has written one."""
 
 
 class Calls:

@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """Who wrote to whom, in which exchange."""
+    """The sender, the receiver and the exchange of a letter."""
 
     task_id: str
     caller: str
@@ -62,7 +62,7 @@ class Exchange:
     depth: int
     untrusted: str | None = None
     given_task: str | None = None
-    """The task that the caller says it is part of; several exchanges may have the same."""
+    """The task that the caller names; several exchanges may have the same."""
     message_id: str | None = None
     """The caller's id of the call, if the caller wrote it as a message."""
 
@@ -104,7 +104,7 @@ class Exchange:
         return {"caller": self.caller, "callee": self.callee, "task_id": self.task_id, **told, **more}
 
     def _message(self, *units: dict[str, Any], untrusted: str | None = None, **more: str) -> Message:
-        """Return the last of the units, read after those before it, as a message of the task."""
+        """Return the last of the units as a message of the task; it is read after those before it."""
         message = decode(list(units), _DIALECT)[-1]
         own: dict[str, Any] = {"task_id": self.task_id, "caller": self.caller, "callee": self.callee, **more}
         if untrusted is not None:
@@ -123,7 +123,7 @@ def letter_of(message: Message) -> Letter | None:
         case (str(task_id), str(caller), str(callee)):
             return Letter(task_id, caller, callee, untrusted if isinstance(untrusted, str) else None)
         case _:
-            return None  # of a history from elsewhere
+            return None  # from an imported history
 
 
 def as_known(message: Message) -> Message:
@@ -167,13 +167,13 @@ def _as_text(value: Json) -> str:
 
 
 def dated(record: Record) -> Message:
-    """Return a message of a thread with a time: that of the record for a letter."""
+    """Return a message of a thread with a time: for a letter, the time of its record."""
     message = as_known(record.message)
     return message if message.created_at is not None else message.model_copy(update={"created_at": record.recorded_at})
 
 
 def marsys_form(messages: Conversation) -> list[marsys.Message]:
-    """Return messages of a thread as MARSYS has them."""
+    """Return messages of a thread in the form of MARSYS."""
     units: Any = encode(messages, _DIALECT).value
     return [marsys.Message.from_dict(unit) for unit in units]
 
@@ -193,7 +193,7 @@ def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
     """Return a message for the peer's model: the peer's requests are the assistant's, all others a user's.
 
-    So passed-on messages of other agents are a user's too; otherwise the model takes them for its own.
+    So forwarded messages of other agents also become a user's; otherwise the model would treat them as its own.
     """
     if message.role == "agent_call" and message.caller == name:
         return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}

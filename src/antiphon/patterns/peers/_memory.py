@@ -1,9 +1,9 @@
-"""PeerMemory: the memory of a peer in a thread, as a read-only view of the ledger: nothing is stored twice.
+"""PeerMemory: the memory of a peer in a thread, as a read-only view of the ledger. Nothing is stored twice.
 
 It has, in the order in which they reached the peer: its prompts and requests, its answers, its tool calls and their results;
-its requests to other peers and their answers, as letters (in the place of the tool call that sent them); the messages that
-others passed on, with their ids; and the messages that a program has added. A longer thread only adds to the end. A shared
-memory is the same view, of a thread that has only additions.
+its requests to other peers and their answers, as letters (in place of the tool call that sent them); the messages that others
+forwarded, with their ids; and the messages that a program has added. A longer thread only adds to the end. A shared memory is
+the same view, of a thread that has only additions.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class PeerMemory:
     # ------------------------------------------------------------ adding
 
     async def append(self, *messages: marsys.Message | Message, untrusted: str | None = None) -> PeerMemory:
-        """Add messages permanently, and return the memory with them; messages that it already has are not added again.
+        """Add messages permanently, and return the memory with them; known messages are not added again.
 
-        The peer's model reads them from the next request on. `untrusted` is the source of untrusted content in them; inside
-        a tool it is known already.
+        The peer's model reads them from the next request on. `untrusted` is the source of untrusted content in them; inside a
+        tool, it is already known.
 
         Raises:
             ValueError: the memory has another message with the same id, or a message is too large.
-            DecodeError: it is no message of MARSYS.
+            DecodeError: it is not a message of MARSYS.
             LedgerError: they cannot be written.
         """
         new: dict[str, marsys.Message] = {}
@@ -114,7 +114,7 @@ class PeerMemory:
         said = takewhile(lambda message: message is not None, map(self.by_id, ids))
         return next(iter(marsys_form(Conversation(message for message in said if message is not None))), None)
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ queries
 
     def __len__(self) -> int:
         return len(self.conversation)
@@ -127,7 +127,7 @@ class PeerMemory:
         return self.conversation.get(id)
 
     def last(self, count: int) -> tuple[Message, ...]:
-        """Return the latest messages, at most so many."""
+        """Return the latest messages, at most a given number."""
         return tuple(self.conversation[max(0, len(self) - count) :])
 
     def by_role(self, role: str) -> tuple[Message, ...]:
@@ -161,10 +161,10 @@ class PeerMemory:
         """
         return self.conversation.window(count, tokens=tokens, keep=lambda message: role_of(message) == "system")
 
-    # ------------------------------------------------------------ giving
+    # ------------------------------------------------------------ export
 
     def to(self, dialect: str, **options: Any) -> Encoded:
-        """Return it in any dialect, from the view of the peer: its own messages are the assistant's.
+        """Return it in any dialect, from the point of view of the peer: its own messages are the assistant's.
 
         Raises:
             DialectError: there is no such dialect, or it cannot express a message.
@@ -203,9 +203,9 @@ def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
-    """Return, by the place of a turn that calls tools, the places of the results, in the order of the calls.
+    """Return, by the place of a turn with tool calls, the places of the results in the order of the calls.
 
-    A model may use an id again in a later turn: a result belongs to the latest turn before it that has no result of this id.
+    A model may reuse an id in a later turn: a result belongs to the latest turn before it that has no result for this id.
     """
     waiting: dict[str, list[tuple[int, int]]] = {}
     found: dict[int, dict[int, int]] = {}
@@ -239,13 +239,13 @@ class Remembering:
         self.calls: dict[str, Message] = {}
         """The calls in the memory, by invocation."""
         self._seen: dict[str, Message] = {}
-        """The messages that can be passed on to it: all earlier ones."""
+        """The messages that can be forwarded to it: all earlier ones."""
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
         self._retold = Retold()
         self._history = ThreadHistory()
         self.seq = 0
-        """How far the thread was read."""
+        """The position up to which the thread was read."""
 
     def copy(self) -> Remembering:
         """Return a copy, to continue from here."""
@@ -289,7 +289,7 @@ class Remembering:
         for message in messages:
             self._seen.setdefault(message.id, message)
         if self.address not in record.message.to:
-            return  # another peer's message, which may be passed on later
+            return  # another peer's message, which may be forwarded later
         self.rows[record.message.id] = messages
         self.added.append(Added(record.seq, messages, addition.untrusted))
         for message in messages:
@@ -314,7 +314,7 @@ class Remembering:
 
 
 def _passed(message: Message) -> tuple[str, ...]:
-    """Return the ids of the messages that an invocation passes on."""
+    """Return the ids of the messages that an invocation forwards."""
     payload = message.payload
     if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
         return ()
@@ -323,7 +323,7 @@ def _passed(message: Message) -> tuple[str, ...]:
 
 
 def request_of(message: Message) -> InvokePeer | None:
-    """Return the request of a user to a peer in a message; None: it is something else, or another peer asks."""
+    """Return the request of a user to a peer in a message; None: it is something else, or comes from another peer."""
     payload = message.payload
     if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
         return None
@@ -342,7 +342,7 @@ def is_answer(request_id: str, name: str, message: Message) -> bool:
 
 
 def run_of(message: Message) -> str:
-    """Return the agent run of a message: the id of the exchange with the model begins with it."""
+    """Return the agent run of a message: the id of the exchange with the model starts with it."""
     return keys.run_of(message.correlation_id or "")
 
 

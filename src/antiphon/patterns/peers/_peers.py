@@ -37,16 +37,16 @@ from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerRegis
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
 
-# ---------------------------------------------------------------- a request in words, or as an agent_call
+# ---------------------------------------------------------------- a request as text, or as an agent_call
 
 
 def delegation(
     target: str | marsys.Message, request: str | None, caller: str | None, passed: tuple[str, ...]
 ) -> tuple[str, DelegateToPeer, tuple[str, ...]]:
-    """Return the caller, its request, and what identifies the request.
+    """Return the caller, its request, and the identity of the request.
 
     Raises:
-        ValueError: an argument is missing, or the message is no `agent_call`.
+        ValueError: an argument is missing, or the message is not an `agent_call`.
     """
     more: dict[str, Any] = {"context_message_ids": passed} if passed else {}
     if isinstance(target, marsys.Message):
@@ -87,7 +87,7 @@ class PeerAgent:
         return self._peers.registry.get(self.name)
 
     async def memory(self, thread_id: str) -> PeerMemory:
-        """Return its memory of a thread, as of now."""
+        """Return its current memory of a thread."""
         return await self._peers.memory(self.name, thread_id)
 
     async def invoke_agent(
@@ -146,14 +146,14 @@ class Peers(Pattern):
         for spec in self.registry:
             self._add(spec)
 
-    # ------------------------------------------------------------ who
+    # ------------------------------------------------------------ agents
 
     def register(self, spec: PeerSpec) -> PeerAgent:
         """Add a peer.
 
         Raises:
             CastError: the name is taken.
-            AntiphonError: a tool cannot be loaded; the text says why.
+            AntiphonError: a tool cannot be loaded; the text has the reason.
         """
         self.registry.register(spec)
         try:
@@ -194,7 +194,7 @@ class Peers(Pattern):
             return tuple(name for name in self.registry.names if name != spec.name) or ("whoever there is",)
         return tuple(spec.allowed_peers)
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ requests
 
     @override
     def host(self, system: System) -> None:
@@ -241,15 +241,15 @@ class Peers(Pattern):
         thread_id: str | None = None,
         context_message_ids: Sequence[str] = (),
     ) -> marsys.Message:
-        """Have one peer ask another, as its agent would; return the `agent_response`, or the `error`.
+        """Let one peer ask another, as its agent would; return the `agent_response`, or the `error`.
 
         Pass the target, the request and the caller; or an `agent_call`, which has all three. The thread keeps its id and its
-        task, and the answer has the task too. `context_message_ids` are messages of the caller's memory to pass on. The same
+        task, and the answer has the same task. `context_message_ids` are messages of the caller's memory to forward. The same
         call in the same thread returns the recorded answer.
 
         Raises:
             CastError: there is no such caller.
-            ValueError: an argument is missing, or the message is no `agent_call`.
+            ValueError: an argument is missing, or the message is not an `agent_call`.
             ParkedError: a person must settle or approve something; then do it again.
             DeliveryError, LedgerError: the caller itself cannot be reached, or its work cannot be stored.
         """
@@ -264,10 +264,10 @@ class Peers(Pattern):
         more: dict[str, Any] = {"thread_id": thread_id, "id": own_id}
         return await self.system.ask(address_of(name), request, sender="user", within=UNHURRIED, **more)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ state
 
     async def memory(self, name: str, thread_id: str) -> PeerMemory:
-        """Return the memory of a peer in a thread, as of now.
+        """Return the current memory of a peer in a thread.
 
         Raises:
             CastError: there is no such peer.
@@ -276,7 +276,7 @@ class Peers(Pattern):
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
 
     async def shared(self, name: str) -> PeerMemory:
-        """Return a memory that peers share across threads (`PeerSpec.shares`), as of now.
+        """Return the current state of a memory that peers share across threads (`PeerSpec.shares`).
 
         Raises:
             LedgerError: it cannot be read.

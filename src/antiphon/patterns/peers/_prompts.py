@@ -1,8 +1,8 @@
-"""Prompts: the prompt of a peer: its earlier exchanges, additions to its memory, and the request.
+"""Prompts: assembles the prompt of a peer from its earlier exchanges, additions to its memory, and the request.
 
 Exchanges are the same messages as in the thread, so that they are not recorded a second time. Only exchanges that were
 finished when the peer was asked are used: a concurrent exchange has calls without results. An addition is at its place in the
-thread, unless one of the exchanges has it already; shared memories come first.
+thread, unless one of the exchanges already has it; shared memories come first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from antiphon.runtime import Context
 
 
 async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -> str | Sequence[UserContent]:
-    """Return the prompt: the messages that are passed on, then the request; untrusted content is quoted."""
+    """Return the prompt: the forwarded messages, then the request; untrusted content is quoted."""
     if request.message_id is not None:
         return [part for given in await _passed([request.message_id], context) for part in _content(*given)]
     asked = _asked(request.request, caller)
@@ -50,7 +50,7 @@ def _asked(request: str, caller: str | None) -> str:
 
 
 async def _passed(ids: Sequence[str], context: Context) -> list[tuple[Message, str | None]]:
-    """Return the messages that are passed on, each with the source of untrusted content; they come before the request."""
+    """Return the forwarded messages, each with the source of untrusted content; they precede the request."""
     if not ids:
         return []
     ledger, thread_id = context.ledger, context.thread_id or ""
@@ -95,7 +95,7 @@ def _marked(value: Any) -> str | None:
     return next((found for each in inside if (found := _marked(each)) is not None), None)
 
 
-# ---------------------------------------------------------------- what came before
+# ---------------------------------------------------------------- earlier messages
 
 
 async def recollect(
@@ -103,7 +103,7 @@ async def recollect(
 ) -> list[ModelMessage]:
     """Return the messages before the request `until`: shared memories, the latest exchanges, and additions.
 
-    A peer that a user asks also reads the thread's history; a peer that is asked by a peer gets only its request.
+    A peer that a user asks also reads the thread's history; a peer that another peer asks gets only its request.
 
     Raises:
         LedgerError: the thread cannot be read.
@@ -160,7 +160,7 @@ class _Exchange:
 def _retold(
     added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
 ) -> list[tuple[int, list[ModelMessage]]]:
-    """Return the latest additions that are not known, by place; a call stays with its result."""
+    """Return the latest unknown additions, by place; a call stays with its result."""
     places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
     everything = Conversation({message.id: message for each in added for message in each.messages}.values())
     whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
@@ -188,7 +188,7 @@ def _unit(rows: list[Message]) -> dict[str, Any]:
 
 
 def _bare(row: Message) -> Message:
-    """Return a row as it was before it was added to a thread."""
+    """Return a row without the fields that belong to its thread."""
     own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if row.role_hint_for_llm == "assistant":
         own["policy"] = "assistant"

@@ -1,4 +1,4 @@
-"""The requests and limits of peers, and the flows of a star and of a pipeline, which a thread can be checked against."""
+"""The requests and limits of peers, and the flows of a star and of a pipeline, against which a thread can be checked."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def address_of(name: str) -> str:
 
 
 def peer_at(address: str) -> str | None:
-    """Return the peer of an address; None: it is no peer's."""
+    """Return the peer of an address; None: it is not the address of a peer."""
     return (key_of(address) or None) if kind_of(address) == KIND else None
 
 
@@ -81,7 +81,7 @@ class PeerLimits(BaseModel):
     max_depth: int = Field(default=5, ge=0)
     """The maximum length of a chain of callers: a peer asks a peer that asks a peer, and so on."""
     max_interactions: int = Field(default=10, ge=0)
-    """How often peers may ask each other, all branches together."""
+    """How often peers may ask each other, in all branches together."""
     remember: int = Field(default=5, ge=0)
     """How many of its earlier exchanges in a thread are in the prompt of a peer."""
     told: int = Field(default=50, ge=0)
@@ -101,7 +101,7 @@ _USER = "user"
 
 
 def star_flow(center: str, leaves: Iterable[str]) -> Flow:
-    """A user asks the one in the middle, who asks the others, some of them at once, before it answers."""
+    """A user asks the center, which asks the others, possibly concurrently, before it answers."""
     around = tuple(leaves)
     exchanges = [part for leaf in around for part in (_asks(center, leaf), _answers(leaf, center))]
     task = sequence(_asks(_USER, center), repeat(choice(*exchanges)), _answers(center, _USER))
@@ -109,13 +109,13 @@ def star_flow(center: str, leaves: Iterable[str]) -> Flow:
 
 
 def pipeline_flow(*names: str) -> Flow:
-    """A user asks the first, who asks the next before it answers, and so on; nobody asks out of turn."""
+    """A user asks the first peer, which asks the next before it answers, and so on; nobody asks out of turn."""
     about = f"Each asks the next: {', '.join(names)}."
     return Flow("pipeline", about, repeat(_nested(_USER, names), least=1), _roles(*names))
 
 
 def _nested(caller: str, names: tuple[str, ...]) -> Sequence:
-    """Return the flow in which the first is asked and may ask the second, and so on, and each answers."""
+    """Return the flow in which the first peer is asked and may ask the second, and so on, and each answers."""
     first, *others = names
     inner: list[Pattern] = [repeat(_nested(first, tuple(others)))] if others else []
     return sequence(_asks(caller, first), *inner, _answers(first, caller))

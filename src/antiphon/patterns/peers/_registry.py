@@ -27,7 +27,7 @@ from antiphon.patterns.peers._protocol import PeerLimits
 
 EVERYBODY: Final = "*"
 INVOKE_AGENT: Final = "invoke_agent"
-"""The tool by which a peer asks another."""
+"""The tool with which a peer asks another."""
 
 AllowedPeers: TypeAlias = tuple[str, ...] | Literal["*"]
 
@@ -154,7 +154,7 @@ MAX_INTERACTIONS: Final = "MAX_INTERACTIONS"
 def find_refusal(
     registry: PeerRegistry, limits: PeerLimits, caller: PeerSpec, target: str, *, depth: int, interactions: int
 ) -> Refusal | None:
-    """Return why a call at this depth, after this number of calls, is refused; None: it is allowed."""
+    """Return the reason why a call at this depth, after this number of calls, is refused; None: it is allowed."""
     if target not in registry:
         return Refusal(PEER_NOT_FOUND, f"there is no agent {target!r}; there are {', '.join(registry.names)}")
     if not allows(caller, target):
@@ -174,28 +174,28 @@ def find_refusal(
 Topology: TypeAlias = dict[str, tuple[str, ...]]
 """The peers that each peer may ask."""
 Tree: TypeAlias = Mapping[str, Union["Tree", Iterable[str]]]
-"""For each peer, those below it: a tree again, or names."""
+"""For each peer, the peers below it: a tree again, or names."""
 
 
 def star(center: str, leaves: Iterable[str]) -> Topology:
-    """The center asks all others, who ask no one."""
+    """The center asks all others, which ask nobody."""
     around = tuple(leaves)
     return _checked({center: around, **dict.fromkeys(around, ())}, [center, *around])
 
 
 def pipeline(*names: str) -> Topology:
-    """Each asks the next."""
+    """Each peer asks the next."""
     following = [(name,) for name in names[1:]]
     return _checked(dict(zip(names, [*following, ()], strict=False)), names)
 
 
 def mesh(*names: str) -> Topology:
-    """Each asks all others."""
+    """Each peer asks all others."""
     return _checked({name: tuple(other for other in names if other != name) for name in names}, names)
 
 
 def hierarchy(tree: Tree) -> Topology:
-    """Each asks those directly below it."""
+    """Each peer asks those directly below it."""
     found: Topology = {}
     named: list[str] = []
     for name, below in tree.items():

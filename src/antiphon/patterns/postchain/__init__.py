@@ -1,4 +1,4 @@
-"""PostChain: a thread goes through six phases, each an actor with an agent; supervised, durable, and open to look into.
+"""PostChain: a thread goes through six phases, each an actor with an agent; supervised, durable, and inspectable.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,9 +1,9 @@
 """The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
-A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the request stays open
+A busy or failing provider is asked again after a delay, then the fallback is asked. If that fails too, the request stays open
 and the thread stops until it is resumed; a client that asks an agent directly gets an error. If the agent itself fails,
-because its model does not answer as it must, the manager answers with an error: the phase notifies the supervisor, which
-restarts it.
+because its model gives no valid answer, the manager answers with an error: the phase notifies the supervisor, which restarts
+it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class SupervisorActor(Supervisor):
 
     @handles
     async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:
-        """Accept an error report that is no failure of a child: it is recorded, and nothing else is done."""
+        """Accept an error report that is not a failure of a child: it is only recorded."""
         return protocol.ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
 
 
 _SAID, _SHOWN = 0.5, 0.8
-"""The confidence of an answer in text to a direct request: by a model alone, and with a tool result."""
+"""The confidence of a text answer to a direct request: by a model alone, and with a tool result."""
 _CONFIGS = 1_000
-"""How many recorded configurations are kept as they were read."""
+"""How many parsed configurations are cached."""
 _CALLS = 100
 """How many tool calls are passed on; the ledger has all of them."""
 
@@ -69,7 +69,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def invoke(self, request: protocol.InvokeAgent, context: Context) -> protocol.AgentInvoked:
-        """Answer as the named agent; with `stream`, send the words while they arrive."""
+        """Answer as the named agent; with `stream`, send the text while it arrives."""
         began = asyncio.get_running_loop().time()
         phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
@@ -86,7 +86,7 @@ class AgentManagerActor(Actor):
         await self._chain.cast.check(phase, request.config)
         return protocol.AgentConfigUpdated(agent_id=request.agent_id)
 
-    # ------------------------------------------------------------ answering
+    # ------------------------------------------------------------ answers
 
     def _phase(self, context: Context, agent_id: str | None) -> protocol.Phase:
         """Return the phase whose agent this manager runs.
@@ -103,7 +103,7 @@ class AgentManagerActor(Actor):
         return phase
 
     async def _streamed(self, phase: protocol.Phase, request: protocol.InvokeAgent, context: Context) -> protocol.AgentResult:
-        """Answer, and stream the words to the caller. Only the complete answer is recorded."""
+        """Answer, and stream the text to the caller. Only the complete answer is recorded."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def tell() -> None:
@@ -219,7 +219,7 @@ class AgentManagerActor(Actor):
         return prompts.get(name)
 
     async def _with_current_prompt(self, phase: protocol.Phase, config: protocol.AgentConfig) -> protocol.AgentConfig:
-        """Return a configuration with the current prompt: it was changed before the model was asked for the first time."""
+        """Return a configuration with the current prompt: the prompt was changed before the first model request."""
         cast_ = self._chain.cast
         now = cast_.own_config(phase) if phase not in protocol.PHASES else await cast_.agent_config(phase)
         text = now.system_prompt or ""
@@ -245,7 +245,7 @@ def _attached(request: Iterable[Message]) -> list[UserContent]:
 def _form(
     phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
 ) -> FormRequest | None:
-    """Return what an agent is asked for; None: text. Only a phase records that its agent gives a typed output."""
+    """Return the output that an agent must give; None: text. Only a phase records that its agent gives a typed output."""
     outputs = config.unknown("outputs")
     if about is None or outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
         return None
@@ -254,7 +254,7 @@ def _form(
 
 
 def _other_prompt(config: protocol.AgentConfig, about: protocol.AgentContext | None) -> str | None:
-    """Return the name of the prompt that an agent got, if it is another one than the phase has recorded."""
+    """Return the name of the prompt that an agent got, if it differs from the one that the phase has recorded."""
     planned: Any = None if about is None else about.unknown("agent")
     name = config.unknown(PROMPT)
     return name if planned is not None and name != planned.get(PROMPT) else None
@@ -291,8 +291,8 @@ def _result(
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     """Return the tool calls in order, each with its result; a refused or failed call has none.
 
-    A model may use an id again in a later answer: a result belongs to the latest call of its id. The call by which a model
-    gives its output is no tool call.
+    A model may reuse an id in a later answer: a result belongs to the latest call of its id. The call with which a model gives
+    its output is not a tool call.
     """
     calls: list[dict[str, Any]] = []
     waiting: dict[str, dict[str, Any]] = {}

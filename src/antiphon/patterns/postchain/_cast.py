@@ -1,7 +1,7 @@
 """The agents of the six phases: their current configuration, models and tools.
 
-A thread records the configuration of an agent when a phase begins, and uses it until the phase ends. Tools are functions of
-the program, built in, or of a toolkit, which has the permissions. Without a toolkit, an agent has the tools that its phase
+A thread records the configuration of an agent when a phase starts, and uses it until the phase ends. Tools are functions of
+the program, built-in, or from a toolkit, which has the permissions. Without a toolkit, an agent has the tools that its phase
 names. With one, all tools are in it: each call is checked and recorded, and a call that needs an approval does not start
 before it is approved. Tools that the program's own configuration names are granted, unless the toolkit has a rule for them.
 Tools that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not granted: only a program can grant.
@@ -42,13 +42,13 @@ from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 
 class _KnownConfig(NamedTuple):
-    """The configuration of an agent, as it was read."""
+    """A cached configuration of an agent."""
 
     length: int
-    """Of the thread that it was read from."""
+    """The length of the thread that it was read from."""
     config: AgentConfig
     checked_at: float
-    """By the clock of the event loop."""
+    """The time of the check, by the clock of the event loop."""
 
 
 async def go_on_with(phase: Phase, reason: str) -> str:
@@ -62,7 +62,7 @@ async def go_on_with(phase: Phase, reason: str) -> str:
 
 
 GO_ON_WITH: Final = go_on_with.__name__
-"""What the tool is called."""
+"""The name of the tool."""
 
 _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 """The tools that chains have added to toolkits, by name, with the ledger that each reads."""
@@ -90,8 +90,8 @@ class ChainCast(Cast):
         """Make it; no model is asked yet. `agents` are agents of the program, by phase.
 
         Raises:
-            ChainConfigError: the configuration names a tool or a phase that there is not, or configures what an agent of the
-                program has itself.
+            ChainConfigError: the configuration names a tool or a phase that does not exist, or sets something that an
+                agent of the program has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -102,9 +102,9 @@ class ChainCast(Cast):
         self.prompts: dict[str, str] = {}
         """The prompts of agents, by the names under which threads record them."""
         self.recorded_configs: dict[bytes, AgentConfig] = {}
-        """The configurations that threads record, as they were read, by their JSON; each with the text of its prompt."""
+        """The parsed configurations that threads record, by their JSON; each with the text of its prompt."""
         self._configs: dict[Phase, _KnownConfig] = {}
-        """With the length of the thread that each was read from: another host may change it."""
+        """The current configurations, each with the length of the thread that it was read from: another host may change it."""
         own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
         own.setdefault("patience", config.patience)
         super().__init__(ledger, **own)
@@ -128,7 +128,7 @@ class ChainCast(Cast):
         form: FormRequest | None = None,
         history: Sequence[ModelMessage] = (),
     ) -> Answer[Any]:
-        """Ask the agent of a phase, with the configuration `config`; for a typed output if there is a `form`.
+        """Ask the agent of a phase, with the configuration `config`; with a `form`, for a typed output.
 
         Raises:
             UnguardedToolError: a toolkit that this program does not have guards its tools.
@@ -157,10 +157,10 @@ class ChainCast(Cast):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
 
     def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
-        """Add the agent of a phase of the program, which gives `output`.
+        """Add the agent of a phase of the program, with the output type `output`.
 
         Raises:
-            ChainConfigError: it names a tool that there is not.
+            ChainConfigError: it names a tool that does not exist.
         """
         common = {name: getattr(self._config, name) for name in ("model", "temperature", "max_tokens")}
         full = AgentConfig(**{name: value for name, value in common.items() if value is not None})
@@ -182,7 +182,7 @@ class ChainCast(Cast):
         form: FormRequest | None,
         history: Sequence[ModelMessage],
     ) -> Answer[Any]:
-        """Ask an agent of the program, for the output that it has."""
+        """Ask an agent of the program, for its own output type."""
         given = self._own[phase]
         told = "\n\n".join(text for text in (given.instructions, config.system_prompt) if text)
         spec = given.model_copy(update={"instructions": told, "tools": config.tools or ()})
@@ -193,14 +193,14 @@ class ChainCast(Cast):
             return await self.ask(spec, prompt, output=None, known_as=agent_of(phase), **more)
 
     def lacks(self, phase: Phase, config: AgentConfig) -> str | None:
-        """Return why an agent with a recorded configuration cannot run here; None: it can."""
+        """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
         name = config.unknown(_OWN)
         if name is not None and (phase not in self._own or name != _name_of(self._own[phase])):
             return f"the agent of its {phase} phase is {name!r}, which only the program has that the thread is of"
         return self.tools.lacks(config)
 
     def _initial(self, phase: Phase) -> AgentConfig:
-        """Return the configuration of a phase's agent before any message has changed it."""
+        """Return the configuration of a phase's agent before any change by a message."""
         if phase not in self._own:
             return self._config.agent(phase)
         return AgentConfig(tools=self._own[phase].tools).merged(self._config.phases.get(phase, AgentConfig()))
@@ -214,7 +214,7 @@ class ChainCast(Cast):
         return self.tools.marked(AgentConfig.model_validate(said))
 
     def gives_forms(self, config: AgentConfig) -> bool:
-        """Whether an agent with a configuration is asked for a typed output: unless the chain or the model wants text."""
+        """Whether an agent with a configuration is asked for a typed output: unless the chain or the model requires text."""
         if self._config.outputs == "text":
             return False
         if config.unknown(_OWN) is not None:
@@ -223,18 +223,18 @@ class ChainCast(Cast):
             try:
                 profile = self.model(config.model).profile
             except (AntiphonError, ModuleNotFoundError, ValueError):
-                return True  # the model cannot be loaded: asking it says why
+                return True  # the model cannot be loaded: a request raises the reason
             known = ("supports_json_schema_output", "supports_json_object_output")
             self._forms[config.model] = profile.get("supports_tools", True) or any(profile.get(each, False) for each in known)
         return self._forms[config.model]
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
-        """Return the current configuration of a phase's agent. One that another host has changed is seen after `_FRESH`."""
+        """Return the current configuration of a phase's agent. A change by another host is noticed after `_FRESH`."""
         known, now = self._configs.get(phase), asyncio.get_running_loop().time()
         if known is not None and now < known.checked_at + _FRESH:
             return known.config
         if known is not None:
-            self._configs[phase] = known._replace(checked_at=now)  # before the read: other threads need not compare as well
+            self._configs[phase] = known._replace(checked_at=now)  # before the read: other threads then need not compare
         length = (await self.ledger.head(config_thread(phase))).seq
         if known is None or known.length != length:
             config = await current_agent(self.ledger, phase, self._initial(phase))
@@ -252,8 +252,8 @@ class ChainCast(Cast):
         """Refuse a configuration with which an agent could not run.
 
         Raises:
-            RefusedError: the model cannot be loaded, a tool does not exist or is not granted, or the agent is one of the
-                program, which has a model of its own.
+            RefusedError: the model cannot be loaded, a tool does not exist or is not granted, or the agent belongs to the
+                program and has its own model.
         """
         if phase in self._own and (own := _own_settings(config)):
             reason = f"the agent of the {phase} phase is one of the program, which has its own {' and '.join(own)}"
@@ -277,7 +277,8 @@ def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
     """Return an agent of the program under the name of its phase.
 
     Raises:
-        ChainConfigError: there is no such phase, no agent is given, or the configuration sets what the agent has itself.
+        ChainConfigError: there is no such phase, no agent is given, or the configuration sets something that the agent has
+            itself.
     """
     if phase not in PHASES:
         raise ChainConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
@@ -300,13 +301,13 @@ def make_named_model(name: str | None) -> Model:
     """Return a model by name; None: the default model.
 
     Raises:
-        AntiphonError: it cannot be loaded; the text says why.
+        AntiphonError: it cannot be loaded; the text has the reason.
     """
     return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
 
 
 def _models(options: CastOptions) -> Callable[[str | None], Model]:
-    """Return the function that makes models from names; the program's own model is known by its id."""
+    """Return the function that makes models from names; the program's own model has its id as a name."""
     model, make = options.get("model"), options.get("make_model", make_named_model)
     given = model if isinstance(model, Model) else None
     return lambda name: given if given is not None and name in (None, given.model_id) else make(name)
@@ -318,7 +319,7 @@ class ChainTools:
     def __init__(
         self, ledger: Ledger, tools: Iterable[Callable[..., Any] | Tool[Any]] = (), toolkit: Toolkit | None = None
     ) -> None:
-        """Gather them.
+        """Collect them.
 
         Raises:
             ValueError: the toolkit has a tool with the name of one of `tools`.
@@ -333,7 +334,7 @@ class ChainTools:
                 toolkit.add(tool)
 
     def marked(self, config: AgentConfig) -> AgentConfig:
-        """Return the configuration of an agent with the mark of the toolkit that guards its tools, if any.
+        """Return the configuration of an agent, marked with the toolkit that guards its tools, if any.
 
         The thread records it: a process without the toolkit must not run that agent's tools unguarded.
         """
@@ -344,7 +345,7 @@ class ChainTools:
         return AgentConfig.model_validate(said)
 
     def lacks(self, config: AgentConfig) -> str | None:
-        """Return why an agent with a recorded configuration cannot run here; None: it can."""
+        """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
         name = config.unknown(_MARK)
         if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
@@ -372,7 +373,7 @@ class ChainTools:
 
         Raises:
             ChainConfigError: there is no such tool; the text has the name that was probably meant.
-            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text says why.
+            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text has the reason.
         """
         for phase, names in named.items():
             for name in names:
@@ -419,7 +420,7 @@ class ChainTools:
         """Return tools by name, for an agent of a chain without a toolkit.
 
         Raises:
-            ValueError: one cannot be loaded; the text says why.
+            ValueError: one cannot be loaded; the text has the reason.
         """
         if self._toolkit is not None:
             return []
@@ -433,7 +434,7 @@ class ChainTools:
         """Return the tools as a capability of the toolkit, if there is one and the agent has tools.
 
         Raises:
-            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text says why.
+            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text has the reason.
         """
         if self._toolkit is None or not names:
             return []

@@ -1,7 +1,7 @@
-"""Chain: the state that the actors of one chain share: settings, agents, gates, events, and threads that run here.
+"""Chain: the shared state of the actors of one chain: settings, agents, gates, events, and the threads that run here.
 
-A run knows the talk of its thread with models. The agent of the first phase reads it. To read it again for each phase would
-cost more the longer the thread is, so `TalkCache` passes it from the agent of one phase to the next, and keeps that of a
+A run knows the talk of its thread with models. The agent of the first phase reads it. Reading it again for each phase would
+cost more the longer the thread is. So `TalkCache` passes it from the agent of one phase to the next, and keeps the talk of a
 limited number of long threads between turns. After an error, or if another process has written, the next agent reads it again.
 """
 
@@ -33,7 +33,7 @@ _NO_RUN: Final = "/"
 
 
 class TalkCache:
-    """The talk that the last agent of each thread knew; the latest entry is last."""
+    """By thread, the talk as known to its last agent; the latest entry is last."""
 
     def __init__(self) -> None:
         self._known: dict[str, ThreadTalk] = {}
@@ -44,7 +44,7 @@ class TalkCache:
         if talk is None:
             return
         if record.seq > talk.seq + 1:
-            del self._known[record.message.thread_id or ""]  # there are rows that it does not know
+            del self._known[record.message.thread_id or ""]  # there are rows that it has not read
         else:
             talk.reach(record.seq)
             talk.guards.heard(record.message, _NO_RUN)
@@ -77,7 +77,7 @@ class Chain:
     """The shared state of all actors of a chain."""
 
     gates: Gates
-    """Those of the system that hosts the chain."""
+    """The gates of the system that hosts the chain."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Chain:
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with an event that is set when its run has ended."""
         self.delegated: Counter[str] = Counter()
-        """The threads of other patterns in which the phases are at work, with how often."""
+        """By thread of another pattern, how many runs of the phases are active in it."""
 
     def waits_for(self, run: LedgerRun | None) -> bool:
         """Whether the phases wait for a run: a request to them from that run would wait for itself."""
@@ -115,13 +115,13 @@ class Chain:
         log_flow(record)
 
     def lacks_phase(self, life: ThreadLife) -> str | None:
-        """Return why the phases of a thread cannot run here; None: they can."""
+        """Return the reason why the phases of a thread cannot run here; None: they can."""
         missing = [phase for phase in life.order if phase not in self.order]
         named = ", ".join(repr(phase) for phase in missing)
         return f"its phases are those of the program that the thread is of: {named}" if missing else None
 
     def forget(self, thread_id: str) -> None:
-        """Drop what is known of a thread that another host may have now."""
+        """Drop the cached state of a thread that another host may own now."""
         self.lives.forget(thread_id)
         self.talks.forget(thread_id)
 

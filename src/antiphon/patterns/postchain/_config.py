@@ -1,8 +1,8 @@
 """The configuration of a chain: prompts, limits, `ChainConfig`, and changes by INITIALIZE_PHASE and UPDATE_AGENT_CONFIG.
 
-A user's input is accepted whole or refused with the limit; it is never cut. Agents' answers and tool arguments pass from phase
-to phase, so long ones are cut there: six phases would otherwise repeat more than one message may hold. The ledger has the
-full text.
+A user's input is accepted whole, or refused with the limit; it is never cut. Agents' answers and tool arguments pass from
+phase to phase, so long ones are cut there: otherwise six phases would repeat more text than one message may hold. The ledger
+has the full text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def prompt_of(phase: Phase) -> Prompt:
 
 
 def prompt_name(phase: Phase, text: str | None) -> str:
-    """Return the name of a prompt in a thread: `action@2`; of another text than ours, with its hash; without text, `own`."""
+    """Return the name of a prompt in a thread: `action@2`; with a hash, if the text is not ours; without text, `own`."""
     ours = prompt_of(phase)
     if text is None or text == ours.text:
         return ours.name if text is not None else f"{phase}@own"
@@ -62,7 +62,7 @@ def prompt_name(phase: Phase, text: str | None) -> str:
 
 
 def prompt_digest(text: str) -> str:
-    """Return the hash by which a prompt is known."""
+    """Return the hash that identifies a prompt."""
     return sha256(text.encode(errors="replace")).hexdigest()[:12]
 
 
@@ -73,7 +73,7 @@ PROMPT: Final = "prompt"
 async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:
     """Return the text of a prompt that a thread has recorded, by its name; None if it has not.
 
-    The talk with the model has the text of a prompt of the program. Earlier versions have recorded it when the phase began.
+    The talk with the model has the text of a prompt of the program. Earlier versions recorded it when the phase started.
     """
     digest = name.rpartition("@")[2]
     async for record in ledger.read(thread_id, reverse=True):
@@ -94,7 +94,7 @@ async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | No
 
 
 def prompt_text(phase: str, given: str | Path) -> str:
-    """Return the prompt of a phase: a text, or that of a file.
+    """Return the prompt of a phase: the given text, or the content of a file.
 
     Raises:
         ChainConfigError: the file cannot be read, or is empty.
@@ -120,11 +120,11 @@ def _read_prompt(phase: str, path: Path) -> str:
 TOO_LARGE: Final = "TOO_LARGE"
 """The code of an input that is too large."""
 ANSWER: Final = 16_000
-"""Characters of an answer that other phases and the client receive."""
+"""The maximum length of an answer for other phases and the client, in characters."""
 MENTIONED: Final = 600
-"""Characters of a source or an argument that the context keeps."""
+"""The maximum length of a source or an argument in the context, in characters."""
 _ABOUT: Final = 8_000
-"""Bytes of a thread's metadata, as JSON: every message to a phase has them."""
+"""The maximum size of a thread's metadata as JSON, in bytes: every message to a phase contains them."""
 
 
 def check_input(text: object, limit: int) -> None:
@@ -153,7 +153,7 @@ def check_about(user_id: str, metadata: Mapping[str, Any] | None) -> None:
 
 
 def cut(text: str, most: int = ANSWER) -> str:
-    """Return a text, or its beginning with a note that says what is missing."""
+    """Return a text, or its beginning with a note about the missing part."""
     if len(text) <= most:
         return text
     return f"{text[:most]}… ({len(text) - most} more characters are in the ledger)"
@@ -181,18 +181,18 @@ class ChainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str | None = None
-    """A name, as `antiphon.agents.model` takes it; None: that of the environment or of `antiphon.toml`."""
+    """A model name for `antiphon.agents.model`; None: that of the environment or of `antiphon.toml`."""
     fallback: str | None = None
     """The model to ask when the first one fails."""
     temperature: float | None = Field(default=None, ge=0)
     max_tokens: int = Field(default=800, ge=1)
-    """The maximum length of one answer; a typed output that is cut off is no output."""
+    """The maximum length of one answer; a typed output that is cut off is invalid."""
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
     prompts: Mapping[Phase, Path] = Field(default_factory=dict[Phase, Path])
     """By phase, a file with the prompt of its agent. In a TOML file, paths are relative to that file."""
     outputs: Literal["typed", "text", "quotes"] = "typed"
-    """Whether agents are asked for typed outputs, in which they judge; with text, code decides. With quotes, agents only
-    choose, and the answer is put together from verbatim quotes and results of tools."""
+    """Whether agents are asked for typed outputs, which contain their judgements; with text, code decides. With quotes, agents
+    only choose, and the answer is assembled from verbatim quotes and results of tools."""
 
     max_cycles: int = Field(default=1, ge=1)
     """How often a turn may go through the phases: with 1, the last phase always answers."""
@@ -202,32 +202,32 @@ class ChainConfig(BaseModel):
     """If the confidence has changed by less since the last cycle, the last phase answers: it has converged."""
 
     input_limit: int = Field(default=50_000, ge=200, le=80_000)
-    """Characters of one input of a user; a longer one is refused."""
+    """The maximum length of a user's input in characters; a longer one is refused."""
     history: int = Field(default=6, ge=0)
-    """How many earlier turns are in the prompt of a phase, as far as they fit into `context_limit` characters."""
+    """How many earlier turns are in the prompt of a phase, if they fit into `context_limit` characters."""
     drafts: bool = True
     """Whether a prompt has the answer of the previous phase; a very small model just repeats it."""
     found: int = Field(default=5, ge=0)
     """The maximum number of sources."""
     context_limit: int = Field(default=4000, ge=200)
-    """Characters of sources and drafts in a prompt; at most 70 percent are used."""
+    """The room for sources and drafts in a prompt, in characters; at most 70 percent are used."""
 
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds that a model may take to answer."""
+    """The time limit of an answer, in seconds."""
     attempts: int = Field(default=3, ge=1)
-    """How often a failing model is asked before the fallback, and at last the supervisor, is."""
+    """How often a failing model is asked before the fallback and, in the end, the supervisor."""
     backoff: float = Field(default=0.5, ge=0)
-    """Seconds before the second attempt; doubled with each, unless the provider says how long to wait."""
+    """Seconds before the second attempt; doubled for each further one, unless the provider sends a delay."""
     longest_backoff: float = Field(default=30.0, ge=0)
     restarts: int = Field(default=2, ge=0)
     """How often the manager of an agent is restarted for one request before the thread fails."""
     concurrency: int = Field(default=64, ge=1)
-    """How many concurrent requests a model gets, from all threads together."""
+    """The number of concurrent requests to a model, from all threads together."""
 
     @field_validator("phases")
     @classmethod
     def _check_keys(cls, phases: Mapping[Phase, AgentConfig]) -> Mapping[Phase, AgentConfig]:
-        """Refuse unknown settings of an agent. Messages may have others, a configuration has a typing mistake."""
+        """Refuse unknown settings of an agent. In messages they are allowed; in a configuration they are typos."""
         for phase, agent in phases.items():
             for key in agent.model_extra or ():
                 hint = known_names(key, AgentConfig.model_fields, "there are", "none")
@@ -236,7 +236,7 @@ class ChainConfig(BaseModel):
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read a TOML file: the fields of this class, and a table `[phases.action]` and so on with those of an agent.
+        """Read a TOML file: the fields of this class, and tables such as `[phases.action]` with the fields of an agent.
 
         Raises:
             ChainConfigError: it cannot be read, or is invalid.

@@ -1,8 +1,8 @@
-"""The context of a turn: items, the operations of the phases on them, and what one phase works from.
+"""The context of a turn: items, the operations of the phases on them, and the input of one phase.
 
 The context is the fold of the operations. They are part of the output of the phase that made them, so they are recorded once.
-An operation is a request: `ChainContext` declines what is not allowed. A user's words are never pruned or changed unless the
-operation says that the user consented.
+An operation is a request: `ChainContext` declines operations that are not allowed. A user's text is never pruned or changed,
+unless the operation records the user's consent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class _Value(BaseModel):
 
 
 class Item(_Value):
-    """Something in the context of a turn."""
+    """An item in the context of a turn."""
 
     id: str
-    """What it is cited by: the id of a message in the ledger, of a call of a tool, or the phase that said it."""
+    """The id by which it is cited: of a message in the ledger, or of a tool call; or the phase that wrote it."""
     source: ItemSource
     title: str = ""
-    """Where it is from, for people: a document, a thread."""
+    """Its origin, for display: a document, a thread."""
     text: str
     tags: tuple[str, ...] = ()
     priority: float = 0.0
-    """How much it is about what is asked, from 0 to 1."""
+    """Its relevance to the question, from 0 to 1."""
     heading: tuple[str, ...] = ()
     """The headings above it, from the title of the document to the nearest one."""
     quote: str = ""
-    """The words of the passage that say most about the question, as they are there."""
+    """The most relevant text of the passage, verbatim."""
     lines: tuple[int, int] | None = None
     """The first and the last line of the quote in its document."""
 
@@ -52,7 +52,7 @@ class Add(_Value):
 
 
 class Tag(_Value):
-    """Say something about an item."""
+    """Add a tag to an item."""
 
     operation: Literal["TAG"] = "TAG"
     target: str
@@ -66,7 +66,7 @@ class Prune(_Value):
     target: str
     reason: str
     consent: bool = False
-    """That the user whose words these are has agreed."""
+    """Whether the user who wrote the text has agreed."""
 
 
 class Transform(_Value):
@@ -80,7 +80,7 @@ class Transform(_Value):
 
 
 class Link(_Value):
-    """Say that two things have to do with each other."""
+    """Record that two items are related."""
 
     operation: Literal["LINK"] = "LINK"
     target: str
@@ -90,7 +90,7 @@ class Link(_Value):
 
 
 class Prioritize(_Value):
-    """Say how much an item is about what is asked."""
+    """Set the relevance of an item to the question."""
 
     operation: Literal["PRIORITIZE"] = "PRIORITIZE"
     target: str
@@ -112,7 +112,7 @@ def operations_from(data: Any) -> tuple[ContextOperation, ...]:
     """Read operations.
 
     Raises:
-        ValidationError: they are none.
+        ValidationError: they are not operations.
     """
     return _OPERATIONS.validate_python(data)
 
@@ -124,14 +124,14 @@ class ChainContext:
     items: Mapping[str, Item] = field(default_factory=dict[str, Item])
     links: tuple[Link, ...] = ()
     declined: tuple[ContextOperation, ...] = ()
-    """What was not done."""
+    """The operations that were not carried out."""
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items.values())
 
     @property
     def size(self) -> int:
-        """How many characters it takes."""
+        """Its size in characters."""
         return sum(len(item.text) for item in self)
 
     def after(self, operations: Iterable[ContextOperation]) -> ChainContext:
@@ -170,16 +170,16 @@ def _is_protected(item: Item, operation: ContextOperation) -> bool:
 
 
 _SAID: Final = ("user", "agent", "observation", "memory")
-"""Where items come from that are no sources: from a user, an agent, or an earlier thread."""
+"""The origins of items that are not sources: a user, an agent, or an earlier thread."""
 _SHORTEST_DRAFT = 100
-"""Characters below which a draft is not worth telling."""
+"""The least length of a draft that is passed on, in characters."""
 _BEHIND = 0.7
-"""From which share of the best one's relevance on a source is cited."""
+"""A source is cited if its relevance is at least this share of the best one's."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """What a phase has to go by."""
+    """The input of a phase."""
 
     thread_id: str
     question: str
@@ -189,26 +189,26 @@ class PhaseWork:
     previous: PhaseOutput | None
     cycle: int
     confidences: tuple[float, ...]
-    """Of the cycles before this one, how sure their last phase was."""
+    """The confidence of the last phase in each earlier cycle."""
     metadata: dict[str, Any]
     seen: tuple[str, ...] = ()
-    """By digest, where this turn was and which way it went from there: so that it does not go round."""
+    """The digests of the states of this turn and the phases that followed, to detect a loop."""
     untrusted: str | None = None
-    """Where something came from that strangers wrote and the thread has read; None: there was none."""
+    """The source of untrusted content that the thread has read; None: there was none."""
 
     outside: dict[str, Any] | None = None
-    """Where the history that began elsewhere is; see `ThreadLife.outside`."""
+    """The place of a history from elsewhere; see `ThreadLife.outside`."""
 
     goals: tuple[str, ...] = ()
-    """What the intention phase has found that the user wants."""
+    """The user's goals, as found by the intention phase."""
     missing: str | None = None
-    """What the agent of the experience phase has said that no source has."""
+    """The information that, by the agent of the experience phase, no source has."""
     search_for: str | None = None
-    """What the last cycle has said to search for."""
+    """The search terms from the last cycle."""
     is_quoted: bool = False
-    """Whether the agent of this phase only chooses, and answers are put together from quotes; see `_quoting.py`."""
+    """Whether the agent of this phase only chooses, and answers are assembled from quotes; see `_quoting.py`."""
     is_typed: bool = False
-    """Whether the agent of this phase gives a typed output, as the thread records it; see `_outputs.py`."""
+    """Whether the agent of this phase gives a typed output, as recorded in the thread; see `_outputs.py`."""
 
     @classmethod
     def of(cls, request: ProcessPhase | ProcessOwnPhase) -> PhaseWork:
@@ -237,9 +237,9 @@ class PhaseWork:
 
     @property
     def sources(self) -> tuple[Item, ...]:
-        """What can be cited, the most relevant first: documents and results of tools, not what was said before.
+        """The items that can be cited, the most relevant first: documents and results of tools, not earlier talk.
 
-        Threads of before typed outputs go on with what was said before among their sources: their prompts are recorded.
+        Threads from before typed outputs keep earlier talk among their sources, because their prompts are recorded.
         """
         left_out = _SAID if self.is_typed else _SAID[:2]
         found = [item for item in self.context if item.source not in left_out]
@@ -247,7 +247,7 @@ class PhaseWork:
 
     @property
     def remembered(self) -> tuple[Item, ...]:
-        """What was observed or said before: it is told apart from the sources, and never cited."""
+        """Earlier observations and talk: they are listed separately from the sources, and never cited."""
         return tuple(item for item in self.context if item.source in _SAID[2:])
 
     @property
@@ -257,20 +257,20 @@ class PhaseWork:
 
     @property
     def cited(self) -> tuple[Item, ...]:
-        """The sources that are cited: what tools gave; not what is beside the point, nor what is far behind the best one."""
+        """The sources that are cited: results of tools, and sources that are relevant and not far behind the best one."""
         given = tuple(item for item in self.sources if item.source == "tool")
         found = [item for item in self.found if "low_relevance" not in item.tags]
         return (*given, *(item for item in found if item.priority >= found[0].priority * _BEHIND))
 
     def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
-        """Return it with more to go by."""
+        """Return it with more items."""
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
     def prompt(self, *, room: int, draft: bool = False) -> str:
-        """Return the question with what is known, for a model that gives text; `draft`: with what the phase before has said.
+        """Return the question with the known information, for a model that gives text; `draft`: with the previous answer.
 
-        The question comes first and whole: a small model repeats what it has read last. The rest has `room` characters: the
-        best sources, then as much of the draft as there is room for.
+        The question comes first and complete: a small model repeats the text that it has read last. The rest has `room`
+        characters: the best sources, then as much of the draft as fits.
         """
         sections = [self.question]
         if sources := self._listed(room):
@@ -281,7 +281,7 @@ class PhaseWork:
         return "\n\n".join(sections)
 
     def _listed(self, room: int) -> str:
-        """Return the sources that are cited, numbered, as far as there is room; empty if there is none."""
+        """Return the cited sources, numbered, as many as fit; empty if there is none."""
         text = "Sources:"
         for number, item in enumerate(self.cited, 1):
             line = f"\n[{number}] {item.title}: {item.text}"
@@ -297,15 +297,15 @@ class PhasePrompt:
 
     text: str
     places: tuple[tuple[str, int, int], ...] = ()
-    """In the order of the numbers: the id of a source, and where in the prompt its text begins and ends."""
+    """In the order of the numbers: the id of a source, and the start and the end of its text in the prompt."""
 
 
 def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
     """Return the prompt of an agent with a typed output.
 
-    The question comes first and whole. The rest has `room` characters, the most important first: the goals, all sources by
-    number, what was observed before, what is missing, and as much of the last answer as there is room for. An answer that its
-    own agent doubts is not passed on.
+    The question comes first and complete. The rest has `room` characters, the most important first: the goals, all sources by
+    number, earlier observations, the missing information, and as much of the last answer as fits. An answer that its own agent
+    doubts is not passed on.
     """
     prompt = _Prompt(work.question, len(work.question) + room)
     if work.goals:
@@ -321,7 +321,7 @@ def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = Fal
 
 
 class _Prompt:
-    """A prompt that grows, within a number of characters."""
+    """Builds a prompt within a number of characters."""
 
     def __init__(self, text: str, most: int) -> None:
         self.text = text
@@ -333,7 +333,7 @@ class _Prompt:
         return self._most - len(self.text)
 
     def add(self, section: str) -> bool:
-        """Add a section, if there is room for all of it."""
+        """Add a section, if all of it fits."""
         is_room = len(section) <= self.room
         if is_room:
             self.text += section
@@ -355,7 +355,7 @@ class _Prompt:
 
 
 def _is_doubted(output: PhaseOutput) -> bool:
-    """Whether an agent itself has said that its answer is probably wrong."""
+    """Whether an agent itself considers its answer probably wrong."""
     return output.unknown("by") == "agent" and output.confidence is not None and output.confidence < DOUBTED
 
 

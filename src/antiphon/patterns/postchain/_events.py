@@ -40,44 +40,45 @@ class ChainEvent:
     kind: EventKind
     phase: protocol.Phase | None = None
     text: str = ""
-    """A piece of what is being said, empty where it is begun anew; a tool; a status."""
+    """A piece of streamed text, empty when the text starts again; a tool; a status."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The output of a phase, the arguments or the result of a tool, or the whole result."""
     seq: int | None = None
-    """Its place in the ledger; None for what is not there, such as a piece of text."""
+    """Its place in the ledger; None for events that are not stored, such as a piece of text."""
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing follows by itself."""
+        """Whether nothing follows without a new request."""
         return self.kind == "ended" or (self.kind, self.text) == ("status", "terminated")
 
     @property
     def is_pause(self) -> bool:
-        """Whether nothing begins until the thread is resumed."""
+        """Whether nothing starts until the thread is resumed."""
         return (self.kind, self.text) == ("status", "paused")
 
 
 _MOST: Final = 256
-"""Events that wait for a slow reader. More are not kept: what is recorded is read from the ledger, words are dropped."""
+"""The number of events that are kept for a slow reader. Beyond it, recorded events are read from the ledger, and text is
+dropped."""
 
 
 class ChainEvents:
-    """Who listens to which thread."""
+    """The listeners of threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._listeners: dict[str, list[Callable[[ChainEvent], None]]] = {}
         self._readers: Counter[str] = Counter()
-        """By thread, how many want to see words while they come."""
+        """By thread, the number of listeners that want streamed text."""
         self._phases: dict[str, protocol.Phase] = {}
 
     def has_listener(self, thread_id: str) -> bool:
-        """Whether a listener wants words while they arrive."""
+        """Whether a listener wants streamed text."""
         return self._readers[thread_id] > 0
 
     @contextmanager
     def listening(self, thread_id: str, listener: Callable[[ChainEvent], None], *, to_words: bool = True) -> Generator[None]:
-        """Have a function called with what happens in a thread, while the block lasts."""
+        """Call a function with each event of a thread for the duration of the block."""
         self._listeners.setdefault(thread_id, []).append(listener)
         self._readers[thread_id] += to_words
         try:
@@ -90,9 +91,9 @@ class ChainEvents:
                 self._phases.pop(thread_id, None)
 
     async def follow(self, thread_id: str, *, most: int = _MOST) -> AsyncIterator[ChainEvent]:
-        """Give out what happens in a thread from now on, until it ends.
+        """Yield the events of a thread from now on, until it ends.
 
-        A reader that is slow by more than `most` events loses words. It never loses what is recorded.
+        A reader that is more than `most` events behind loses streamed text. It never loses recorded events.
         """
         backlog = _Backlog(most)
         with self.listening(thread_id, backlog.put):
@@ -112,17 +113,17 @@ class ChainEvents:
                     if (read := event_of(record.message, seq, phase)) is not None:
                         phase = read.phase or phase
                         yield read
-            elif event.seq is None or event.seq > seq:  # else it was read from the ledger just now
+            elif event.seq is None or event.seq > seq:  # otherwise it was just read from the ledger
                 seq, phase = event.seq or seq, event.phase or phase
                 yield event
 
     def emit(self, event: ChainEvent) -> None:
-        """Tell those who listen."""
+        """Notify the listeners."""
         for listener in tuple(self._listeners.get(event.thread_id, ())):
             listener(event)
 
     def seen(self, record: Record) -> None:
-        """Take a record that was written just now."""
+        """Process a new record."""
         thread_id = record.message.thread_id
         if thread_id is None or thread_id not in self._listeners:
             return
@@ -151,19 +152,19 @@ class _Backlog:
         self._stirred.set()
 
     async def get(self) -> ChainEvent | int:
-        """Return the next event; or the seq from which on recorded events were dropped."""
+        """Return the next event; or the seq of the first dropped recorded event."""
         while not self._events and self._dropped is None:
             self._stirred.clear()
             await self._stirred.wait()
         if self._events:
             return self._events.popleft()
-        # Reset before the reader reads the ledger: what happens meanwhile is kept, and recognised by its seq.
+        # Reset before the reader reads the ledger: events that happen meanwhile are kept, and recognised by their seq.
         dropped, self._dropped = self._dropped, None
         return cast("int", dropped)
 
 
 def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:
-    """Return the event that a message is; None if it is none. `phase` is the current one."""
+    """Return the event for a message; None if there is none. `phase` is the current one."""
     thread_id, payload = message.thread_id or "", message.payload
     if message.lane == "talk":
         return _tool(thread_id, payload, seq, phase)
@@ -189,7 +190,7 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
 
 
 def _phase_in(data: Mapping[str, Any]) -> protocol.Phase:
-    """Return the phase of a request or an answer: one of the six, or one of the program, which has another field."""
+    """Return the phase of a request or an answer: one of the six, or one of the program, which is in another field."""
     return cast("protocol.Phase", data.get("phase_type", data.get("phase")))
 
 
@@ -213,7 +214,7 @@ LOG: Final = logging.getLogger("antiphon.postchain")
 
 
 def log_flow(record: Record) -> None:
-    """Log a message of a thread, if it is one that actors say to each other."""
+    """Log a message of a thread, if it is a message between actors."""
     message = record.message
     if message.lane != "control" or not message.to:
         return

@@ -1,7 +1,7 @@
 """The gateway: messages of the protocol from outside, as JSON.
 
-A message without a receiver is routed by its type and data. A message about a thread is journaled in that thread, one that
-sets up an agent in the agent's own thread, and a question to an agent alone in a new thread.
+A message without a receiver is routed by its type and data. A message about a thread is journaled in that thread, a message
+that configures an agent in the agent's own thread, and a direct question to an agent in a new thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antiphon.runtime.extending import error_response, from_wire, response_type
 
 
 class ClientActor(Actor):
-    """The endpoint of a user: passes results and streamed words to listeners. The ledger keeps results for later readers."""
+    """The endpoint of a user: passes results and streamed text to listeners. The ledger keeps results for later readers."""
 
     concurrency = 100
 
@@ -63,7 +63,7 @@ _OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegat
 _OF_ACTORS: Final = frozenset(
     {protocol.ThreadResult.message_type, protocol.AgentStreamChunk.message_type, RunThread.message_type, AskChain.message_type}
 )
-"""What only actors say: from outside, it would be a forged result, or a run that nobody has started."""
+"""Messages that only actors may send: from outside, they would be forged results, or runs that nobody has started."""
 _INPUTS: Final = ("initial_input", "input")
 """The fields with a user's text."""
 
@@ -77,14 +77,14 @@ class Gateway:
     """The entry point for messages of the protocol."""
 
     def __init__(self, system: System, ledger: Ledger, input_limit: int, own_phases: Iterable[str] = ()) -> None:
-        """Make it; `own_phases` are those that the protocol does not know: a chain with any takes no message of it."""
+        """Make it; `own_phases` are phases that the protocol does not know: with any, no protocol message is accepted."""
         self._own_phases = tuple(own_phases)
         self._system = system
         self._ledger = ledger
         self._input_limit = input_limit
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
-        """Send a message, and return its response. Errors are responses too."""
+        """Send a message, and return its response. Errors are also responses."""
         try:
             wire = _read(data)
         except (DecodeError, ValueError) as exc:
@@ -136,7 +136,7 @@ class Gateway:
         data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
         return wire.reply(response_type(result), data, sender=result.policy)
 
-    # ------------------------------------------------------------ where to
+    # ------------------------------------------------------------ routing
 
     async def _route(self, wire: protocol.Message) -> _Route:
         natural = await self._natural(wire)
@@ -190,17 +190,17 @@ def _check_sender(sender: str | None) -> None:
     """Refuse a sender from outside that has the address of an actor.
 
     Raises:
-        ValueError: it has.
+        ValueError: it has such an address.
     """
     if sender is not None and kind_of(sender) in _OWN_KINDS and "/" in sender:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
 def _check_type(kind: str) -> None:
-    """Refuse what only actors say.
+    """Refuse messages that only actors may send.
 
     Raises:
-        ValueError: it is that.
+        ValueError: it is such a message.
     """
     if kind in _OF_ACTORS:
         raise ValueError(f"{kind} is what actors of the chain say to each other and to clients; it does not come from outside")
@@ -211,7 +211,7 @@ def _plain(response: protocol.Response) -> dict[str, Any]:
 
 
 async def post_request(ledger: Ledger, message: Mapping[str, Any]) -> None:
-    """Post a request about a thread to it: the next program that owns the thread obeys it.
+    """Post a request about a thread to it: the next program that owns the thread carries it out.
 
     Raises:
         LedgerError: the ledger cannot be used.

@@ -1,4 +1,4 @@
-"""The life cycle of a thread: a fold over its control messages, the legal moves, and the earlier turns that a phase is told.
+"""The life cycle of a thread: a fold over its control messages, the legal moves, and the earlier turns in a prompt.
 
 ```
 created ─► processing ⇄ paused ─► completed | failed | terminated
@@ -23,10 +23,10 @@ from antiphon.patterns.postchain._protocol import DELEGATE, ProcessOwnPhase, Sub
 from antiphon.runtime import ActorState
 
 PATTERN: Final = "postchain"
-"""What the ledger calls threads of this pattern."""
+"""The name of this pattern in the ledger."""
 
 KEPT_TURNS: Final = 20
-"""How many turns a thread remembers by itself; earlier ones are found by searching."""
+"""How many turns the state of a thread has; earlier ones are found by searching."""
 
 _MOVES: Final[Mapping[str, tuple[str, ...]]] = {
     protocol.CreateThread.message_type: ("none",),
@@ -35,7 +35,7 @@ _MOVES: Final[Mapping[str, tuple[str, ...]]] = {
     protocol.ResumeThread.message_type: ("paused", "processing"),
     protocol.TerminateThread.message_type: ("created", "processing", "paused", "completed", "failed", "terminated"),
 }
-"""By type, the states from which a move is legal. Pausing, resuming and terminating twice is saying the same again."""
+"""By type, the states from which a move is legal. A second pause, resume or terminate has no effect."""
 
 _BECOMES: Final[Mapping[str, protocol.ThreadState]] = {
     protocol.CreateThread.message_type: "created",
@@ -46,7 +46,7 @@ _BECOMES: Final[Mapping[str, protocol.ThreadState]] = {
 }
 
 _FRESH: Final[dict[str, Any]] = {"completed": (), "outputs": None, "done": (), "cycle": 1}
-"""Of the phases, when a turn begins."""
+"""The fields about phases at the start of a turn."""
 
 PROCESS: Final = (protocol.ProcessPhase.message_type, ProcessOwnPhase.message_type)
 """The requests that run a phase: one of the six, or one of the program."""
@@ -55,7 +55,7 @@ _ASKED: Final = frozenset({*_BECOMES, *PROCESS, SubscribeThread.message_type})
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """What a user asked, and what was answered."""
+    """The question of a user, and the answer."""
 
     input: str
     response: str | None = None
@@ -63,17 +63,17 @@ class PastTurn:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLife:
-    """Where a thread is."""
+    """The state of a thread."""
 
     status: str = "none"
     """A `ThreadState`, or `none` before it is created."""
     user_id: str = ""
     creator: str = ""
-    """Receives the result."""
+    """The receiver of the result."""
     subscribers: tuple[str, ...] = ()
-    """Receive the result too."""
+    """Further receivers of the result."""
     metadata: Mapping[str, Any] | None = None
-    """As CREATE_THREAD gave it."""
+    """The metadata from CREATE_THREAD."""
     turn: int = 0
     """How often it was started."""
     turns: tuple[PastTurn, ...] = ()
@@ -81,21 +81,21 @@ class ThreadLife:
     created_at: str | None = None
     updated_at: str | None = None
     completed: tuple[str, ...] = ()
-    """The phases of this cycle that are done, in their order."""
+    """The completed phases of this cycle, in order."""
     outputs: Mapping[str, Any] | None = None
     """By phase, its latest output of this turn."""
     done: tuple[str, ...] = ()
-    """The phases of this turn in the order in which they were done, over all cycles."""
+    """The completed phases of this turn in the order of completion, over all cycles."""
     untrusted: str | None = None
-    """Where something came from that strangers wrote and an agent of the thread has read; the first, for good."""
+    """The source of the first untrusted content that an agent of the thread has read; it never changes."""
     outside: Mapping[str, Any] | None = None
-    """The history that began elsewhere: `before` is the message that it stands before, `request` the one that is asked now."""
+    """The place of a history from elsewhere: `before` is the message that follows it, `request` the current request."""
     cycle: int = 1
-    """Which time through the phases this is, within the turn."""
+    """The number of the current cycle within the turn."""
     phases: tuple[str, ...] | None = None
-    """The names of its phases, in their order; None: the six."""
+    """The names of its phases, in order; None: the six."""
     asked: Mapping[str, Any] | None = None
-    """By invocation, what was asked and is not answered: its type and data, and who asked."""
+    """By invocation, the unanswered requests: type, data and sender."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class ThreadLife:
 
     @property
     def remaining(self) -> tuple[str, ...]:
-        """The phases that are still to come; the first one is the current one."""
+        """The remaining phases; the first one is the current one."""
         return tuple(phase for phase in self.order if phase not in self.completed)
 
     @property
@@ -113,25 +113,25 @@ class ThreadLife:
 
     @property
     def known_phase(self) -> protocol.Phase:
-        """The current phase as the protocol knows it: of a phase of the program, the next one of the six."""
+        """The current phase in terms of the protocol: for a phase of the program, the next one of the six."""
         found: Any = next((phase for phase in self.remaining if phase in protocol.PHASES), "yield")
         return cast("protocol.Phase", found)
 
     @property
     def input(self) -> str:
-        """What the user asked last."""
+        """The last input of the user."""
         return self.turns[-1].input if self.turns else ""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing goes on by itself any more."""
+        """Whether nothing continues without a new request."""
         return self.status in {"completed", "failed", "terminated"}
 
     def check(self, move: str, thread_id: str) -> None:
         """Refuse a move that is not legal from here.
 
         Raises:
-            RefusedError: it is not: INVALID_STATE, or THREAD_NOT_FOUND.
+            RefusedError: it is not legal: INVALID_STATE, or THREAD_NOT_FOUND.
         """
         if self.status == "none" and move != protocol.CreateThread.message_type:
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
@@ -141,14 +141,14 @@ class ThreadLife:
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
 
     def with_answered(self, invocation_id: str | None) -> ThreadLife:
-        """Return where it is once a move is answered that was asked; it is on its way, and will be."""
+        """Return the state after a pending request is answered, which will happen."""
         call = (self.asked or {}).get(invocation_id or "")
         return self if call is None or call["type"] not in _BECOMES else self._moved(call, None)
 
     # ------------------------------------------------------------ the fold
 
     def after(self, message: Message) -> ThreadLife:
-        """Return where the thread is after one more message."""
+        """Return the state after one more message."""
         if message.lane != "control":
             return self
         payload = message.payload
@@ -199,14 +199,14 @@ class ThreadLife:
         return life.with_turn(data.get("input"), data.get("outside")) if kind == protocol.StartThread.message_type else life
 
     def with_turn(self, input: str | None, outside: Mapping[str, Any] | None = None) -> ThreadLife:
-        """Return where it is when a turn has begun; the first one has its input already."""
+        """Return the state at the start of a turn; the first turn already has its input."""
         if outside is None and self.outside is not None:
             outside = {"before": self.outside["before"]} if self.turn else self.outside
         turns = (*(self.turns if self.turn else ()), PastTurn(input or self.input))
         return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
     def with_phase_done(self, phase: str, output: Mapping[str, Any]) -> ThreadLife:
-        """Return where it is when a phase is done: the last one may say that it goes on with another."""
+        """Return the state after a phase: the last phase may continue with another one."""
         completed = self.completed if phase in self.completed else (*self.completed, phase)
         outputs, untrusted = {**(self.outputs or {}), phase: output}, self.untrusted or output.get("untrusted")
         life = replace(self, outputs=outputs, completed=completed, done=(*self.done, phase), untrusted=untrusted)
@@ -225,7 +225,7 @@ class ThreadLife:
 
 
 async def is_known(ledger: Ledger, thread_id: str) -> bool:
-    """Whether this thread was created; a branch was created with its parent."""
+    """Whether this thread was created; a branch counts as created with its parent."""
     found = await ledger.thread(thread_id)
     if found is None or found.pattern not in (PATTERN, None):
         return False
@@ -233,13 +233,13 @@ async def is_known(ledger: Ledger, thread_id: str) -> bool:
 
 
 def _noted(call: OptionCallPayload) -> dict[str, Any]:
-    """Return of a call what is needed when it is answered: of a phase, which one."""
+    """Return the fields of a call that its answer needs; for a phase, its name."""
     data: dict[str, Any] = thaw(call.arguments)
     return {"phase_type": data.get("phase_type", data.get("phase"))} if call.option_name in PROCESS else data
 
 
 def _result_in(payload: PartsPayload) -> dict[str, Any] | None:
-    """Return the data of a THREAD_RESULT; None if this is none."""
+    """Return the data of a THREAD_RESULT; None for any other message."""
     match payload.parts:
         case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
             return dict(thaw(said.get("data") or {}))
@@ -264,16 +264,16 @@ def _load(stored: Any) -> ThreadLife:
 
 
 LIFE: Final = ActorState("postchain.life", ThreadLife(), ThreadLife.after, _dump, _load)
-"""Where a thread is, as the runtime folds it."""
+"""The state of a thread as a fold."""
 
 _SHORTEST = 100
-"""Characters of an answer below which it is not worth telling."""
+"""The least length of a shortened answer in a prompt, in characters."""
 
 
 def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[protocol.ChatTurn, ...]:
-    """Return the latest of some turns, in order: at most so many, in so many characters.
+    """Return the latest of some turns, in order: at most a number of turns, in a number of characters.
 
-    A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
+    A user's text is included complete or not at all; an answer is shortened to the available room. Earlier turns are in the
     ledger, and found by searching.
     """
     told: list[protocol.ChatTurn] = []
@@ -290,14 +290,14 @@ def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[protoco
 
 
 _MOST: Final = 10_000
-"""How many are kept: threads may be created and never started."""
+"""The maximum number of cached states: threads may be created and never started."""
 
 
 class _Known(NamedTuple):
     seq: int
-    """Up to where it is known."""
+    """The position up to which the thread was read."""
     changed: int
-    """The last row that has changed it."""
+    """The last row that changed the state."""
     life: ThreadLife
 
 
@@ -305,13 +305,13 @@ _NEW: Final = _Known(0, 0, LIFE.initial)
 
 
 class RecentLives:
-    """The lives of threads that have begun here and do not run yet."""
+    """The states of threads that were created here and do not run yet."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
     def seen(self, record: Record) -> None:
-        """Take a record that was written just now. Where one was missed, by another process, the ledger knows better."""
+        """Process a new record. If one of another process was missed, the cached state is dropped."""
         thread_id = record.message.thread_id or ""
         known = _NEW if record.seq == 1 and _creates(record.message) else self._known.get(thread_id)
         if known is None or record.seq <= known.seq:
@@ -325,12 +325,12 @@ class RecentLives:
             del self._known[next(iter(self._known))]
 
     def at(self, thread_id: str, seq: int) -> ThreadLife | None:
-        """Return where a thread was after a row; None if that is not known here."""
+        """Return the state of a thread after a row; None if it is not cached."""
         known = self._known.get(thread_id)
         return known.life if known is not None and known.changed <= seq <= known.seq else None
 
     def latest(self, thread_id: str) -> ThreadLife | None:
-        """Return where a thread is; None if that is not known here."""
+        """Return the current state of a thread; None if it is not cached."""
         known = self._known.get(thread_id)
         return None if known is None else known.life
 

@@ -1,13 +1,13 @@
-"""The typed outputs of the six agents, and how they are checked.
+"""The typed outputs of the six agents, and their checks.
 
-A model gives its output as its profile says: by an output tool, by a JSON schema, or as JSON in text. Each form has one field
-of text, which comes first, so that it can be shown while it arrives. The others are the agent's judgement, and optional: where
-an agent leaves one out, code decides. A phase says in its output who decided: `by` is `agent` or `code`.
+A model gives its output in the way of its profile: with an output tool, with a JSON schema, or as JSON in text. Each form has
+one text field, which comes first, so that it can be shown while it arrives. The other fields are the agent's judgement, and
+optional: where an agent leaves one out, code decides. A phase records in its output who decided: `by` is `agent` or `code`.
 
 Code checks a judgement. A source is named by its number in the prompt, or by its id; numbers become ids here, once. If an
-output names a source that was not given, or quotes what no source says, the model is told so and asked again. After the last
-attempt, only the wrong entries are dropped, and reported. An answer without the form, such as plain text, is taken as text:
-code decides then. So an agent whose output never validates costs a bounded number of requests.
+output names a source that was not given, or has a quote that no source contains, the model gets that error and is asked again.
+After the last attempt, only the wrong entries are dropped, and reported. An answer without the form, such as plain text,
+counts as text: then code decides. So an agent whose output never validates costs a bounded number of requests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OUTPUT_TOOL: Final = "final_result"
 """What Pydantic AI calls the tool by which a model gives its output."""
 
 By: TypeAlias = Literal["agent", "code"]
-"""Who has decided."""
+"""Who decided."""
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -191,7 +191,7 @@ class ToldSources:
 
     @classmethod
     def read(cls, prompt: str, places: Iterable[Iterable[Any]]) -> ToldSources:
-        """Return the sources of a prompt; a place is an id, and where in the prompt its text begins and ends."""
+        """Return the sources of a prompt; a place is an id, and the start and the end of its text in the prompt."""
         found = [tuple(place) for place in places]
         return cls(tuple(str(name) for name, _, _ in found), tuple(prompt[begin:end] for _, begin, end in found))
 
@@ -215,7 +215,7 @@ class ToldSources:
 
 @dataclass(slots=True)
 class _Problems:
-    """What is wrong with an output."""
+    """The problems of an output."""
 
     sources: ToldSources
     found: list[str]
@@ -233,7 +233,7 @@ class _Problems:
         return tuple(dict.fromkeys(source for name in names if (source := self.named(name, where)) is not None))
 
     def each(self, parts: Iterable[FormT], where: str) -> tuple[FormT, ...]:
-        """Return parts about a source with its id; those of a source that was not given are left out."""
+        """Return parts about a source with its id, without parts about sources that were not given."""
         found: dict[str, FormT] = {}
         for part in parts:
             source = self.named(cast("Any", part).source, where)
@@ -247,7 +247,7 @@ def _known(number: int) -> str:
 
 
 def checked(output: BaseModel, sources: ToldSources) -> tuple[BaseModel, tuple[str, ...]]:
-    """Return an output with the ids of its sources and without its wrong entries, and what is wrong with those."""
+    """Return an output with the ids of its sources and without its wrong entries, and the problems of those."""
     problems = _Problems(sources, [])
     match output:
         case ExperienceOutput():
@@ -284,19 +284,19 @@ def _quoted(output: YieldOutput, problems: _Problems) -> tuple[SourceQuote, ...]
     return tuple(kept)
 
 
-# ---------------------------------------------------------------- asking for a form
+# ---------------------------------------------------------------- the request for a form
 
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """An answer without the form that was asked for."""
+    """An answer without the requested form."""
 
     text: str
 
 
 @dataclass(slots=True)
 class FormRequest:
-    """What an agent is asked for, and what is wrong with its output in the end."""
+    """The form that an agent must give, and the final problems of its output."""
 
     phase: Phase
     sources: ToldSources
@@ -304,7 +304,7 @@ class FormRequest:
     """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
     is_checked: bool = False
-    """Whether the last output is one that was checked: an agent of the program may have another durability."""
+    """Whether the last output was checked: an agent of the program may have another durability."""
 
 
 _asked: ContextVar[FormRequest | None] = ContextVar("antiphon_phase_form", default=None)
@@ -312,7 +312,7 @@ _asked: ContextVar[FormRequest | None] = ContextVar("antiphon_phase_form", defau
 
 @contextmanager
 def asking_for_form(request: FormRequest | None) -> Generator[None]:
-    """Have the outputs of an agent checked that runs in this block; None: it gives text."""
+    """Check the outputs of an agent that runs in this block; None: it gives text."""
     token = _asked.set(request)
     try:
         yield
@@ -321,7 +321,7 @@ def asking_for_form(request: FormRequest | None) -> Generator[None]:
 
 
 class CheckedDurability(LedgerDurability[Any]):
-    """Durability with checks of a phase's output: the model is asked again as long as it may be, then what is right counts."""
+    """Durability with checks of a phase's output: the model is asked again if allowed, then only valid entries count."""
 
     @override
     async def on_output_validate_error(
@@ -350,7 +350,7 @@ class CheckedDurability(LedgerDurability[Any]):
 
 
 def _text_in(output: Any, field: str) -> str:
-    """Return the text of a JSON object that does not validate: that of a field, else the first text that it has."""
+    """Return the text of a JSON object that does not validate: the text of a field, else the first text in it."""
     value = output
     if isinstance(output, str):
         try:
@@ -361,14 +361,14 @@ def _text_in(output: Any, field: str) -> str:
     return next((text.strip() for text in (found.get(field), *found.values()) if isinstance(text, str) and text.strip()), "")
 
 
-# ---------------------------------------------------------------- what is recorded
+# ---------------------------------------------------------------- the recorded answer
 
 
 def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
-    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and what was dropped from it.
+    """Return the text of an answer, and the rest of it as plain JSON: the judgement, and the dropped entries.
 
-    The output of an agent of the program may be of any type. It is kept as `data`. What it has of the form of its phase is a
-    judgement; it is checked like any other, but the model is not asked again.
+    The output of an agent of the program may have any type. It is kept as `data`. Fields of the form of its phase are a
+    judgement; they are checked like any other, but the model is not asked again.
     """
     if request.is_choice:
         return _chosen(output, request)
@@ -392,7 +392,7 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
 
 
 def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
-    """Return the quote that an agent has chosen. It has judged only if there was more than one."""
+    """Return the quote that an agent has chosen. It is a judgement only if there was more than one quote."""
     sources = request.sources
     chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
     text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
@@ -406,7 +406,7 @@ def text_of(output: Any) -> str:
 
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
-    """Return the output of an agent as it was recorded; None if it has given text alone."""
+    """Return the recorded output of an agent; None if it has given only text."""
     found = said.unknown("judgement")
     given: Any = thaw(found)
     return None if found is None else form.model_validate({**given, SPOKEN[phase]: said.response})

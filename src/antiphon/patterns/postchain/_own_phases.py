@@ -1,8 +1,8 @@
-"""Phases of the program: a class with a name and a prompt, which takes its place between the six phases of a chain.
+"""Phases of the program: a class with a name and a prompt, as a phase among the six phases of a chain.
 
-A thread records the order of its phases when it is created, unless they are the six. Its agent is asked as those of the six
-are: with the question, the sources by number and the answer of the phase before; once, also after a crash. The protocol of
-Choir knows six phases, so such a chain is for Python only.
+A thread records the order of its phases when it is created, unless they are the six. The agent of such a phase is asked like
+those of the six: with the question, the sources by number and the answer of the previous phase; and only once, even after a
+crash. The protocol of Choir knows six phases, so such a chain can be used only from Python.
 """
 
 from __future__ import annotations
@@ -32,30 +32,33 @@ from antiphon.runtime import Context, handles
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What a phase of the program adds to a turn."""
+    """The contribution of a phase of the program to a turn."""
 
     response: str
-    """Its text, which the next phase is told."""
+    """Its text, which the next phase gets."""
     confidence: float | None = None
     operations: Sequence[ContextOperation] = ()
-    """Changes of the context: sources that are added, scored or pruned."""
+    """Changes to the context: sources that are added, scored or pruned."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More fields of its output, as plain JSON."""
 
 
 class OwnPhase:
-    """A phase of the program. Subclass it, and give the class to `PostChain(phases=[…])`, in its place."""
+    """A phase of the program. Subclass it, and pass the class in `PostChain(phases=[…])`, at its position."""
 
     name: ClassVar[str]
     prompt: ClassVar[str | Path]
     """The instructions of its agent, or a file with them."""
     output_type: ClassVar[Any] = str
-    """What its agent gives: text, or any output type of Pydantic AI that is one type."""
+    """The output type of its agent: text, or any single output type of Pydantic AI."""
     tools: ClassVar[tuple[str, ...]] = ()
     """The names of the tools that its agent may use."""
 
     def conclude(self, work: PhaseWork, output: Any) -> Contribution:
-        """Return what the phase adds, from the output of its agent. It is pure: after a crash it is called again."""
+        """Return the contribution of the phase, from the output of its agent.
+
+        It must be pure: after a crash, it is called again.
+        """
         return Contribution(text_of(output))
 
 
@@ -67,10 +70,10 @@ _TAKEN: Final = frozenset({*PHASES, "thread", "agent", "client", "supervisor", "
 
 
 def ordered_phases(given: Iterable[PhaseLike]) -> tuple[tuple[str, ...], dict[str, OwnPhase]]:
-    """Return the names of a chain's phases in their order, and those of the program by name.
+    """Return the names of a chain's phases in order, and the phases of the program by name.
 
     Raises:
-        ChainConfigError: there is no such phase, a name is wrong or given twice, or the last phase is not `yield`.
+        ChainConfigError: there is no such phase, a name is invalid or repeated, or the last phase is not `yield`.
     """
     order, own = list[str](), dict[str, OwnPhase]()
     for each in given:
@@ -109,7 +112,7 @@ class OwnPhaseActor(PhaseActor):
 
     @override
     async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
-        """Return the configuration of the agent, which the thread records as an effect: the protocol has no word for it."""
+        """Return the configuration of the agent, which the thread records as an effect: the protocol has no message for it."""
 
         async def now(key: str) -> Json:
             config = self.chain.cast.own_config(self._own.name)

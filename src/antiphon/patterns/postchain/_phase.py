@@ -1,4 +1,4 @@
-"""PhaseActor: what all phases do. Each has its own work before and after the agent is asked, in `_phases.py`.
+"""PhaseActor: the common part of all phases. The specific work before and after the agent is asked is in `_phases.py`.
 
 An error is an answer (PHASE_PROCESSING_ERROR), not a failure of the actor, which serves many threads.
 """
@@ -26,22 +26,22 @@ from antiphon.runtime import Actor, Context, handles
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 SCRIPTED: Final = "scripted"
-"""The model that is a script: it would choose the first source anyway, so code does."""
+"""The scripted model: it would always choose the first source, so code does."""
 _USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data", PROMPT)
 """The fields of an agent's answer that are passed on besides its text."""
 
 
 class DescribedAgent(NamedTuple):
-    """The configuration of an agent as a thread records it."""
+    """The configuration of an agent in the form that a thread records."""
 
     config: protocol.AgentConfig
     agent: dict[str, Any]
-    """Without the text of its prompt."""
+    """The configuration without the text of its prompt."""
     prompt: str
     """The name of its prompt."""
     system: protocol.ChatTurn
     is_in_talk: bool
-    """Whether the prompt is one of the program and the talk with the model has just its text: a thread has the text once."""
+    """Whether the prompt belongs to the program, and only the talk with the model has its text: a thread has the text once."""
 
     @classmethod
     def of(cls, phase: protocol.Phase, config: protocol.AgentConfig) -> DescribedAgent:
@@ -66,9 +66,9 @@ class PhaseActor(Actor):
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self._described: DescribedAgent | None = None
-        """The agent of the phase as its threads record it, until its configuration is changed."""
+        """The agent of the phase in the recorded form, until its configuration changes."""
 
-    # ------------------------------------------------------------ what a phase does in its own way
+    # ------------------------------------------------------------ methods that phases override
 
     async def gather(self, work: PhaseWork, context: Context) -> PhaseWork:
         """Find the information for the agent; lookups are effects."""
@@ -100,7 +100,7 @@ class PhaseActor(Actor):
         following: Any = next((phase for phase in rest if phase in protocol.PHASES), None)
         return protocol.PhaseOutput(response=response, next_phase=following, confidence=confidence, **more)
 
-    # ------------------------------------------------------------ what it is asked
+    # ------------------------------------------------------------ requests
 
     @handles
     async def process(self, request: protocol.ProcessPhase, context: Context) -> protocol.PhaseProcessed:
@@ -132,7 +132,7 @@ class PhaseActor(Actor):
         return output, round(asyncio.get_running_loop().time() - began, 6)
 
     async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
-        """Have the context of the agent prepared; return the agent's configuration, as the thread records it."""
+        """Prepare the context of the agent; return the agent's configuration in the recorded form."""
         metadata: dict[str, Any] = {"metadata": {"user_id": work.user_id, **work.metadata}}
         prepare = protocol.PrepareContext(
             thread_id=work.thread_id,
@@ -215,7 +215,7 @@ class PhaseActor(Actor):
     async def _ask_agent(
         self, request: protocol.ProcessWithAgent, work: PhaseWork, context: Context
     ) -> protocol.AgentResponse:
-        """Ask the agent; if its manager cannot answer, have the supervisor restart it, and ask again."""
+        """Ask the agent; if its manager cannot answer, let the supervisor restart it, and ask again."""
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         most = self.chain.config.restarts + 1
         try:

@@ -1,19 +1,19 @@
 """The six phases, and the rules by which the last one answers or continues with another phase.
 
-- action answers at once, with its tools. It leaves the user's words as they are.
-- experience finds sources in documents, and beside them what earlier threads have observed.
+- action answers at once, with its tools. It does not change the user's text.
+- experience finds sources in documents, and observations of earlier threads.
 - intention names the goals, and scores each source against them.
-- observation records what later threads should find: the topics, and the sources that belong to them.
-- understanding prunes irrelevant sources and shortens the rest to make room, but never a user's words.
+- observation records data for later threads: the topics, and the sources that belong to them.
+- understanding prunes irrelevant sources and shortens the rest to make room, but never a user's text.
 - yield writes the answer with its citations, or names the phase to continue with.
 
 The agent of a phase judges, in its typed output (`_outputs.py`). Where it does not, arithmetic over words decides
-(`_retrieval.py`). `by` in the output of a phase says which: `agent` or `code`.
+(`_retrieval.py`). `by` in the output of a phase records which: `agent` or `code`.
 
 A turn ends after `max_cycles`; when it is confident enough; when another cycle has changed the confidence too little; and when
-it would repeat itself without new sources. The agent of the last phase may name any phase to go on with: that counts before
-the rules that choose one, and after those that bound it. A further cycle searches for what the last one has missed. The rules
-use no clock, no model and no ledger.
+it would repeat itself without new sources. The agent of the last phase may name any phase to continue with: that takes
+precedence over the rules that choose a phase, but not over those that limit the turn. A further cycle searches for information
+that the last one has missed. The rules use no clock, no model and no ledger.
 """
 
 from __future__ import annotations
@@ -101,18 +101,18 @@ class ActionPhaseActor(PhaseActor):
 
 
 def by_agent(is_judged: bool) -> By:
-    """Return who has decided."""
+    """Return who decided."""
     return "agent" if is_judged else "code"
 
 
 def first_confidence(question: str, said: AgentResult) -> float:
-    """Return how much of a question its first answer has to do with; more, if a tool has said it."""
+    """Return the share of a question that its first answer covers; more, if a tool contributed."""
     given = max((relevance(question, item.text) for item in items_given(said.tool_calls, question)), default=0.0)
     return max(given, relevance(question, said.response) * HEARSAY)
 
 
 class ExperiencePhaseActor(PhaseActor):
-    """The remembered past: what was found, before the model is asked."""
+    """The remembered past: sources, found before the model is asked."""
 
     phase = "experience"
 
@@ -178,16 +178,16 @@ class ExperiencePhaseActor(PhaseActor):
 
 
 ALIGNED, NOISE = 0.7, 0.3
-"""From where on a source is what was looked for; below which it is beside the point."""
+"""The relevance from which on a source serves the goals, and below which it is irrelevant."""
 
 
 def _found(item: Item) -> dict[str, object]:
-    """Return a citation without its quote: what was found, before anything is answered."""
+    """Return a citation without its quote, for sources before there is an answer."""
     return {name: value for name, value in citation(0, item).items() if name not in ("number", "quote")}
 
 
 class IntentionPhaseActor(PhaseActor):
-    """The desired future: goals, and what serves them."""
+    """The desired future: goals, and the sources that serve them."""
 
     phase = "intention"
 
@@ -219,7 +219,7 @@ def _goals(judged: IntentionOutput) -> tuple[str, ...]:
 
 
 def _score(goals: tuple[str, ...], item: Item, question: str) -> float:
-    """Return how much an item has to do with the goal that it serves best; the search has scored it by the question itself."""
+    """Return the relevance of an item to the goal that it serves best; the search has scored it by the question itself."""
     is_scored = item.quote and goals == goals_in(question)
     best = item.priority if is_scored else max(relevance(goal, item.text) for goal in goals)
     if USED in item.tags:
@@ -229,7 +229,7 @@ def _score(goals: tuple[str, ...], item: Item, question: str) -> float:
 
 _ENTITIES = 12
 _STRONG = 0.5
-"""From where on a link is kept."""
+"""The strength from which on a link is kept."""
 
 
 class ObservationPhaseActor(PhaseActor):
@@ -256,7 +256,7 @@ class ObservationPhaseActor(PhaseActor):
         return self.output(said.response, confidence, **more), operations
 
     def _links(self, work: PhaseWork, judged: ObservationOutput | None) -> tuple[Link, ...]:
-        """Return the links that are kept: those of the agent, or, if it has given none, those to relevant sources."""
+        """Return the kept links: those of the agent, or, if it has given none, those to relevant sources."""
         asked = next((item.id for item in work.context if item.source == "user"), "user")
         given = () if judged is None else judged.links
         found = [(each.source, each.relationship, each.strength) for each in given]
@@ -274,7 +274,7 @@ ROOM = 0.7
 
 
 class UnderstandingPhaseActor(PhaseActor):
-    """Release: what is kept, what is shortened, what is released."""
+    """Release: decides which sources are kept, shortened or released."""
 
     phase = "understanding"
 
@@ -313,7 +313,7 @@ class UnderstandingPhaseActor(PhaseActor):
 
 
 def let_go(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
-    """Return what to release: what is beside the point; then, the least relevant first, what there is no room for."""
+    """Return the items to release: irrelevant ones; then, the least relevant first, those that do not fit."""
     operations: list[ContextOperation] = [
         Prune(target=item.id, reason=f"relevance {item.priority:g} is below {NOISE:g}")
         for item in context
@@ -323,9 +323,9 @@ def let_go(context: ChainContext, question: str, room: int) -> list[ContextOpera
 
 
 def make_room(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
-    """Return what to release because there is no room for it, the least relevant first.
+    """Return the items to release because they do not fit, the least relevant first.
 
-    What is not quite what was looked for is shortened before it is released. The words of users are not touched.
+    Items of medium relevance are shortened before they are released. The text of users is not changed.
     """
     operations, rest = list[ContextOperation](), context
     for item in sorted((each for each in rest if each.source != "user"), key=_worth):
@@ -341,7 +341,7 @@ def make_room(context: ChainContext, question: str, room: int) -> list[ContextOp
 
 
 def _worth(item: Item) -> tuple[bool, float]:
-    """Order by what is given up first: what agents have said before what was found, the less relevant first."""
+    """Return the order of release: text of agents before found sources, the less relevant first."""
     return item.source != "agent", item.priority
 
 
@@ -389,10 +389,10 @@ class YieldPhaseActor(PhaseActor):
 
 
 def cite(work: PhaseWork, text: str, judged: YieldOutput | None) -> tuple[str, list[dict[str, object]], tuple[int, ...]]:
-    """Return an answer without marks that lead nowhere, its citations, and the numbers of the removed marks.
+    """Return an answer without marks that have no source, its citations, and the numbers of the removed marks.
 
-    The marks of an agent with a typed output decide what is cited. Otherwise, and if it has set no mark, the sources are cited
-    that are relevant, and those with a mark.
+    The marks of an agent with a typed output decide what is cited. Otherwise, and if it has set no mark, relevant sources and
+    those with a mark are cited.
     """
     numbered = dict(enumerate(work.sources if work.is_typed else work.cited, 1))
     with_mark = [number for number in marked(text) if number in numbered]
@@ -414,7 +414,7 @@ def _citation(number: int, item: Item, work: PhaseWork, quote: str | None) -> di
 
 
 def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
-    """Return what a further cycle searches for: what agents have missed, else the words of the question that no source has."""
+    """Return the search terms of a further cycle: what agents missed, else the words of the question that no source has."""
     if judged is not None and judged.search_for:
         return judged.search_for
     if work.missing:
@@ -424,7 +424,7 @@ def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
 
 
 async def _say_answer(text: str, context: Context) -> None:
-    """Write the answer to the thread as talk: in the talk of the agent with its model, it is a part of the typed output."""
+    """Write the answer to the thread as talk: in the talk of the agent with its model, it is part of the typed output."""
     message = Message(
         policy=PHASES[-1], payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant", lane="talk"
     )
@@ -440,24 +440,24 @@ def _with_sources(text: str, citations: list[dict[str, object]]) -> str:
 
 
 class NextStep(NamedTuple):
-    """How a turn goes on."""
+    """The continuation of a turn."""
 
     following: Phase | None
-    """None: it does not; the last phase answers."""
+    """The next phase; None: the last phase answers."""
     rationale: str
     seen: tuple[str, ...] = ()
-    """By digest, where this turn was and which way it went from there."""
+    """The digests of the states of this turn and the phases that followed."""
 
 
 class RequestedPhase(NamedTuple):
-    """What the agent of the last phase has asked for."""
+    """The request of the agent of the last phase."""
 
     phase: Phase
     reason: str
 
 
 def wish_in(calls: Iterable[ToolCall]) -> RequestedPhase | None:
-    """Return what the agent of the last phase has asked for: its last word, if it was taken."""
+    """Return the request of the agent of the last phase: the last accepted one."""
     for call in reversed(tuple(calls)):
         arguments: Any = thaw(call.arguments)
         if call.name == GO_ON_WITH and "result" in call.model_extra and arguments.get("phase") in PHASES:
@@ -479,9 +479,9 @@ def next_phase(
     *,
     order: Sequence[str] = PHASES,
 ) -> NextStep:
-    """Return with which phase to go on, None to answer; and why. The first rule that holds decides.
+    """Return the phase to continue with, None to answer; and the reason. The first rule that applies decides.
 
-    `order` are the phases of the chain: a rule whose phase is not among them goes on with the first one of the six that is.
+    `order` has the phases of the chain: a rule whose phase is not among them continues with the first one of the six that is.
     """
     if work.cycle >= config.max_cycles:
         return NextStep(None, f"cycle {work.cycle} of {config.max_cycles} was the last")
@@ -496,7 +496,7 @@ def next_phase(
 
 
 def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[Phase, str]:
-    """Return which phase can give what is missing, and what that is."""
+    """Return the phase that can provide the missing information, and that information."""
     if not work.cited:
         return "experience", "there is no source to rely on"
     if work.missing:
@@ -507,7 +507,7 @@ def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[P
 
 
 def _unless_seen(work: PhaseWork, following: Phase, rationale: str) -> NextStep:
-    """Go on, unless the turn has gone this way from here before: then it is a loop, and would go round again."""
+    """Continue, unless the turn has taken this step from the same state before: that would be a loop."""
     here = _digest(work, following)
     if here in work.seen:
         cycle = work.seen.index(here) + 1
@@ -516,6 +516,6 @@ def _unless_seen(work: PhaseWork, following: Phase, rationale: str) -> NextStep:
 
 
 def _digest(work: PhaseWork, following: Phase) -> str:
-    """Return a digest of the sources and the next phase. Text of agents does not count: it is nothing new."""
+    """Return a digest of the sources and the next phase. Text of agents does not count, because it adds no information."""
     known = sorted({f"{item.source}\0{item.title}\0{item.text}" for item in work.context if item.source != "agent"})
     return blake2b("\0\0".join((following, *known)).encode(errors="replace"), digest_size=12).hexdigest()

@@ -84,8 +84,8 @@ class ChainResult(Outcome):
     """The result of a turn.
 
     Its status is completed, failed or terminated; stopped, if something outside failed or a budget is spent: then the error
-    says what, and the thread goes on when it is resumed; or paused, with the code PARKED, if a person must approve or settle
-    something: then `error_message` says what, and which command to run. The code UNGUARDED_TOOL means that only a program
+    names it, and the thread continues when it is resumed; or paused, with the code PARKED, if a person must approve or settle
+    something: then `error_message` has the reason and the command to run. The code UNGUARDED_TOOL means that only a program
     with the toolkit of the thread can continue.
     """
 
@@ -114,15 +114,15 @@ class PostChain(Pattern):
         """Make it; nothing runs before the `async with` block.
 
         `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. `agents` are your own agents for some
-        phases, with their own model, tools, instructions and output type. `phases` are the phases in their order: names of the
-        six, and classes of your own (`OwnPhase`); the last one is `yield`. When the block ends, actors have
-        `grace` seconds to finish; the next process continues unfinished work. The other options are those of every pattern:
-        see `Pattern` and `Cast`. `model` and `patience` override the configuration. `tools` are functions that agents may
-        name. With a `toolkit`, agents may also name its tools, and every tool call goes through it.
+        phases, with their own model, tools, instructions and output type. `phases` are the phases in order: names of the six,
+        and your own classes (`OwnPhase`); the last one is `yield`. When the block ends, actors have `grace` seconds to finish;
+        the next process continues unfinished work. The other options are those of every pattern: see `Pattern` and `Cast`.
+        `model` and `patience` override the configuration. `tools` are functions that agents may name. With a `toolkit`, agents
+        may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid; or it names a tool or a phase that there is not, or sets
-                what an own agent has itself.
+            ChainConfigError: the file cannot be read, or is invalid; or it names a tool or a phase that does not exist, or
+                sets something that your own agent has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -175,13 +175,13 @@ class PostChain(Pattern):
     ) -> ChainResult:
         """Answer a question: in a new thread, or as the next turn of the given thread.
 
-        An imported thread continues: the phases read its history. A text is a new turn each time. The same message or
-        conversation in the same thread is not done again.
+        An imported thread continues: the phases read its history. A text starts a new turn each time. The same message or
+        conversation in the same thread does not run again.
 
         Raises:
-            RefusedError: the thread cannot take a turn now; the code says why.
+            RefusedError: the thread cannot take a turn now; the code has the reason.
             ValueError: the conversation is empty.
-            DecodeError: the history is no history of Pydantic AI.
+            DecodeError: the history is not a history of Pydantic AI.
         """
         given = TaskInput.of(task, message_history)
         check_input(given.text, self.config.input_limit)
@@ -238,7 +238,7 @@ class PostChain(Pattern):
 
     @property
     def _phases(self) -> dict[str, Any]:
-        """What a new thread records of its phases: nothing, if they are the six."""
+        """The phases that a new thread records: none, if they are the six."""
         order = self._chain.order
         return {} if order == protocol.PHASES else {"phases": list(order)}
 
@@ -256,7 +256,7 @@ class PostChain(Pattern):
         return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
-        """Start a new thread: nothing of it has ended before."""
+        """Start a new thread, which has no earlier result."""
         await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
 
     async def wait(self, thread_id: str) -> ChainResult:
@@ -286,7 +286,7 @@ class PostChain(Pattern):
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.status in _ENDED:
-            await idle.wait()  # the caller may close the chain next, and then no work may be open
+            await idle.wait()  # the caller may close the chain next, and no work may be open then
         return result
 
     async def result(self, thread_id: str) -> ChainResult:
@@ -306,14 +306,14 @@ class PostChain(Pattern):
         return ChainResult(thread_id, life.status)
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
-        """Yield the events of a thread from now on, with streamed words, until it ends.
+        """Yield the events of a thread from now on, with streamed text, until it ends.
 
-        A reader that is hundreds of events behind loses words, but no recorded event.
+        A reader that is hundreds of events behind loses streamed text, but no recorded event.
         """
         return self._chain.events.follow(thread_id)
 
     def listening(self, thread_id: str, listener: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
-        """Call a function with each event of a thread, with streamed words, while the block lasts."""
+        """Call a function with each event of a thread, with streamed text, for the duration of the block."""
         return self._chain.events.listening(thread_id, listener)
 
     # ------------------------------------------------------------ the life of a thread
@@ -341,7 +341,7 @@ class PostChain(Pattern):
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:
-        """Start the phases; `text` is the input of a later turn, or of an imported thread, which `user_id` then owns."""
+        """Start the phases; `text` is the input of a later turn, or of an imported thread, which then belongs to `user_id`."""
         check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
         if text and await self._is_imported(thread_id):
@@ -355,10 +355,10 @@ class PostChain(Pattern):
 
     @override
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
-        """Resume a thread, also one that another process left open.
+        """Resume a thread, even one that another process left open.
 
         Raises:
-            RefusedError: it cannot.
+            RefusedError: it cannot be resumed.
             UnguardedToolError: a toolkit that this chain does not have guards its tools.
         """
         if (reason := await self._lacks(thread_id, await self.life(thread_id))) is not None:
@@ -389,7 +389,7 @@ class PostChain(Pattern):
         return len(self._chain.at_work)
 
     def hear(self, listener: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
-        """Call a function with the client and each message to it: results, and streamed words."""
+        """Call a function with the client and each message to it: results, and streamed text."""
         self._heard.append(listener)
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
@@ -400,7 +400,7 @@ class PostChain(Pattern):
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
-        """Return why a thread must wait for a person, or for another program, or has stopped; empty: it need not."""
+        """Return why a thread must wait for a person or another program, or has stopped; empty: it need not wait."""
         waiting = await waiting_for(self.ledger, thread_id)
         if waiting is not None and waiting.stopped_by is not None:
             return {"status": STOPPED, "error_message": waiting.reason, "error_code": waiting.stopped_by}
@@ -410,7 +410,7 @@ class PostChain(Pattern):
         return {} if why is None else {"error_message": why, "error_code": UnguardedToolError.code}
 
     async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
-        """Return why only another program can continue a thread; None: this one can."""
+        """Return the reason why only another program can continue a thread; None: this one can."""
         phase = cast("protocol.Phase | None", life.current_phase)
         reason = self._chain.lacks_phase(life)
         agent = await prepared_agent(self.ledger, thread_id, phase)

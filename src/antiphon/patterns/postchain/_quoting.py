@@ -1,9 +1,9 @@
-"""Answers from quotes: what a chain says whose model is too small to write prose.
+"""Answers from quotes, for a chain whose model is too small to write prose.
 
-Nothing in such an answer is the model's own words. Code finds the quotes and scores them (`antiphon.retrieval`). Where several
-are as good as each other by their words, the model chooses: it gives a number, and a grammar allows no other output. Where
-there is nothing to choose, it is not asked. The answer is put together from results of tools and verbatim quotes, or says that
-the sources have no answer. `by` says who has chosen: `agent` or `code`.
+Such an answer contains no text of the model. Code finds the quotes and scores them (`antiphon.retrieval`). Where several have
+about the same score, the model chooses: it gives a number, and a grammar allows no other output. Where there is nothing to
+choose, it is not asked. The answer is assembled from results of tools and verbatim quotes, or states that the sources have no
+answer. `by` records who has chosen: `agent` or `code`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from antiphon.protocol import Phase
 from antiphon.retrieval import LIKELY
 
 QUOTED: Final = "quotes"
-"""What a thread records as `outputs` of an agent's configuration, if its agent only chooses."""
+"""The recorded `outputs` in the configuration of an agent that only chooses."""
 NOT_IN_SOURCES: Final = "Not in the sources."
 """The answer to a question that no source answers, or its beginning."""
 USED: Final = "used"
-"""The tag of a source that the agent of the experience phase relies on: code does not take it for noise."""
+"""The tag of a source that the agent of the experience phase relies on: code does not treat it as noise."""
 PICKED: Final = "picked"
 """The tag of the source that a model has chosen from several."""
 
 _NEAR: Final = 0.08
-"""By how much the scores of quotes may differ that are as good as each other."""
+"""The largest difference between the scores of quotes that count as equal."""
 _BESIDE: Final = 0.15
-"""By how much they may differ from the best one to be cited beside it."""
+"""The largest difference from the best score with which a quote is also cited."""
 _MOST: Final = 3
-"""Quotes to choose from, and to cite."""
+"""The maximum number of quotes to choose from, and to cite."""
 _NONE: Final = "none"
 _EDGES: Final = "| \n"
-"""Around the row of a table."""
+"""The characters around a row of a table."""
 
 
-# ---------------------------------------------------------------- choosing
+# ---------------------------------------------------------------- the choice
 
 
 @cache
 def choice_of(number: int) -> type[BaseModel]:
-    """Return the form by which a model chooses one of some numbered sources; without any, it has one possible output."""
+    """Return the form with which a model chooses one of some numbered sources; without any, it has one possible output."""
     names = tuple(str(each) for each in range(1, number + 1)) or (_NONE,)
     description = "The number of the source that answers the question."
     offered: Any = Literal[names]
@@ -57,7 +57,7 @@ def likely_items(work: PhaseWork) -> tuple[Item, ...]:
 
 
 def to_choose_from(work: PhaseWork) -> tuple[Item, ...]:
-    """Return the passages whose quotes are as good as each other; none, if a tool has given the answer."""
+    """Return the passages whose quotes have about the same score; none, if a tool has given the answer."""
     found = likely_items(work)
     if not found or any(item.source == "tool" for item in work.sources):
         return ()
@@ -92,7 +92,7 @@ def quoted_answer(work: PhaseWork) -> tuple[str, list[dict[str, object]]]:
 
 
 def _below(item: Item) -> str:
-    """Return the heading of a quote: the quote may rest on it."""
+    """Return the heading of a quote: the quote may depend on it."""
     return f"{item.heading[-1]}: " if item.heading else ""
 
 
@@ -113,7 +113,7 @@ def citation(number: int, item: Item, quote: str | None = None) -> dict[str, obj
 
 
 def place_of(cited: Mapping[str, Any]) -> str:
-    """Return where a citation is from, for people: `docs/runtime.md > Supervision, line 96`."""
+    """Return the origin of a citation, for display: `docs/runtime.md > Supervision, line 96`."""
     headings, lines = cited.get("heading") or (), tuple(cited.get("lines") or ())
     place = " > ".join((str(cited["source"]), *(str(each) for each in headings[-1:])))
     if not lines:
@@ -121,11 +121,11 @@ def place_of(cited: Mapping[str, Any]) -> str:
     return f"{place}, line {lines[0]}" if lines[0] == lines[-1] else f"{place}, lines {lines[0]}-{lines[-1]}"
 
 
-# ---------------------------------------------------------------- what a phase contributed
+# ---------------------------------------------------------------- contributions of phases
 
 
 def contribution(phase: Phase, output: Mapping[str, Any]) -> str:
-    """Return what a phase has contributed, in one line, from its output."""
+    """Return the contribution of a phase as one line, from its output."""
     said = _CONTRIBUTIONS[phase](output)
     model = str(output.get("model") or "the model")
     return f"{said}; chosen by {model}" if output.get("picked") else said

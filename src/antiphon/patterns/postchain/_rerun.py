@@ -1,8 +1,8 @@
-"""Reruns a stored thread on the installed code, to see whether the code still behaves the same.
+"""Reruns a stored thread on the installed code, to check whether the code still behaves the same.
 
 The answers of actors are removed from a copy of the thread; the effects and the answers of models stay. Then the copy is
-recovered as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped if it requests or does
-something else than the thread records. Its answers are compared with the recorded ones. No model is asked.
+recovered as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped if it sends a request or
+starts an effect that differs from the records. Its answers are compared with the recorded ones. No model is asked.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from antiphon.runtime.extending import AGAIN
 _AGAIN: Final = frozenset(
     kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessOwnPhase, ProcessWithAgent, Retry)
 )
-"""What is answered anew."""
+"""The requests that are answered again."""
 _MEASURED: Final = frozenset({"processing_time"})
-"""What differs from run to run."""
+"""The fields that differ between runs."""
 _PATIENCE: Final = 10.0
 _PATIENCE_OPEN: Final = 3.0
-"""Seconds that an open thread has to come to its next step; one that does not waits for a person or a timer."""
+"""Seconds that an open thread has to reach its next step; otherwise it waits for a person or a timer."""
 _SETTLE: Final = 0.05
 _MISMATCHES: Final = frozenset({HistoryMismatchError.code, UnguardedToolError.code})
 
@@ -55,14 +55,14 @@ class Divergence:
     """The first place where the installed code diverges from a thread."""
 
     seq: int
-    """In the stored thread."""
+    """The place in the stored thread."""
     what: str
-    """Who is asked what, there."""
+    """The request at that place."""
     reason: str
 
 
 class _Silent(WrapperModel):
-    """A model that is never asked: its answers are in the thread. Its profile shapes the prompts, so it must be there."""
+    """A model that is never asked: its answers are in the thread. It must exist, because its profile affects the prompts."""
 
     @override
     async def request(
@@ -87,12 +87,12 @@ async def rerun(
 ) -> Divergence | None:
     """Rerun the last turn of a thread, and return the first divergence; None: there is none.
 
-    Of a branch, that is what was done in the branch itself. `config`, `tools`, `toolkit`, `agents` and `phases` are as for a
+    For a branch, only the work in the branch itself is rerun. `config`, `tools`, `toolkit`, `agents` and `phases` are as for a
     `PostChain`. `make_model` makes the models that the thread names. They are not asked, and neither are those of `agents`,
-    but what a prompt looks like depends on them.
+    but the prompts depend on them.
 
     Raises:
-        AntiphonError: a model cannot be loaded; the text says why.
+        AntiphonError: a model cannot be loaded; the text has the reason.
         ValueError: the thread has not ended, so that there is nothing to compare.
         LedgerError: the ledger cannot be read.
     """
@@ -121,7 +121,7 @@ async def rerun(
 
 
 async def _copied(ledger: Ledger, thread_id: str, rows: Sequence[Message], pattern: str = "postchain") -> MemoryLedger:
-    """Return a ledger in memory with some rows of a thread, which goes on as the thread would."""
+    """Return a ledger in memory with some rows of a thread, in which the thread can continue."""
     copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
     own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some
     await copy.append(thread_id, own, pattern=pattern, allow_foreign=True)
@@ -136,14 +136,14 @@ async def forecast(
     config: ChainConfig | None = None,
     tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
 ) -> Divergence | None:
-    """Return why the installed code cannot continue an open thread; None: it can, or it waits for a person.
+    """Return the reason why the installed code cannot continue an open thread; None: it can, or the thread waits for a person.
 
-    A copy of the thread is continued up to its next step: handlers run again over what is recorded, and no model or tool is
-    called. `open_pattern` makes the pattern on the copy; without one, it is a `PostChain` of `config` and `tools` with the
+    A copy of the thread is continued up to its next step: handlers run again with the recorded outcomes, and no model or tool
+    is called. `open_pattern` makes the pattern on the copy; without one, it is a `PostChain` of `config` and `tools` with the
     recorded models. Nothing is written to the thread.
 
     Raises:
-        AntiphonError: a model or a file cannot be loaded; the text says why.
+        AntiphonError: a model or a file cannot be loaded; the text has the reason.
         LedgerError: the ledger cannot be read.
     """
     rows = [record.message async for record in ledger.read(thread_id)]
@@ -153,7 +153,7 @@ async def forecast(
         models = _models(rows)
         silent = {name: _Silent(make_named_model(name)) for name in {*models.values(), *_own_models(rows)}}
         chosen = _with_models(config or ChainConfig(), models)
-        # A phase that has not begun has no recorded model yet, and is not asked here.
+        # A phase that has not started has no recorded model yet, and is not asked here.
         given: PatternOptions = {
             "tools": tools,
             "make_model": lambda name: silent.get(name or "") or make_named_model(name or ""),
@@ -179,12 +179,12 @@ async def _held(reached: asyncio.Event, thread_id: str) -> AsyncGenerator[None]:
 
 
 async def _until_next_step(copy: Ledger, thread_id: str, known: int, reached: asyncio.Event) -> Divergence | None:
-    """Wait until a thread wants to do something new, ends, or waits for somebody; return the first mismatch."""
+    """Wait until a thread reaches a new step, ends, or waits for a person; return the first mismatch."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_OPEN
     while loop.time() < until:
         is_last = reached.is_set() or not await copy.open_calls(thread_id)
-        await asyncio.sleep(_SETTLE)  # parallel parts come to their end, too
+        await asyncio.sleep(_SETTLE)  # let parallel parts also reach their end
         async for record in copy.read(thread_id, after=known):
             payload = record.message.payload
             if isinstance(payload, OptionResultPayload) and payload.error_type in _MISMATCHES:
@@ -202,7 +202,7 @@ async def _place_of(copy: Ledger, thread_id: str, invocation_id: str) -> int:
 
 @contextmanager
 def _silenced(agents: Mapping[Phase, OwnAgent]) -> Generator[None]:
-    """Have agents of the program not ask their models."""
+    """Replace the models of the program's agents with models that are never asked."""
     with ExitStack() as stack:
         for each in agents.values():
             agent = each.agent if isinstance(each, AgentSpec) else each
@@ -220,7 +220,7 @@ def _with_models(config: ChainConfig, models: Mapping[Phase, str]) -> ChainConfi
 
 
 def _unanswered(rows: Sequence[Message], start: int) -> list[Message]:
-    """Return the rows without what actors answered since the last turn began, and without what followed from the end."""
+    """Return the rows without the answers of actors since the start of the last turn, and without consequences of its end."""
     return [row for place, row in enumerate(rows) if place <= start or not _is_said_anew(row, rows[start])]
 
 
@@ -230,7 +230,7 @@ def _is_said_anew(row: Message, start: Message) -> bool:
     if row.id.startswith(f"{run}/result") or (row.parent_id or "").startswith(f"{run}/result"):
         return True
     if row.lane == "effect" and not isinstance(payload, PartsPayload) and payload.option_name == AGAIN:
-        return True  # how often it was delivered then has nothing to do with now
+        return True  # the earlier number of deliveries does not matter here
     if not isinstance(payload, OptionResultPayload):
         return False
     if row.lane == "effect":
@@ -239,7 +239,7 @@ def _is_said_anew(row: Message, start: Message) -> bool:
 
 
 def _models(rows: Sequence[Message]) -> dict[Phase, str]:
-    """Return which model each phase had."""
+    """Return the model of each phase."""
     found: dict[Phase, str] = {}
     for row in rows:
         payload = row.payload
@@ -251,7 +251,7 @@ def _models(rows: Sequence[Message]) -> dict[Phase, str]:
 
 
 def _own_models(rows: Sequence[Message]) -> set[str]:
-    """Return the models that phases of the program had."""
+    """Return the models of the program's phases."""
     asked = (
         thaw(row.payload.arguments) for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "control"
     )
@@ -260,7 +260,7 @@ def _own_models(rows: Sequence[Message]) -> set[str]:
 
 
 def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:
-    """Return the first answer that is another one now."""
+    """Return the first answer that differs from the recorded one."""
     now = {row.invocation_id: row for row in again if isinstance(row.payload, OptionResultPayload) and row.lane == "control"}
     for seq, row in enumerate(rows[start:], start + 1):
         payload = row.payload
@@ -303,7 +303,7 @@ def _differing(then: Any, now: Any, where: str = "") -> list[str]:
 
 
 def _begun_at(rows: Sequence[Message]) -> int:
-    """Return the place of the last message that has had the thread run: START_THREAD, or what has resumed a branch."""
+    """Return the place of the last message that started the thread: START_THREAD, or the message that resumed a branch."""
     told = {row.id for row in rows}
     calls = [place for place, row in enumerate(rows) if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
     return max(place for place in calls if f"{rows[place].invocation_id}/run" in told)

@@ -1,8 +1,8 @@
 """Sources: relevance as arithmetic over words, observations of earlier threads, the knowledge base, and tool results.
 
-Relevance asks no model: the same words always get the same number. An observation records what was asked, what it was about
-and which sources matter; a search sees only the observations of one user. A tool that returns passages with ids gives one item
-for each passage, the same item that a search would give. Any other tool result is one item, word for word.
+Relevance needs no model: the same words always give the same number. An observation records the question, its topics and the
+relevant sources; a search finds only the observations of one user. A tool that returns passages with ids gives one item for
+each passage, the same item that a search would give. Any other tool result is one verbatim item.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _MOST_GOALS = 20
 
 
 def significant(text: str) -> tuple[str, ...]:
-    """Return the words that a text is about, each once, as stems, so that another form of a word is the same."""
+    """Return the significant words of a text, each once, as stems, so that different forms of a word are equal."""
     language = detect_language(text)
     return tuple(dict.fromkeys(stem_of(word, language) for word in telling_words(text) if not is_stop_word(word, language)))
 
 
 def relevance(question: str, text: str, heading: Sequence[str] = ()) -> float:
-    """Return which share of the words that a question is about a text has, its headings included; from 0 to 1."""
+    """Return the share of the significant words of a question that a text has, including its headings; from 0 to 1."""
     return share_of_words(question, text, heading=heading)
 
 
@@ -59,7 +59,7 @@ def goals_in(question: str) -> tuple[str, ...]:
 
 
 def entities_in(text: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a text, the most frequent first: what is in backticks, capitalised, or an identifier."""
+    """Return the names in a text, the most frequent first: words in backticks, capitalised words, and identifiers."""
     found = Counter(name for match in _NAME.finditer(text) if (name := _named(match)) is not None)
     return tuple(name for name, _ in found.most_common(limit))
 
@@ -70,20 +70,20 @@ def _named(match: re.Match[str]) -> str | None:
 
 
 HEARSAY: Final = 0.5
-"""What an observation counts beside a passage that is as relevant: it has the words of a question, and no answer."""
+"""The weight of an observation relative to a passage of the same relevance: it has the words of a question, and no answer."""
 
 _NAMESPACE: Final = "postchain"
 _LOOKED_AT: Final = 50
 _WORDS: Final = 50
-"""How many words of a question are looked for, each by itself."""
+"""The maximum number of words of a question that are searched, each separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a thread has learnt."""
+    """An observation of a thread."""
 
     id: str
-    """Of its message in the ledger."""
+    """The id of its message in the ledger."""
     thread_id: str
     question: str
     text: str
@@ -92,7 +92,7 @@ class Observation:
 
 
 class Observations:
-    """What was observed in the threads of a ledger."""
+    """The observations in the threads of a ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -100,7 +100,7 @@ class Observations:
     async def search(
         self, question: str, *, user_id: str, limit: int = 5, without_thread: str | None = None
     ) -> tuple[Observation, ...]:
-        """Return what a user's threads have observed about a question, the best first.
+        """Return the observations of a user's threads about a question, the best first.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -115,7 +115,7 @@ class Observations:
         return tuple(best[:limit])
 
     async def in_thread(self, thread_id: str) -> tuple[Observation, ...]:
-        """Return what one thread has observed, in order."""
+        """Return the observations of one thread, in order."""
         records = [record async for record in self._ledger.read(thread_id)]
         return tuple(found for record in records if (found := _read(record, None)) is not None)
 
@@ -124,19 +124,19 @@ _SHORTEST_STEM: Final = 4
 
 
 def _beginning(word: str) -> str:
-    """Return what the singular and the plural of a word begin with: the ledger's search knows words, not stems."""
+    """Return the common prefix of the singular and the plural of a word: the ledger's search knows words, not stems."""
     folded = word.casefold()
     return folded.removesuffix("s") if len(folded) >= _SHORTEST_STEM else folded
 
 
 _MARK: Final = "observed in answer to"
-"""What the text of every observation begins with, and few other texts have."""
+"""The prefix of every observation, which few other texts have."""
 
 
 def observation_message(
     by: str, user_id: str, question: str, entities: tuple[str, ...], links: tuple[Link, ...], *, notes: str = ""
 ) -> Message:
-    """Return what is to be remembered as a message; `notes` are the words of an agent."""
+    """Return an observation as a message; `notes` is the text of an agent."""
     about = f"It is about {', '.join(entities)}." if entities else ""
     related = " ".join(f"It has to do with {link.linked_to} ({link.strength:g})." for link in links)
     said: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
 
 
 async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item]:
-    """Return the passages of the knowledge base that are about a question, each with its best quote and how good that is."""
+    """Return the passages of the knowledge base about a question, each with its best quote and the score of that quote."""
     return [
         Item(
             id=each.passage.id,
@@ -182,7 +182,7 @@ async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item
 
 
 def _around(answer: FoundAnswer) -> str:
-    """Return the part of a passage that the context keeps: its beginning, unless the quote is further down."""
+    """Return the part of a passage for the context: its beginning, unless the quote is further down."""
     text = answer.passage.text
     begin = 0 if answer.passage.lines is None else answer.quote.lines[0] - answer.passage.lines[0]
     before = "\n".join(text.split("\n")[:begin])
@@ -195,7 +195,7 @@ _LONGEST_TITLE: Final = 120
 
 
 def brief(result: Any) -> Any:
-    """Return the result of a tool as plain JSON, cut to what the context keeps."""
+    """Return the result of a tool as plain JSON, cut to the limit of the context."""
     plain = to_jsonable_python(result, fallback=str)
     if _is_found(plain):
         return [{**each, "text": each["text"][:MENTIONED]} for each in plain]
@@ -204,7 +204,7 @@ def brief(result: Any) -> Any:
 
 
 def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
-    """Return what the tools gave that were called; a call that failed, or found nothing, gave nothing."""
+    """Return the items from tool calls; a call that failed, or found nothing, has none."""
     return [item for call in calls for item in _items(call, question)]
 
 
@@ -218,7 +218,7 @@ def _items(call: ToolCall, question: str) -> list[Item]:
 
 
 def _is_found(result: Any) -> bool:
-    """Whether a tool has found things: passages of documents, or what was said before."""
+    """Whether a result is a list of matches: passages of documents, or earlier messages."""
     if not isinstance(result, list) or not result:
         return False
     return all(
@@ -238,7 +238,7 @@ def _found(each: dict[str, Any], question: str) -> Item:
 
 
 def _title(call: ToolCall) -> str:
-    """Return a call as it is shown to people: `calculator(expression='2 + 3')`."""
+    """Return a call for display: `calculator(expression='2 + 3')`."""
     given: Any = thaw(call.arguments)
     named = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     arguments = ", ".join(f"{name}={value!r}" for name, value in named.items())

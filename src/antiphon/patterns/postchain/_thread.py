@@ -1,10 +1,10 @@
 """ThreadActor: one for each thread. It runs the phases, and handles start, pause, resume and terminate.
 
-The state of a thread is a fold over its rows (`_lifecycle.py`). START_THREAD sends RUN_THREAD, which is open as long as the
-thread runs, so after a crash the next owner of the thread runs it again: recorded answers come from the ledger. The other
-messages are handled concurrently with it (`ordering_key`), one after the other.
+The state of a thread is a fold over its rows (`_lifecycle.py`). START_THREAD sends RUN_THREAD, which is open while the thread
+runs. So after a crash, the next owner of the thread runs it again: recorded answers come from the ledger. The other messages
+are handled concurrently with it (`ordering_key`), one after the other.
 
-PAUSE closes the gate of the thread, and is answered when no start is passing it. The end of a run passes the gate too, so a
+PAUSE closes the gate of the thread, and is answered when no start is inside. The end of a run also passes the gate, so a
 thread cannot be paused and completed at the same time. TERMINATE is answered before the run is cancelled: from then on nothing
 starts, in this process or another, because the gate follows the ledger.
 """
@@ -49,9 +49,9 @@ class ThreadActor(Actor):
         self._chain = chain
         self._terminated = asyncio.Event()
         self._subscribers: list[str] = []
-        """Who has said so here."""
+        """The receivers that have subscribed in this process."""
         self._is_told = asyncio.Event()
-        """Set when the START or RESUME that began the run is answered: no phase is asked before."""
+        """Set when the START or RESUME that started the run is answered: no phase is asked before."""
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,7 +105,7 @@ class ThreadActor(Actor):
             life = await self._now(context)
             life.check(protocol.PauseThread.message_type, thread_id)
             paused = protocol.ThreadPaused(thread_id=thread_id, paused_at=current_port().now(), current_phase=life.known_phase)
-            # A thread that something outside has stopped is paused for the protocol, and listed as what it is.
+            # A thread that a failure outside has stopped is paused for the protocol, and stopped in lists.
             waiting = await waiting_for(self._chain.ledger, thread_id)
             is_stopped = waiting is not None and waiting.stopped_by is not None
             context.mark(status=STOPPED if is_stopped else "paused", pattern=PATTERN)
@@ -148,7 +148,7 @@ class ThreadActor(Actor):
             raise
         gates.end(thread_id)
         self._terminated.set()
-        if was_waiting or self._idle.is_set():  # its process is gone: close what it left open
+        if was_waiting or self._idle.is_set():  # its process is gone: close the calls that it left open
             await context.recover_thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
@@ -213,7 +213,7 @@ class ThreadActor(Actor):
         life = self._chain.lives.latest(thread_id) if context.attempt == 1 else None
         if life is None:
             life = await context.state(LIFE)
-        life = life.with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
+        life = life.with_answered(context.message.parent_id)  # START_THREAD sends this, then answers
         if life.is_over:
             return
         while self._chain.lacks_phase(life) is not None:  # only the program that has these phases can continue it
@@ -230,7 +230,7 @@ class ThreadActor(Actor):
             return  # the thread is terminated
         except DeliveryError as exc:
             if context.is_closing:
-                raise  # no failure: the next process continues it
+                raise  # not a failure: the next process continues it
             await self._tell(context, life, _failed(life, exc, thread_id))
         else:
             await self._tell(context, life, _completed(life, thread_id))
@@ -273,13 +273,13 @@ class ThreadActor(Actor):
             async with ledger_run(context) as run:
                 await run.note(row, key="result")
 
-    # ------------------------------------------------------------ where it is
+    # ------------------------------------------------------------ the state
 
     async def _life(self, context: Context, move: type[Any]) -> tuple[ThreadLife, str]:
         """Return the state of the thread, if the move is legal from it.
 
         Raises:
-            RefusedError: it is not.
+            RefusedError: it is not legal.
         """
         thread_id = _thread(context)
         life = self._chain.lives.at(thread_id, context.seq)
@@ -334,14 +334,14 @@ class DelegateActor(Actor):
 
 
 async def _run_phase(phase: str, request: protocol.ProcessPhase | ProcessOwnPhase, context: Context) -> dict[str, Any]:
-    """Have a phase run, and return its output as plain JSON."""
-    asked = cast("protocol.Request[protocol.PhaseProcessed]", request)  # the two replies differ in the names of phases only
+    """Run a phase, and return its output as plain JSON."""
+    asked = cast("protocol.Request[protocol.PhaseProcessed]", request)  # the two replies differ only in the names of phases
     processed = await context.ask(f"{phase}/1", asked, within=UNHURRIED, key=phase)
     return processed.output.model_dump(mode="json", exclude_unset=True)
 
 
 _PASSED_ON: Final = ("response", "next_phase", "confidence", "by")
-"""The fields of a phase's output that the next phase is given."""
+"""The fields of a phase's output that the next phase gets."""
 
 
 def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase | ProcessOwnPhase:
@@ -373,7 +373,7 @@ def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) 
 
 
 def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what agents have judged that later phases need: the goals, and what is missing."""
+    """Return the judgements of agents that later phases need: the goals, and the missing information."""
     said = {"goals": outputs.get("intention", {}), "missing": outputs.get("experience", {})}
     return {name: output[name] for name, output in said.items() if output.get("by") == "agent" and output.get(name)}
 
@@ -406,14 +406,14 @@ def _thread(context: Context) -> str:
 
 
 def _is_run_row(message: Message) -> bool:
-    """Whether an open row says that RUN_THREAD is at work."""
+    """Whether an open row is that of an active RUN_THREAD."""
     return (
         message.lane == "effect" and (message.parent_id or "").endswith("/run") and message.parent_id == message.invocation_id
     )
 
 
 def _context_of(life: ThreadLife) -> ChainContext:
-    """Return the context: the fold of the operations of this turn's phases, in the order in which they were done."""
+    """Return the context: the fold of the operations of this turn's phases, in the order of completion."""
     context = ChainContext()
     for phase in _latest(life.done):
         context = context.after(operations_from((life.outputs or {})[phase].get("context_operations", ())))
@@ -421,7 +421,7 @@ def _context_of(life: ThreadLife) -> ChainContext:
 
 
 def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the phases in the order in which they were last done; only the last output of each is kept."""
+    """Return the phases in the order of their last completion; only the last output of each is kept."""
     return tuple(reversed(dict.fromkeys(reversed(done))))
 
 

@@ -1,7 +1,7 @@
-"""Python tools of a team file: `mytools.py:lookup`, a function of a Python file beside the team file.
+"""Python tools of a team file: `mytools.py:lookup`, a function of a Python file in the folder of the team file.
 
-Code runs only if the caller says so for exactly these bytes. So a file is read once: the bytes that are judged are the bytes
-that run, whatever the file has by then. A name is looked up in that file and nowhere else: nothing is imported by name.
+Code runs only if the caller allows exactly these bytes. So a file is read once: the bytes that are checked are the bytes that
+run, even if the file changes meanwhile. A name is looked up only in that file: nothing is imported by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_python_tool(tool: str) -> bool:
     """Whether a tool of a team file names a Python function. Other tools have no colon in their names.
 
     Raises:
-        ValueError: it does, but not one of a file beside the team file.
+        ValueError: it does, but the file is not in the folder of the team file.
     """
     if ":" not in tool:
         return False
@@ -48,7 +48,7 @@ def file_of(tool: str) -> str:
 
 
 def function_of(tool: str) -> str:
-    """Return the name of a tool for agents: of a Python tool, the name of the function."""
+    """Return the name of a tool for agents: for a Python tool, the name of the function."""
     return tool.partition(":")[2] or tool
 
 
@@ -78,7 +78,7 @@ def python_tools(tools: Iterable[str], folder: Path, may_run: MayRun | None) -> 
     """
     named = [tool for tool in dict.fromkeys(tools) if is_python_tool(tool)]
     files = python_files(named, folder)
-    for name, data in files.items():  # all of them, before any runs
+    for name, data in files.items():  # check all of them before any runs
         if may_run is None or not may_run(folder / name, data):
             raise SetupError(f"its tools run {name}, and nobody has allowed that file as it is now")
     modules = {name: _module(folder / name, data) for name, data in files.items()}
@@ -86,7 +86,7 @@ def python_tools(tools: Iterable[str], folder: Path, may_run: MayRun | None) -> 
 
 
 class _Code(InspectLoader):
-    """The loader of a module whose source was read before."""
+    """The loader of a module whose source is already in memory."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._path, self._data = path, data
@@ -101,14 +101,14 @@ class _Code(InspectLoader):
 
 
 def _module(path: Path, data: bytes) -> ModuleType:
-    """Run the code of a file, once in a process for the same content."""
+    """Run the code of a file, once per process for the same content."""
     name = f"antiphon_team_{path.stem.replace('.', '_')}_{sha256(str(path).encode() + data).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     loader = _Code(path, data)
     module = module_from_spec(ModuleSpec(name, loader, origin=str(path)))
     module.__file__ = str(path)
-    sys.modules[name] = module  # dataclasses look for the module of a class there, while the code runs
+    sys.modules[name] = module  # dataclasses look up the module of a class there while the code runs
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as exc:

@@ -1,4 +1,4 @@
-"""Team files: agents and their pattern in a TOML file, and the pattern made from it."""
+"""Team files: agents and their pattern in a TOML file, and the construction of the pattern."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Role: TypeAlias = Literal["leader", "manager", "worker"]
 
 
 class _Section(BaseModel):
-    """Unknown keys are refused: a typing mistake must not change permissions silently."""
+    """Unknown keys are refused: a typo must not change permissions silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,7 +45,7 @@ class TeamAgent(AgentSpec):
     manages: tuple[str, ...] = ()
     """The workers of a manager."""
     plans: Literal["steps", "script", "whole"] = "steps"
-    """How a manager breaks a phase down; see `ManagerSpec`."""
+    """How a manager divides a phase; see `ManagerSpec`."""
     script: tuple[ScriptStep, ...] = ()
     """A fixed script of a manager; without it, a model writes one."""
     is_global: bool = True
@@ -55,12 +55,12 @@ class TeamAgent(AgentSpec):
 
 
 class TeamGrant(_Section):
-    """A permission besides the tools that an agent names: a tool under conditions."""
+    """A permission in addition to the tools that an agent names: a tool under conditions."""
 
     agent: str
     tool: str
     where: Mapping[str, Any] | None = None
-    """A JSON schema that the arguments must meet."""
+    """A JSON schema that the arguments must match."""
     calls: int | None = Field(default=None, ge=1)
 
 
@@ -70,7 +70,7 @@ class TeamServer(_Section):
     url: str | None = None
     command: tuple[str, ...] | None = None
     required: bool = False
-    """Whether the team does not start without it."""
+    """Whether the team needs it to start."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -101,7 +101,7 @@ class TeamFile(_Section):
     about: str = ""
     """The purpose of the team, in a sentence."""
     model: str | None = None
-    """The model of agents that name none, as `antiphon.agents.model` takes it; a script is relative to this file."""
+    """The model of agents that name none, a name for `antiphon.agents.model`; a script is relative to this file."""
     files: str | None = None
     """The folder whose files tools may read, relative to this file."""
     agents: tuple[TeamAgent, ...] = Field(min_length=1)
@@ -110,7 +110,7 @@ class TeamFile(_Section):
     """Tools that need an approval for each call."""
     approvers: tuple[str, ...] = ()
     mcp: Mapping[str, TeamServer] = Field(default_factory=dict[str, TeamServer])
-    """Tool servers by name; the names of their tools begin with it."""
+    """Tool servers by name, which is the prefix of the names of their tools."""
     budget: TeamBudget = TeamBudget()
     patience: Patience = Patience()
 
@@ -119,7 +119,7 @@ class TeamFile(_Section):
         """Read a file.
 
         Raises:
-            TeamFileError: it cannot be read, or is invalid; the text says where.
+            TeamFileError: it cannot be read, or is invalid; the text has the place.
         """
         return read_toml(path, cls, TeamFileError)
 
@@ -153,7 +153,7 @@ class TeamFile(_Section):
 
     @property
     def named_tools(self) -> tuple[str, ...]:
-        """All tools that the file names, as it names them."""
+        """All tools that the file names, in its spelling."""
         of_agents = [tool for agent in self.agents for tool in (*agent.tools, *(step.tool_name for step in agent.script))]
         return (*of_agents, *(grant.tool for grant in self.grants), *self.approvals)
 
@@ -163,7 +163,7 @@ class TeamFile(_Section):
         return any(server.command for server in self.mcp.values()) or any(map(is_python_tool, self.named_tools))
 
     def python_files(self, folder: Path | str) -> dict[str, bytes]:
-        """Return the Python files whose functions are tools of the team, by name; `folder` is that of the team file.
+        """Return the Python files whose functions are tools of the team, by name; `folder` is the folder of the team file.
 
         Raises:
             SetupError: one cannot be read, or is a link that leads out of the folder.
@@ -176,7 +176,7 @@ class TeamFile(_Section):
         return next(agent for agent in self.agents if agent.role == "leader")
 
     def those(self, role: Role) -> tuple[TeamAgent, ...]:
-        """Return the agents of a role."""
+        """Return the agents with a role."""
         return tuple(agent for agent in self.agents if agent.role == role)
 
 
@@ -201,12 +201,12 @@ def open_team(
 ) -> Pattern:
     """Return the pattern that a team file describes; open it with `async with`.
 
-    `model` overrides the models of the file; `files` overrides its folder; `budget` that of a thread. `settings` are those of
-    the system, `recover` is that of every `Pattern`, and `live` that of its `Cast`. `may_run` decides on the Python files of
-    its tools, by their path and content; without it, none runs.
+    `model` overrides the models of the file, `files` its folder, and `budget` the budget of a thread. `settings` are the
+    settings of the system; `recover` is as in every `Pattern`, and `live` as in a `Cast`. `may_run` decides on the Python
+    files of its tools, by their path and content; without it, none runs.
 
     Raises:
-        TeamFileError: the file cannot be read, or is invalid; the text says where.
+        TeamFileError: the file cannot be read, or is invalid; the text has the place.
     """
     path = Path(path)
     team = TeamFile.read(path)
@@ -278,7 +278,7 @@ _BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared
     "workers": _workers,
 }
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- common parts
 
 
 def _toolkit(team: TeamFile, folder: Path, files: Path | str | None, functions: Mapping[str, Any]) -> Toolkit:
@@ -313,7 +313,7 @@ def _renamed(agent: TeamAgent) -> TeamAgent:
 
 
 def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:
-    """Refuse names of tools that there are not, unless an MCP server may have them.
+    """Refuse names of tools that do not exist, unless an MCP server may have them.
 
     Raises:
         SetupError: there is no such tool; the text has the name that was probably meant.

@@ -1,4 +1,6 @@
-"""Teams: an orchestrator plans in phases, managers break each into steps or a script, workers act, and the thread has it all.
+"""Teams: an orchestrator plans in phases, managers divide each into steps or a script, and workers act.
+
+The thread records all of it.
 
 Every message is one of the fourteen types of the `agent-framework` format. `Team` is the pattern; `TeamStore` has
 the views of a thread. Read `_orchestrator`, `_manager` and `_worker`, in this order.

@@ -1,4 +1,4 @@
-"""Delegation: a member of a team gives a task to another. It ends exactly once, whatever happens to the other.
+"""Delegation: a member of a team gives a task to another. It ends exactly once, even if the other member fails.
 
 The `delegation` is recorded before the request, and its end after that, as its answer: an `observation` for a result, an
 `error` for anything else. The caller closes the calls that a stopped member left open.
@@ -46,7 +46,7 @@ _ENDINGS: Final[tuple[tuple[type[errors.DeliveryError], Ending], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class DelegationEnd:
-    """How a delegation has ended."""
+    """The end of a delegation."""
 
     worker: str
     status: Ending
@@ -71,7 +71,7 @@ class DelegationEnd:
 
     @classmethod
     def with_reply(cls, worker: str, reply: PhaseDone | TeamTaskDone) -> DelegationEnd:
-        """Return the end of a delegation with a reply; a failed phase may have a reply too."""
+        """Return the end of a delegation with a reply; a failed phase may also have a reply."""
         if isinstance(reply, PhaseDone):
             code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
             status: Ending = "result" if code is None else "failure"
@@ -111,7 +111,7 @@ async def delegate(
     key: str,
     among: Collection[str],
 ) -> Done[ReplyT]:
-    """Delegate a task, and return how it has ended; `among` are the members that can be asked.
+    """Delegate a task, and return its end; `among` are the members that can be asked.
 
     Raises:
         ParkedError: a person must settle or approve something first; the delegation stays open until then.

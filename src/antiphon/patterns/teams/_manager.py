@@ -1,4 +1,4 @@
-"""ManagerActor: breaks a phase into parts, delegates them to its workers, and records the outcome as a synthesis."""
+"""ManagerActor: divides a phase into parts, delegates them to its workers, and records the outcome as a synthesis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.patterns.teams._transcript import Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
 
 _TRIES = 2
-"""How often a model may write a script; the second time it is told the errors of the first."""
+"""How often a model may write a script; the second time, it gets the errors of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class ManagerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Handle phases of one thread in parallel, if the plan says so."""
+        """Handle phases of one thread in parallel, if the plan requires it."""
         return message.id
 
     @handles
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
-        """Do a phase of a plan."""
+        """Carry out a phase of a plan."""
         async with at_work(context, self._spec.name, request.turn, request.untrusted) as transcript:
             history = await self._roster.history(request.history, transcript.taint)
             return await _Phase(self._roster, self._spec, self._form, request, context, transcript, history).lead()
@@ -55,7 +55,7 @@ class ManagerActor(Actor):
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """A phase at work."""
+    """One phase that is being carried out."""
 
     _roster: Roster
     _spec: ManagerSpec
@@ -140,7 +140,7 @@ class _Phase:
         found: list[str] = await self._transcript.run.effect("check-script", {}, check, effects="none")
         return found
 
-    # ------------------------------------------------------------ having it done
+    # ------------------------------------------------------------ delegation
 
     async def _run(self, assignments: Sequence[Assignment], *, is_parallel: bool) -> list[DelegationEnd]:
         """Delegate the tasks: all in parallel, or one after the other up to the first failure."""
@@ -175,7 +175,7 @@ class _Phase:
     # ------------------------------------------------------------ the synthesis
 
     async def _summary(self, brief: str, ends: Sequence[DelegationEnd]) -> str:
-        """Return the outcome of a phase as text: that of the only worker, or the manager's summary of all."""
+        """Return the outcome of a phase as text: the result of the only worker, or the manager's summary of all."""
         joined = " | ".join(_line(end) for end in ends)
         if len(ends) == 1:
             return ends[0].summary
@@ -192,7 +192,7 @@ class _Phase:
 
 
 class _UnfitScriptError(Exception):
-    """A script is invalid; the text says why."""
+    """A script is invalid; the text has the reason."""
 
 
 def _of_segment(segment: Segment) -> Assignment:

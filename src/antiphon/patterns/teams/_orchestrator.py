@@ -1,7 +1,7 @@
 """OrchestratorActor: plans a request in phases, delegates each phase, and answers the user.
 
-All phases are run, in order or in parallel, as the plan says. A phase that cannot run, because the plan names an unknown
-agent, fails like any other: its error is recorded, the next phase is told, and the turn fails.
+All phases run, in order or in parallel, according to the plan. A phase that cannot run, because the plan names an unknown
+agent, fails like any other: its error is recorded, the next phase gets it, and the turn fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Trans
 from antiphon.runtime import Actor, Context, handles
 
 _SHOWN: Final = 500
-"""Characters of an earlier message that are shown."""
+"""The maximum length of a shown earlier message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class _PhaseEnd:
     code: str | None = None
     """The code of the error; None: the phase is completed."""
     is_global: bool = True
-    """Whether the next phase is told."""
+    """Whether the next phase gets it."""
     final: Any = None
     """The content of its `final`, if there is one."""
 
@@ -53,7 +53,7 @@ class OrchestratorActor(Actor):
 
     @handles
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
-        """Do a request of a user, and answer."""
+        """Carry out a request of a user, and answer."""
         name, turn = self._roster.orchestrator.name, context.course.invocation_id
         async with at_work(context, name, turn) as transcript:
             done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
@@ -72,7 +72,7 @@ class OrchestratorActor(Actor):
 
 
 class _Turn:
-    """A turn of the conversation: from the request to the answer."""
+    """A turn of the conversation, from the request to the answer."""
 
     def __init__(self, roster: Roster, form: type[PlanDraft], context: Context, transcript: Transcript) -> None:
         self._roster, self._form, self._context, self._transcript = roster, form, context, transcript
@@ -99,7 +99,7 @@ class _Turn:
         return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
 
     async def _read_history(self) -> None:
-        """Read the history of the thread, and note its place for the agents that are asked."""
+        """Read the history of the thread, and record its place for the agents."""
         place = self._transcript.run.thread_id, self._context.message.id
         self._history = await self._roster.history(place, self._transcript.taint)
         self._place = place if self._history else None
@@ -119,14 +119,14 @@ class _Turn:
         return "\n\n".join((*parts, f"Request: {text}"))
 
     async def _earlier(self, text: str, *, before: int) -> list[Entry]:
-        """Return the earlier conversation: of the host's store when the turn began, else of the thread."""
+        """Return the earlier conversation: from the host's store at the start of the turn, else from the thread."""
         run, limit, store = self._transcript.run, self._roster.limits.conversation, self._roster.message_store
         if store is None:
             return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
 
         async def read(key: str) -> Json:
             found = await read_conversation(store, run.thread_id, limit=limit, request=text)
-            # Shortened here, so that the plan sees what is recorded, also if the turn continues after a crash.
+            # Shortened here, so that the plan uses the recorded form, even if the turn continues after a crash.
             return [{**each, "content": _short(each["content"])} for each in found]
 
         found: list[Entry] = await run.effect("read-store", {}, read, effects="none")

@@ -140,7 +140,7 @@ class TeamLimits(BaseModel):
 
 
 _ASIDE = repeat(Step("somebody", "somebody else", "ERROR"))
-"""Errors in between: of a tool, a task or a delegation."""
+"""Errors of a tool, a task or a delegation, in between."""
 
 
 def _asked(sender: str, receiver: str, request: str, reply: str, *meanwhile: Pattern) -> Sequence:

@@ -44,13 +44,13 @@ class Roster:
     message_store: BaseMessageStore | None = None
     """The host's store of the conversation; None: the thread."""
     operations: tuple[str, ...] = (DISPLAY_MESSAGE,)
-    """The operations that a client can be told to do with a result."""
+    """The operations on a result that a worker may request from a client."""
 
     def __post_init__(self) -> None:
         """Check that the workers of managers exist.
 
         Raises:
-            CastError: one does not, or there are no workers or operations.
+            CastError: one does not exist, or there are no workers or operations.
         """
         for manager in self.managers.values():
             if missing := [name for name in manager.workers if name not in self.workers]:
@@ -106,7 +106,7 @@ class Roster:
         return found
 
     async def answer(self, name: str, prompt: str, output: type[OutputT], history: Iterable[Message] = ()) -> OutputT | None:
-        """Ask the agent of a member; None: its models give no answer, or an invalid one.
+        """Ask the agent of a member; None: its models give no answer or an invalid one.
 
         Raises:
             DeliveryError, LedgerError: for any other cause than the models.

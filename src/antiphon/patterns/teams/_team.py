@@ -41,7 +41,7 @@ _ORCHESTRATOR: Final = AgentSpec(name="orchestrator", instructions="You plan wha
 
 
 class Team(Pattern):
-    """An orchestrator that plans in phases, managers that break them down, and workers that act."""
+    """An orchestrator that plans in phases, managers that divide them, and workers that act."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Team(Pattern):
         with `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
 
         `message_store` is the host's own store of the conversation. If it has an `add_message`, it receives the messages of
-        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result. The other options
-        are those of every pattern: see `Pattern` and `Cast`.
+        a turn before `run` returns. `operations` are the operations on its result that a worker may request from a client. The
+        other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
             CastError: two agents have the same name, a manager names an unknown worker, a tool does not exist, or there are
@@ -98,7 +98,7 @@ class Team(Pattern):
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Do a request of a user, and return the outcome. All agents that are asked read the history.
+        """Carry out a request of a user, and return the outcome. All agents that are asked read the history.
 
         The same task in the same thread continues where it stopped, or returns the recorded outcome.
 

@@ -3,8 +3,8 @@
 The views are in the order of the ledger. They do not show the prompts and answers of the agents' own runs, but the tools that
 the agents used: as actions, observations and errors.
 
-Untrusted content taints the reader: every request and answer carries the source of such content, so that a worker whose task
-follows from it may use only tools that allow it, or a person is asked.
+Untrusted content taints the reader: every request and answer carries the source of such content. So a worker whose task
+follows from it may use only tools that allow it, or needs an approval.
 
 A host may have its own message store. The messages that are read from it are recorded in the ledger first, so a turn that
 continues after a crash plans with the same messages. The messages of a turn are passed to it when the turn has ended, each at
@@ -69,7 +69,7 @@ class Transcript:
         return f"{key}-{sha256(self.run.course.invocation_id.encode()).hexdigest()[:16]}"
 
     async def say(self, type: str, key: str, **fields: Any) -> Record:
-        """Record a message. It has no timestamp: the ledger's time counts.
+        """Record a message. It has no timestamp: the ledger's time is used.
 
         Raises:
             ValidationError: it is not valid for its type.
@@ -96,7 +96,7 @@ Entry: TypeAlias = dict[str, Any]
 """A message of the format, as a plain dict."""
 
 OUTPUT = "final_result"
-"""The tool by which a model of Pydantic AI returns structured output: an answer, not an action."""
+"""The tool with which a model of Pydantic AI returns structured output: an answer, not an action."""
 
 
 class TeamStore:
@@ -119,7 +119,7 @@ class TeamStore:
     async def get_conversation_messages(
         self, location: str, limit: int | None = None, *, before: int | None = None
     ) -> list[Entry]:
-        """Return the messages of the user and the assistant; older ones than the limit are not read."""
+        """Return the messages of the user and the assistant; messages beyond the limit are not read."""
         found: list[Message] = []
         async for record in self._ledger.read(location, before=before, reverse=True):
             if len(found) == limit:
@@ -237,7 +237,7 @@ def _latest(entries: list[Entry], limit: int | None) -> list[Entry]:
 
 
 async def read_conversation(store: BaseMessageStore, location: str, *, limit: int, request: str) -> list[dict[str, Any]]:
-    """Return the latest messages of a conversation, without the request, which a host may have stored already.
+    """Return the latest messages of a conversation, without the request, which a host may already have stored.
 
     The limit is applied here: some stores count it from the beginning.
 

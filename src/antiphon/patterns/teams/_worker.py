@@ -1,10 +1,10 @@
-"""TeamWorkerActor: does a task with its agent, or runs the steps of a script, and stops an agent that makes no progress.
+"""TeamWorkerActor: carries out a task with its agent, or runs the steps of a script, and stops an agent without progress.
 
-A task ends with a `final`, or with an `error` if something was raised, a limit was reached, or the agent says that it failed.
+A task ends with a `final`, or with an `error` if an exception was raised, a limit was reached, or the agent reports a failure.
 A tool result that reports a problem is an observation like any other.
 
 `Guards` check a run each time its model calls tools again, so they never stop an agent that has finished. They read the run's
-own history, so a run that continues after a crash is judged in the same way.
+own history, so a run that continues after a crash gets the same verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Guards(AbstractCapability[object]):
 
 
 def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
-    """Check whether an agent with these deeds may continue.
+    """Check whether an agent with these actions may continue.
 
     Raises:
         RefusedError: LOOP, STAGNATION or ITERATION_LIMIT.
@@ -76,7 +76,7 @@ def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
 
 
 def _in_vain(deeds: Sequence[Deed]) -> int:
-    """Return how many of the latest deeds have failed, or had known results."""
+    """Return how many of the latest actions have failed, or had known results."""
     known: set[str] = set()
     count = 0
     for deed in deeds:
@@ -89,7 +89,7 @@ def _in_vain(deeds: Sequence[Deed]) -> int:
 def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
     """Return the tool uses of a run, in the order of the results.
 
-    A model may use an id again in a later answer: a result belongs to the latest call of its id.
+    A model may reuse an id in a later answer: a result belongs to the latest call of its id.
     """
     calls: dict[str, ToolCallPart] = {}
     deeds: list[Deed] = []
@@ -118,7 +118,7 @@ def _stable_text(value: Any) -> str:
 
 
 _SHOWN = 500
-"""Characters of a result that are shown in the record of a script."""
+"""The maximum length of a result in the record of a script, in characters."""
 
 
 class _Result(NamedTuple):
@@ -139,7 +139,7 @@ class TeamWorkerActor(Actor):
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Handle tasks of one thread in parallel, if they are delegated so."""
+        """Handle tasks of one thread in parallel, if they are delegated in parallel."""
         return message.id
 
     @handles
@@ -155,7 +155,7 @@ class TeamWorkerActor(Actor):
                 raise
             except DeliveryError as exc:
                 if isinstance(exc, BudgetExceededError) and exc.limit is not None:
-                    raise  # a new budget lets it go on
+                    raise  # it continues with a new budget
                 await self._fail(transcript, task, exc)
             content = {"operation": done.operation, "payload": done.payload, "human_readable_summary": done.summary}
             await transcript.answer(task, "final", "final", content=content)
@@ -248,7 +248,7 @@ class TeamWorkerActor(Actor):
 
 
 class _Response(NamedTuple):
-    """The operation that a tool asks the client for."""
+    """The operation that a tool requests from the client."""
 
     operation: str
     payload: dict[str, Any]

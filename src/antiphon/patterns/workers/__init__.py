@@ -1,4 +1,4 @@
-"""Workers: a controller gives tasks to workers that use tools, by structured messages of Atlas.
+"""Workers: a controller gives tasks to workers that use tools, with structured messages of Atlas.
 
 Every class of Atlas can be imported from here: messages, tools and agents.
 
@@ -6,9 +6,9 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 |---|---|
 | `_protocol.py` | the requests of the actors, and the limits |
 | `_conversation.py` | the messages of agents in the thread; STATUS reports |
-| `_responder.py` | how an agent answers a message |
+| `_responder.py` | an agent's answer to a message |
 | `_agent.py` | `ToolCapableAgent`, for programs of any kind |
-| `_assignment.py` | how tasks are assigned: by a policy, or by a model |
+| `_assignment.py` | assignment of tasks by a policy or a model |
 | `_schedule.py` | the order and the deadlines of a worker's tasks |
 | `_actors.py`, `_workers.py` | the actors, and `Workers`, the pattern |
 

@@ -1,8 +1,8 @@
 """The actors: a controller that follows its policy, and workers.
 
 Both answer clients (WORKERS_MESSAGE) and record the request and the answer in the thread. The sender of a task (WORKERS_TASK),
-which is the controller or a worker that hands its task on, records it. Sensitive arguments of tool calls in a message are kept
-in memory only: when the process ends they are lost, and a call that has not started is then refused.
+which is the controller or a worker that hands on its task, records it. Sensitive arguments of tool calls in a message are kept
+only in memory: when the process ends, they are lost, and a call that has not started is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from antiphon.runtime import Actor, Context, handles, tag
 
 
 _MOST: Final = 10_000
-"""How many messages it keeps arguments of; beyond that, the oldest are dropped."""
+"""The maximum number of messages with kept arguments; beyond it, the oldest are dropped."""
 
 
 class SensitiveArguments:
@@ -73,7 +73,7 @@ class SensitiveArguments:
         return whole
 
     def let_go(self, message: StructuredMessage) -> None:
-        """Drop the arguments of a message that is answered."""
+        """Drop the arguments of an answered message."""
         self._kept.pop(message.message_id, None)
 
 
@@ -81,7 +81,7 @@ class SensitiveArguments:
 
 
 class _Agent(Actor):
-    """The base of both actors: they handle messages concurrently."""
+    """The base class of both actors: they handle messages concurrently."""
 
     concurrency = 1000
 
@@ -167,7 +167,7 @@ class ControllerActor(_Agent):
                         said = await control.policy(query, assigner)
                 except (RefusedError, BudgetExceededError) as exc:
                     if isinstance(exc, BudgetExceededError) and exc.limit is not None:
-                        raise  # a new budget lets it go on
+                        raise  # it continues with a new budget
                     await _end_late(exc, context, query, *assigner.given)
                     return error_to(query, control.name, exc)
         return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
@@ -177,7 +177,7 @@ class ControllerActor(_Agent):
 
 
 class WorkerActor(_Agent):
-    """Does tasks, and answers clients directly."""
+    """Carries out tasks, and answers clients directly."""
 
     def __init__(self, responder: Responder, slots: Slots, sensitive: SensitiveArguments) -> None:
         self._responder, self._slots, self._sensitive = responder, slots, sensitive
@@ -215,7 +215,7 @@ class WorkerActor(_Agent):
         is_said: bool = False,
         until: str | None,
     ) -> WorkerTaskDone:
-        """Do the task of a message; if it has a route, hand the result on to the next worker.
+        """Carry out the task of a message; if it has a route, hand the result on to the next worker.
 
         The worker reads the history before the message `until`.
         """

@@ -27,7 +27,7 @@ from antiphon.patterns.workers._protocol import WorkerLimits
 from antiphon.patterns.workers._responder import Responder, model_or_script
 from antiphon.protocol import ErrorCode
 
-# ---------------------------------------------------------------- workers that are ready
+# ---------------------------------------------------------------- ready-made workers
 
 
 RETRIEVAL_WORKER: Final = AgentSpec(
@@ -53,9 +53,9 @@ ResultT = TypeVar("ResultT")
 
 
 def wait_for(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    """Run a coroutine in a new event loop, and wait for it; this works in a running loop too, which is blocked meanwhile.
+    """Run a coroutine in a new event loop, and wait for it; this also works in a running loop, which is blocked meanwhile.
 
-    It starts with an empty context: a run around it belongs to another loop, and must not be used here.
+    It starts with an empty context: an enclosing run belongs to another loop, and must not be used here.
     """
     try:
         asyncio.get_running_loop()
@@ -98,8 +98,9 @@ class ToolCapableAgent:
     ) -> None:
         """Make it.
 
-        `model` is a model or its name; default: the model of the environment. Without any, the agent answers with the results
-        of the tools that a message calls; if it calls none, the scripted model answers that no language model was asked.
+        `model` is a model or its name; the default is the model of the environment. Without any, the agent answers with the
+        results of the tools that a message calls; if it calls none, the scripted model answers that no language model was
+        asked.
 
         With a `ledger` (or its URL), the work is recorded in the thread with the id of the task, and the same message
         continues where it stopped. `rounds` is the maximum number of model requests; `hear` is called with each STATUS
@@ -186,7 +187,7 @@ class ToolCapableAgent:
                 await stack.enter_async_context(ledger_run(message.task_id, id=message.message_id, ledger=ledger))
             yield ledger or MemoryLedger()
 
-    # ------------------------------------------------------------ as before there were structured messages
+    # ------------------------------------------------------------ text and dicts instead of structured messages
 
     def process_message(self, text: str) -> str:
         """Answer a text; blocks. See `aprocess_message`."""
@@ -205,11 +206,11 @@ class ToolCapableAgent:
         return answer.content
 
     def process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task; blocks. See `aprocess_task`."""
+        """Carry out a task; blocks. See `aprocess_task`."""
         return wait_for(lambda: self.aprocess_task(task))
 
     async def aprocess_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Do a task: a dict with a `query`, and optionally a `task_id`, `tool_calls` and other data.
+        """Carry out a task: a dict with a `query`, and optionally a `task_id`, `tool_calls` and other data.
 
         The result has `worker_id`, `task_id`, `status` (`completed` or `error`), `result`, `tool_results`, and `error`.
         """

@@ -1,4 +1,4 @@
-"""How tasks are assigned to workers: by a policy in Python, or by the model of a controller.
+"""Assignment of tasks to workers: by a policy in Python, or by the model of a controller.
 
 A task that ends without an answer (unknown worker, timeout, failure) ends with an ERROR message, which a policy reads like any
 other. If a person must decide, an error is raised, so that the whole thread waits.
@@ -31,7 +31,7 @@ from antiphon.runtime import Context
 
 
 UNTOLD: Final = (ParkedError, HistoryMismatchError, WithdrawnError)
-"""Errors that are raised, not turned into an ERROR message: a person must decide, the program changed, the caller left."""
+"""Errors that are raised, and not turned into an ERROR message: a person must decide, the program changed, the caller left."""
 
 
 class Assigner:
@@ -48,12 +48,12 @@ class Assigner:
         history: Conversation = Conversation(),  # noqa: B008 (frozen)
     ) -> None:
         self.name = name
-        """Of the controller."""
+        """The name of the controller."""
         self.query = query
         self.workers = workers
         """The workers with their instructions."""
         self.history = history
-        """The history of the thread before the query; workers read it too."""
+        """The history of the thread before the query; workers also read it."""
         self.given: list[str] = []
         """The keys of the assigned tasks."""
         self._context, self._taint = context, taint
@@ -77,13 +77,13 @@ class Assigner:
         """Assign a task to a worker, and return its result, or an ERROR message.
 
         `task_data` goes into the metadata; `priority`, `trace_id` and similar fields default to those of the query.
-        `priority` and `deadline` control when the task is done. The workers in `route` continue the task in order, each
-        with the result of the one before; the last one answers. `within` is the time limit in seconds. Pass a `key` if the
-        order in which tasks are assigned may vary.
+        `priority` and `deadline` control when the task runs. The workers in `route` continue the task in order, each with the
+        result of the previous one; the last one answers. `within` is the time limit in seconds. Pass a `key` if the order in
+        which tasks are assigned may vary.
 
         Raises:
             ParkedError: a person must settle or approve something.
-            HistoryMismatchError: the policy did something else the last time it ran.
+            HistoryMismatchError: the policy does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
         name = as_key(key or self._next("task"))
@@ -120,7 +120,10 @@ class Assigner:
         return cast("list[StructuredMessage]", ended)
 
     async def _inherited(self, task_id: str) -> dict[str, Any]:
-        """Return the priority and tracking fields of the query for a task. A task that was recorded without them stays so."""
+        """Return the priority and tracking fields of the query for a task.
+
+        A task that was recorded without them keeps none.
+        """
         found = self.query.tracking
         if "priority" in self.query.metadata:
             found["priority"] = self.query.metadata["priority"]
@@ -210,7 +213,7 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
     assigner, taint = _assigner.get(), current_taint()
     answer = await assigner.assign(worker, task, route=then or (), key=ctx.tool_call_id)
     if taint is not None:
-        taint.mark(assigner.untrusted)  # untrusted content that the worker has read taints the controller too
+        taint.mark(assigner.untrusted)  # untrusted content that the worker has read also taints the controller
     said = "error" if answer.message_type == MessageType.ERROR else "result"
     return {"worker": answer.source_agent, said: answer.content}
 

@@ -1,8 +1,8 @@
-"""The messages between agents, as talk in the thread: written, read back, and STATUS reports.
+"""The messages between agents as talk in the thread, written and read; and STATUS reports.
 
-The sender of a task records the task and its result, so a task has one result whatever happens to its worker. Tool calls are
-separate rows before a message. A worker that hands its task on answers it with that; the answer of the last worker answers no
-task, and is only passed to the caller.
+The sender of a task records the task and its result, so a task has one result even if its worker fails. Tool calls are
+separate rows before a message. A worker that hands on its task answers with that message; the answer of the last worker
+answers no task, and is only passed to the caller.
 
 Tools and policies report progress with `report`, within a rate limit. Long work without reports is reported as still running:
 after a while, then after twice as long, and so on.
@@ -46,10 +46,10 @@ _LINKS: Final = ("in_reply_to", "in_reply_to_message")
 
 
 def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Message]:
-    """Return a message as rows of a thread; one that is no answer is only told.
+    """Return a message as rows of a thread; a message that is not an answer is a notice.
 
-    What must not be written down is taken out here already, whatever the ledger does: a message between agents says where
-    a secret is by the names of its keys, which a dialect may write otherwise.
+    Secrets are already removed here, independent of the ledger: in a message between agents, the names of its keys mark
+    secrets, and a dialect may write them in another form.
     """
     left: tuple[str, ...] = _OF_ROW if message.message_type in _TOOL_USE else (*_OF_ROW, "tool_calls", "tool_results")
     if message.message_type == MessageType.TOOL_RESPONSE and message.has_tool_calls:
@@ -65,7 +65,7 @@ def check(message: StructuredMessage) -> None:
     """Check that a message and its tool calls can be stored in a thread.
 
     Raises:
-        RefusedError: it cannot; the text says where and why.
+        RefusedError: it cannot; the text has the place and the reason.
     """
     calls = [call["id"] for call in message.tool_calls]
     route: Any = message.metadata.get("route", [])
@@ -86,10 +86,10 @@ def check(message: StructuredMessage) -> None:
 
 
 async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -> None:
-    """Record a message in the thread of the run, once, also if the program runs again; outside a run, do nothing.
+    """Record a message in the thread of the run once, even if the program runs again; outside a run, do nothing.
 
     Raises:
-        HistoryMismatchError: the program recorded another message here in its last run.
+        HistoryMismatchError: the recorded message is a different one.
         LedgerError: it could not be stored.
     """
     run = current_run()
@@ -99,7 +99,7 @@ async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -
 
 
 async def say_now(message: StructuredMessage) -> None:
-    """Record a progress report. A program that runs again may report other progress, which is recorded too.
+    """Record a progress report. A program that runs again may report other progress, which is also recorded.
 
     Raises:
         LedgerError: it could not be stored.
@@ -183,7 +183,7 @@ def _address(message: StructuredMessage, thread_id: str) -> None:
 
 
 def _asked_by(exchange: str) -> tuple[str, str]:
-    """Return the agent whose model an exchange is with, and the key of its task: `QUERY/TASK/AGENT/model=2`."""
+    """Return the agent of an exchange with a model, and the key of its task: `QUERY/TASK/AGENT/model=2`."""
     *course, agent, model = exchange.rsplit("/", 2) if exchange.count("/") > 1 else ("", "", "")
     if model.partition("=")[0] != "model":
         return "", ""
@@ -273,7 +273,7 @@ class Reports:
                 self._hear(status)
 
     async def _next(self, silence: float) -> str | None:
-        """Return the next report; empty: there was none for this time; None: the work has ended."""
+        """Return the next report; empty: there was none in this time; None: the work has ended."""
         try:
             async with asyncio.timeout(silence if self._left else None):
                 return await self._texts.get()

@@ -1,4 +1,4 @@
-"""Responder: answers a message for an agent: the tool calls of the message are run, then the agent's model answers.
+"""Responder: answers a message for an agent. It runs the tool calls of the message, then the agent's model answers.
 
 The calls in the message run first, in order. Then the model gets their results, and its own calls run, for a limited number of
 rounds. The answer has all calls and results, each result with the id of its call. A failure becomes an ERROR message; an error
@@ -63,8 +63,8 @@ class Responder:
     ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and the source of untrusted content that was read for it, if any.
 
-        `untrusted` is the source of such content that the sender has read. `is_said`: the caller records the message and its
-        answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
+        `untrusted` is the source of such content that the sender has read. With `is_said`, the caller records the message and
+        its answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
 
         Raises:
             ParkedError: a person must settle or approve something.
@@ -77,12 +77,12 @@ class Responder:
                 taint.mark(untrusted_source(each))
             try:
                 check(message)
-                # Reports begin with the slot: a task that waits is not at work.
+                # Reports start with the slot: a waiting task does not run.
                 async with _limits_of(message), ticket or nullcontext(), self._reports(message):
                     await self._work(message, answer, is_said=is_said, history=history)
             except (RefusedError, BudgetExceededError) as exc:
                 if isinstance(exc, BudgetExceededError) and exc.limit is not None:
-                    raise  # a new budget lets it go on
+                    raise  # it continues with a new budget
                 answer = error_to(message, self.name, exc, of=answer)
         return answer, taint.untrusted
 
@@ -112,7 +112,7 @@ class Responder:
         async with await toolkit.connect():
             return await toolkit.tools_of(self.name)
 
-    # ------------------------------------------------------------ what the message asks for
+    # ------------------------------------------------------------ the calls of the message
 
     async def _run_given(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
         tools = await self.tools()
@@ -127,7 +127,7 @@ class Responder:
         if not is_said:
             await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
 
-    # ------------------------------------------------------------ what the model says
+    # ------------------------------------------------------------ the model
 
     async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
         """Ask the model; without one, answer with the results of the tools.
@@ -160,16 +160,16 @@ class Responder:
         except UnknownModelError as exc:
             return bool(exc.model)
         except AntiphonError:
-            return True  # the model exists but cannot be loaded: asking it raises the error that says why
+            return True  # the model exists but cannot be loaded: a request raises the reason
         return not isinstance(model.wrapped, NoModel)
 
 
 class NoModel(ScriptedModel):
-    """The model if none is named: its script says that no language model was asked."""
+    """The model if none is named: its scripted answer is that no language model was asked."""
 
 
 def model_or_script(name: str | None) -> Model:
-    """Return a model by name, or that of the environment; without any, the scripted model.
+    """Return a model by name, or the model of the environment; without any, the scripted model.
 
     Raises:
         ModelError: the named model cannot be loaded.
@@ -270,11 +270,11 @@ def _result(part: ToolReturnPart) -> dict[str, Any]:
     return {"result": to_jsonable_python(part.content, fallback=str), "status": "success"}
 
 
-# ---------------------------------------------------------------- what a model is told
+# ---------------------------------------------------------------- prompts
 
 
 def _about(message: StructuredMessage) -> str:
-    """Return the metadata of a message that is about its task, such as the priority."""
+    """Return the metadata of a message about its task, such as the priority."""
     given = {name: value for name, value in message.metadata.items() if name not in _ENVELOPE}
     lines = [f"- {name}: {_text(value)}" for name, value in given.items()]
     return "\n".join(["Given with it:", *lines]) if lines else ""

@@ -1,6 +1,6 @@
-"""Schedule: the order in which a worker does its tasks, and the time that each may take.
+"""Schedule: the order in which a worker runs its tasks, and their deadlines.
 
-A worker does `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one
+A worker runs `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one
 that was assigned first. Every tenth time it is the task that has waited longest, so a task with a low priority never starves.
 A running task is not interrupted for a more urgent one.
 
@@ -26,7 +26,7 @@ from antiphon.protocol import ErrorCode
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
 _FAIR: Final = 10
-"""Every how many starts the task that has waited longest is chosen."""
+"""The interval, in starts, at which the task that has waited longest is chosen."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPAN: Final = re.compile(
     r"(\d+(?:\.\d+)?)\s*(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)(?![a-z])\s*"
@@ -35,11 +35,11 @@ _FIRST_TIME: Final = 1e8
 """From this number on, a number is a Unix time; a smaller one is a duration in seconds."""
 
 
-# ---------------------------------------------------------------- what a message says
+# ---------------------------------------------------------------- priority and deadline of a message
 
 
 def priority_of(message: StructuredMessage) -> float:
-    """Return the priority of a message: higher is more urgent. Anything but a known word or a number is normal."""
+    """Return the priority of a message: higher is more urgent. Any value except a known word or a number is normal."""
     given: Any = message.metadata.get("priority")
     if isinstance(given, str):
         return PRIORITIES.get(given.strip().lower(), _NORMAL)
@@ -47,7 +47,7 @@ def priority_of(message: StructuredMessage) -> float:
 
 
 def due_at(message: StructuredMessage) -> float | None:
-    """Return when the work on a message must be done, in seconds since 1970; None if there is no deadline.
+    """Return the deadline of the work on a message, in seconds since 1970; None if there is no deadline.
 
     Raises:
         ValueError: the deadline is invalid.
@@ -217,7 +217,7 @@ class Slots:
     def ticket(self, message: StructuredMessage) -> Generator[Ticket]:
         """Return the ticket of a message, which waits from now on. The ticket is released when the block ends.
 
-        A handler takes it before it writes anything, so that the order does not depend on the duration of writes.
+        A handler takes it before its first write, so that the order does not depend on the duration of writes.
         """
         self._count += 1
         ticket = Ticket(self, message, self._count)

@@ -66,8 +66,8 @@ class Workers(Pattern):
 
         The `controller` is an agent, whose model assigns the tasks, or a policy: a function of the message and an `Assigner`,
         with the name `controller_name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the
-        controller, as in a `Cast`; a `ToolCapableAgent` has its own. Waiting tasks are done by priority, then in the order in
-        which they were assigned. The other options are those of every pattern: see `Pattern` and `Cast`.
+        controller, as in a `Cast`; a `ToolCapableAgent` has its own. Waiting tasks run by priority, then in the order of
+        assignment. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
             CastError: two agents have the same name, or a tool does not exist.
@@ -133,7 +133,7 @@ class Workers(Pattern):
                 stack.enter_context(slots.held())
             yield
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ requests
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
@@ -159,8 +159,8 @@ class Workers(Pattern):
     async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
         """Send a message to its `target_agent`, and return the answer, or an ERROR message.
 
-        The target is the controller (the default) or a worker. The thread has the id of the task. The same message again
-        returns the same answer.
+        The target is the controller (the default) or a worker. The thread has the id of the task. A repeated message returns
+        the same answer.
 
         Raises:
             ParkedError: a person must settle or approve something; then send it again.
@@ -183,7 +183,7 @@ class Workers(Pattern):
         return from_wire(answered.message, None)
 
     async def _is_known(self, message: StructuredMessage) -> bool:
-        """Whether the ledger has a message: then its recorded answer is returned, also after its deadline."""
+        """Whether the ledger has a message: then its recorded answer is returned, even after its deadline."""
         return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
 
     async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
@@ -202,7 +202,7 @@ class Workers(Pattern):
             )
         return address, message if responder is None else self._sensitive.take_out(message, await responder.tools())
 
-    # ------------------------------------------------------------ watching
+    # ------------------------------------------------------------ listeners
 
     def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
         """Call a function with the thread id and each message of agents, right after the message was stored.
