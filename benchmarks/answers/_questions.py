@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["SETS", "Gold", "Question", "plain", "read_documents", "read_questions"]
 
 HERE = Path(__file__).parent
-SETS = {"questions": "documents", "held_out": "held_out"}
+SETS = {"questions": "documents", "held_out": "held_out", "second": "second"}
 """The files with questions, each with the folder of its documents."""
 
 
@@ -33,7 +33,7 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; or `held-out`."""
+    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""

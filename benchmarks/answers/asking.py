@@ -100,7 +100,7 @@ COLUMNS: tuple[tuple[str, bool, Count, float], ...] = (
 
 
 def report(part: str = "") -> bool:
-    """Print the figures; with a part (`tune`, `check`, `held-out`, `de`, an id), of its questions, each with its answer.
+    """Print the figures; with a part (`check`, `held-out`, `second`, `de`, an id), of its questions, each with its answer.
 
     The result says whether `local` meets its goals in every set.
     """

@@ -1,17 +1,20 @@
 """Misuse of durable agents is refused with what to do instead."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, Tool
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.toolkit.kit import script
 
 from antiphon import System, Toolkit, open_ledger
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability, LedgerRun, durable_stream, ledger_run, program
 from antiphon.agents.toolkit import ApprovalRule
-from antiphon.errors import CastError, ChainConfigError, ParkedError, SetupError
+from antiphon.errors import CastError, ChainConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
@@ -89,6 +92,119 @@ def test_choices_of_a_run_are_one_of_their_words() -> None:
         ledger_run("t", on_busy="wait")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_change is 'stop', 'continue' or 'restart', not 'go'"):
         LedgerDurability(MemoryLedger(), on_change="go")  # type: ignore[arg-type]
+
+
+async def test_effects_of_a_step_of_the_program_are_one_of_three_words() -> None:
+    """Otherwise a step that must not be done twice could be done twice, for a typing error."""
+
+    async def pay(key: str) -> str:
+        return "paid"
+
+    ledger = MemoryLedger()
+    with pytest.raises(ValueError, match="effects is 'none', 'idempotent' or 'once', not 'one'"):
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.effect("pay", {}, pay, effects="one")  # type: ignore[arg-type]
+    assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run", "t/run#failed"]
+
+
+async def test_a_step_of_the_program_may_be_a_plain_function() -> None:
+    """It has run by the time that its result cannot be awaited: it must not be recorded as failed."""
+    ledger = MemoryLedger()
+    for _ in range(2):
+        async with ledger_run("t", ledger=ledger) as run:
+            assert await run.effect("count", {}, lambda key: 7) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"effect": "none"}, r"the metadata of tool '_search' has the setting 'effect'; is it 'effects'\?"),
+        ({"approval": True}, "the metadata of tool '_search' has the setting 'approval', which only a Toolkit observes"),
+        ({"sensitive": ["word"]}, "has the setting 'sensitive', which only a Toolkit observes: add the tool to one"),
+    ],
+)
+async def test_settings_in_the_metadata_of_a_tool_are_known_and_observed(settings: dict[str, Any], match: str) -> None:
+    """Otherwise a tool that only reads is parked after a crash, or one that must be approved is called."""
+    ledger = MemoryLedger()
+    with pytest.raises(UserError, match=match):
+        Agent(script(), tools=[Tool(_search, metadata={"antiphon": settings})], capabilities=[LedgerDurability(ledger)])
+    agent = Agent(script(), name="clerk", capabilities=[LedgerDurability(ledger)])
+    agent.tool_plain(metadata={"antiphon": settings})(_search)
+    with pytest.raises(UserError, match=match):
+        async with ledger_run("t"):
+            await agent.run("Go.")
+
+
+def test_a_toolkit_refuses_an_unknown_setting_in_the_metadata_of_a_tool() -> None:
+    """Otherwise the tool would run, and nobody would be asked."""
+    with pytest.raises(ValueError, match=r"the metadata of tool '_search' has the setting 'aproval'; is it 'approval'\?"):
+        Toolkit([Tool(_search, metadata={"antiphon": {"aproval": True}})])
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"retry": 3}, r"retry is a RetryPolicy, such as RetryPolicy\(retries=3\), not 3"),
+        ({"budget": 5}, r"budget is an AgentBudget, such as AgentBudget\(requests=20\), not 5"),
+        ({"thread_budget": 5}, "thread_budget is an AgentBudget"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_when_the_agent_is_made(given: dict[str, Any], match: str) -> None:
+    """Otherwise it fails in the middle of a run, when the first tool does."""
+    with pytest.raises(TypeError, match=match):
+        LedgerDurability(MemoryLedger(), **given)
+
+
+def test_a_state_that_is_no_deps_state_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"state is a DepsState, such as DepsState\(deps\), not \[1\]"):
+        ledger_run("t", state=[1])  # type: ignore[arg-type]
+
+
+def test_the_id_of_a_run_is_a_text() -> None:
+    with pytest.raises(TypeError, match="the id of a run is a text, such as '7', not 7"):
+        ledger_run("t", id=7)  # type: ignore[arg-type]
+
+
+async def test_a_program_has_a_name_and_is_async() -> None:
+    def work(run: LedgerRun) -> Any:
+        return 1
+
+    with pytest.raises(TypeError, match=r"write @program\('work'\), with the name of the program, above the function"):
+        program(work)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the function of program 'desk' is not async: write `async def`"):
+        await program("desk")(work).run("t", ledger=MemoryLedger())
+
+
+async def test_a_stream_that_is_no_generator_is_refused_before_a_response_begins() -> None:
+    async def words() -> str:
+        return "one"
+
+    with pytest.raises(TypeError, match="durable_stream takes a function that yields"):
+        durable_stream("t", words)  # type: ignore[arg-type]
+
+
+async def test_an_agent_that_does_not_run_again_is_named_with_what_to_do() -> None:
+    ledger = MemoryLedger()
+    first, second = (Agent(TestModel(), name=name, capabilities=[LedgerDurability(ledger)]) for name in ("first", "second"))
+
+    async def live(agent: Agent[None, str]) -> None:
+        async with ledger_run("t"):
+            await agent.run("Go.")
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await live(first)
+    with pytest.raises(HistoryMismatchError, match="'t/run/first' ran before that.* run.effect.* give the run another id"):
+        await live(second)
+
+
+async def test_an_agent_in_another_event_loop_than_its_run_is_refused() -> None:
+    """It could not be recorded: the ledger belongs to the loop of the block, which would wait for it for ever."""
+    agent = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(MemoryLedger())])
+    match = r"agent 'clerk' runs in another event loop than ledger_run\('t'\).*`await agent.run\(…\)`"
+    with pytest.raises(RuntimeError, match=match):
+        async with ledger_run("t"):
+            await asyncio.to_thread(lambda: asyncio.run(agent.run("Go.")))  # as `run_sync` does in a thread
 
 
 async def test_a_grant_of_an_unknown_tool_is_refused_when_the_tools_are_used() -> None:

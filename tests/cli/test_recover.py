@@ -177,7 +177,8 @@ def test_runs_that_would_stop_are_named_before_a_deploy(shop: Path) -> None:
     checked = run("replay", "--against", "--app", f"{shop.stem}:desk")
     assert checked.exit_code == 1
     assert "order-3, run 'run' stops: " in checked.stderr
-    assert "argument 'amount' has changed" in checked.stderr
+    assert "\norder-3 run: argument 'amount' has changed\n" in checked.stderr
+    assert f"`antiphon resume order-3 --on-change continue --ledger sqlite:///{shop.parent}/antiphon.db`" in checked.stderr
     assert "open runs of these programs: 2; cannot continue: 1" in checked.stderr
     (one,) = json.loads(run("replay", "order-1", "--against", "--app", f"{shop.stem}:desk", "--json").stdout)
     assert one == {"thread_id": "order-1", "id": "run", "name": "desk", "forecast": "continues", "reason": None}

@@ -81,6 +81,31 @@ async def test_another_form_of_a_word_finds_the_passage_in_each_language(opened:
 @pytest.mark.parametrize(
     ("question", "expected"),
     [
+        ("Is there a fee for visitors?", "Guests pay nothing."),
+        ("Who mended the bicycle?", "My bike was repaired by Ann."),
+        ("Wo steht das Fahrzeug?", "Der Wagen ist im Hof."),
+        ("Que fait-on des ordures ?", "Les déchets sont brûlés."),
+    ],
+)
+async def test_another_word_for_the_same_thing_finds_the_passage_behind_those_with_the_word_itself(
+    opened: Opened, question: str, expected: str
+) -> None:
+    async with opened() as ledger:
+        base = KnowledgeBase(ledger)
+        await base.add("other.md", "Nothing of this matters. Rien de cela. Nichts davon.")
+        await base.add("same.md", expected)
+        (found, *_) = await base.search(question)
+        await base.add("word.md", question)
+        (better, worse, *_) = await base.search(question)
+
+    assert (found.source, found.text) == ("same.md", expected)
+    assert 0.0 < found.coverage < 1.0
+    assert (better.source, worse.source) == ("word.md", "same.md")
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
         ("thread actor", "ThreadActor keeps the order."),
         ("ThreadActor", "ThreadActor keeps the order."),
         ("request id", "The field request_id pairs them."),

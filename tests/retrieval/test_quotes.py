@@ -108,3 +108,11 @@ def test_units_are_in_order_and_lose_no_letter(text: str) -> None:
 
     assert [each.first for each in units] == sorted(each.first for each in units)
     assert sorted("".join(each.text for each in units).count(letter) for letter in "ab") == sorted(map(text.count, "ab"))
+
+
+def test_the_rest_of_code_whose_beginning_is_in_another_passage_is_code() -> None:
+    text = "    total = add(1, 2)\n    print(total)\n```\n\nThe sum is printed. It is three."
+    units = units_of(text)
+
+    assert [each.kind for each in units] == ["code", "code", "sentence", "sentence"]
+    assert [each.kind for each in units_of("See:\n\n```text\nabc\n")] == ["sentence", "code"]

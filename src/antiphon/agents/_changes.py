@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import SequenceMatcher
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
 
 import orjson
 from typing_extensions import override
 
 from antiphon.agents._opening import PROGRAM, OnChange, Opened
-from antiphon.errors import HistoryMismatchError
+from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import command_line
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -407,6 +407,30 @@ class RunStep(Effect):
         if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
             return True
         raise self.stopped(change)
+
+    @override
+    async def parked(self, reason: str) -> NoReturn:
+        try:
+            await super().parked(reason)
+        except ParkedError:
+            raise self.waiting(reason) from None
+
+    def waiting(self, reason: str) -> ParkedError:
+        """Return the error of a step that waits for a person, with the command that settles it."""
+        command = self._command("--result JSON | --error TEXT | --retry")
+        return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", self.course.to)
+
+    def explain(self, error: Exception) -> None:
+        """Add instructions to the error of a step that must not be repeated: how a person can allow a repetition."""
+        is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
+        if self._effects == "once" and not is_other:
+            command = self._command("--retry")
+            error.add_note(
+                f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
+            )
+
+    def _command(self, options: str) -> str:
+        return command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
 
     def stopped(self, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
         """Return the error that stops the run."""

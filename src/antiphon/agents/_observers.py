@@ -203,6 +203,8 @@ def durable_stream(thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], *
     """
     if not callable(stream):
         raise TypeError("durable_stream takes the function that makes the stream, not the stream: `words`, not `words()`")
+    if inspect.iscoroutinefunction(stream):
+        raise TypeError("durable_stream takes a function that yields, or returns an async iterator without `async`")
     inspect.signature(ledger_run).bind(thread_id, **options)  # raise here, not after the response has started
     return _read_in_run(thread_id, stream, options)
 
@@ -215,9 +217,14 @@ async def _read_in_run(
 
     async def read() -> None:
         async with ledger_run(thread_id, **options):
-            async for item in stream():
+            async for item in (source := stream()):
                 items.put_nowait(item)
-                await asked.wait()  # read the next one only on demand, as without a run
+                try:
+                    await asked.wait()  # read the next one only on demand, as without a run
+                except asyncio.CancelledError as exc:  # the reader has gone away
+                    if isinstance(source, AsyncGenerator):  # closed here: the loop would close it later, in another task
+                        await source.athrow(exc)
+                    raise
                 asked.clear()
 
     # In a task of its own: several tasks may advance this generator, but the run needs one context.

@@ -545,6 +545,17 @@ def check_choice(name: str, given: str | None, choices: object) -> None:
         raise ValueError(f"{name} is {', '.join(others)} or {last}, not {given!r}")
 
 
+def check_type(name: str, given: object, expected: type[Any], example: str) -> None:
+    """Refuse an option of another type, where it is given, and not in the middle of a run.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    if given is not None and not isinstance(given, expected):
+        article = "an" if expected.__name__[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} is {article} {expected.__name__}, such as {example}, not {given!r}")
+
+
 OnBusy: TypeAlias = Literal["join", "raise"]
 """The behaviour of a caller if the run is already open, or another process owns the thread: wait for it, or raise."""
 
@@ -783,7 +794,8 @@ class _Opening:
             reason = f"it was begun {len(standing.again) + 1} times, and never ended"
             time = await self._unused(partial(park_id, self._id), 1)
             await self._park_row(self._id, {"reason": reason, "to": "program"}, time)
-            raise ParkedError(f"run {self._id!r} waits for a person: {reason}")
+            command = command_line(self._journal.ledger, "settle", self._thread_id, self._id, options="--retry")
+            raise ParkedError(f"run {self._id!r} waits for a person: {reason}; to start it again: `{command}`")
         attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
         failures = [ended(FAILED, each, thread_id=self._thread_id, parent_id=self._id) for each in _failures(rows, self._id)]

@@ -14,6 +14,7 @@ thread to one of them.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -73,17 +74,28 @@ class RunProgram(Generic[ResultT]):
             OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
             LedgerError: the ledger cannot be used.
+            TypeError: the function is not async.
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
-            return await self._work(run)
+            working = self._work(run)
+            if not inspect.isawaitable(working):
+                raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
+            return await working
 
     def __repr__(self) -> str:
         return f"<RunProgram {self.name!r}>"
 
 
 def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
-    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`."""
+    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`.
+
+    Raises:
+        TypeError: there is no name.
+    """
+    if callable(name):
+        own = getattr(name, "__name__", "desk")
+        raise TypeError(f"write @program({own!r}), with the name of the program, above the function")
 
     def named(work: Work[ResultT]) -> RunProgram[ResultT]:
         return RunProgram(name, work)
@@ -436,9 +448,17 @@ def _first_of(error: BaseException) -> BaseException:
     return next((each for each in found if isinstance(each, HistoryMismatchError)), found[0])
 
 
+class _Copy(MemoryLedger):
+    """A copy of a thread in memory. Commands that a person is shown are about the ledger that it was copied from."""
+
+    url: str
+
+
 async def _copied(ledger: Ledger, thread_id: str) -> Ledger:
     """Return a copy of a thread in memory."""
-    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
+    copy = _Copy(redaction=await ledger.redaction_of(thread_id) or "off")
+    if (url := getattr(ledger, "url", None)) is not None:
+        copy.url = url
     rows = [record.message async for record in ledger.read(thread_id)]
     own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some with another thread
     await copy.append(thread_id, own, allow_foreign=True)

@@ -21,7 +21,7 @@ import functools
 import inspect
 import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -59,7 +59,14 @@ from antiphon.agents._opening import (
     to_the_end,
 )
 from antiphon.agents._state import DepsState, Watch
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
+from antiphon.errors import (
+    AppendRefusedError,
+    EffectFailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    StoppedError,
+)
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of, last_key, parent_of
@@ -256,6 +263,8 @@ class LedgerRun:
         self._input = input
         self._around = current_run()
         """The run whose block is around this one, or whose part this is."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of its block; None in a handler of an actor."""
         self._has_left = False
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
@@ -343,7 +352,7 @@ class LedgerRun:
         self,
         key: str,
         arguments: Mapping[str, Json],
-        run: Run,
+        run: Run | Callable[[str], Json],
         *,
         effects: Effects = "once",
         option: str | None = None,
@@ -355,20 +364,30 @@ class LedgerRun:
         `parent_id` is the call that caused it.
 
         Raises:
+            ValueError: `effects` is not one of its values.
             EffectFailedError: `run` raised.
             RefusedError: `run` failed with a code of its own.
             ParkedError: its outcome is unknown, and it must not be executed twice; a person settles it.
             HistoryMismatchError: the program does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
+        check_choice("effects", effects, Effects)
         self._is_used = True
         effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(id: str) -> Json:
-            with effect_scope(CurrentEffect(id, option or key, effects)):
-                return await run(id)
+            # An agent in it belongs to it: when its outcome is recorded, the agent does not run again.
+            with run_scope(self.part(id)), effect_scope(CurrentEffect(id, option or key, effects)):
+                returned: Awaitable[Json] | Json = run(id)
+                # A function that is not `async` is done by now: an error here would record it as failed.
+                return await returned if isinstance(returned, Awaitable) else returned
 
-        return await effect.perform(inside)
+        try:
+            return await effect.perform(inside)
+        except EffectFailedError as exc:
+            if self.opened.is_program:  # a handler that fails is another matter
+                effect.explain(exc)
+            raise
 
     async def now(self, *, key: str = "now") -> datetime:
         """Return the time in UTC, with its time zone. When the program runs again, return the recorded time.
@@ -485,7 +504,8 @@ class LedgerRun:
             async with self._opening:
                 ledger = await self._open_first(ledger)
         if not self._is_own(ledger) and _trial.get() is None:
-            raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
+            reason = f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger"
+            raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
         self._opened_as = given
 
     def _is_own(self, ledger: Ledger | str) -> bool:
@@ -601,12 +621,15 @@ class LedgerRun:
         left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
-            raise HistoryMismatchError(reason, self.course.to)
+            advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
+            raise HistoryMismatchError(
+                f"{reason}. Run the same agents: {advice}. For other work, give the run another id", self.course.to
+            )
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its own effects."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
-        part._url = self._url
+        part._url, part.loop = self._url, self.loop
         part._around = self
         part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
@@ -798,6 +821,8 @@ class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextMana
         self._context = copy_context()
         """The context in which the block is entered and left, if no single task does both."""
         self._token: Token[LedgerRun | None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of a block without `async`. The program may set another one in the block: `asyncio.run` does."""
 
     @override
     async def __aenter__(self) -> LedgerRun:
@@ -822,8 +847,8 @@ class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextMana
         self._in_loop(self._block.__aexit__(*raised))
 
     def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a step on the loop that `run_sync` uses."""
-        loop = _current_loop()
+        """Run a step on the loop that `run_sync` uses when the block is entered."""
+        loop = self._loop = self._loop or _current_loop()
         if loop.is_running():
             step.close()
             raise RuntimeError(f"an event loop is running: use `async with ledger_run({self._thread_id!r})`")
@@ -901,6 +926,7 @@ def ledger_run(
     `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
 
     Raises:
+        TypeError: the id is not a text, or the state is not a `DepsState`.
         UserError: the state cannot be stored and restored.
         ValueError: `on_busy` or `on_change` is not one of the values above.
         ParkedError: a person must settle something first.
@@ -911,6 +937,8 @@ def ledger_run(
         HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
         LedgerError: the ledger cannot be used.
     """
+    if not isinstance(given := cast("object", id), str):
+        raise TypeError(f"the id of a run is a text, such as {str(given)!r}, not {given!r}")
     check_choice("on_busy", on_busy, OnBusy)
     check_choice("on_change", on_change, OnChange)
     watch = Watch(state, debug=debug)
@@ -934,6 +962,7 @@ async def _in_handler(context: Context, watch: Watch) -> AsyncGenerator[LedgerRu
 async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
     watch_agents(_watch_agent)
     run = make()
+    run.loop = asyncio.get_running_loop()
     with run.observed():
         try:
             if ledger is not None:
@@ -980,11 +1009,18 @@ def _errors_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
-    """Return the id of the run that starts. Report an agent without durability, except in an effect, which records it."""
+    """Return the id of the run that starts. Report an agent without durability, except in an effect, which records it.
+
+    Raises:
+        RuntimeError: the agent runs in another event loop than its run, whose ledger it cannot use.
+    """
     run = current_run()
     if run is None:
         return None
     if name_in_journal is not None:
+        if run.loop not in (None, asyncio.get_running_loop()):
+            reason = f"agent {name!r} runs in another event loop than ledger_run({run.thread_id!r}), and cannot be recorded"
+            raise RuntimeError(f"{reason}: use `async with ledger_run(…)` and `await agent.run(…)` in the same loop")
         return run.peek_agent(name_in_journal)
     if run.is_of_program and current_effect() is None:
         reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"

@@ -333,7 +333,8 @@ def _replay_against(ledger: str | None, thread: str | None, config: Path | None,
         print_json([each.to_json() for each in found])
     else:
         for each in parted:
-            note(f"{each.thread_id} differs from message {each.parts_at} on, {each.what}: {each.reason}", has_lines=True)
+            said = f"{each.thread_id} differs from message {each.parts_at} on, {each.what}: {each.reason}"
+            _note_lines(said, f"{each.thread_id}: ")
         note(f"threads: {len(found)}; with differences: {len(parted)}")
     if parted:
         raise typer.Exit(1)
@@ -349,8 +350,8 @@ def _forecast_running(
         print_json(found.to_json())
     else:
         for each in found.unfit:
-            place = f"message {each.parts_at}, {each.what}"
-            note(f"{each.thread_id} cannot continue at {place}: {each.reason}", has_lines=True)
+            said = f"{each.thread_id} cannot continue at message {each.parts_at}, {each.what}: {each.reason}"
+            _note_lines(said, f"{each.thread_id}: ")
         if found.untried:
             note(f"not tried, because their team was not given (--team FILE): {', '.join(found.untried)}")
         note(f"open threads: {len(found.tried)}; cannot continue: {len(found.unfit)}")
@@ -376,10 +377,18 @@ def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_
         print_json([asdict(each) for each in found])
     else:
         for each in bad:
-            note(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}", has_lines=True)
+            _note_lines(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}", f"{each.thread_id} {each.id}: ")
         note(f"open runs of these programs: {len(found)}; cannot continue: {len(bad)}")
     if bad:
         raise typer.Exit(1)
+
+
+def _note_lines(text: str, prefix: str) -> None:
+    """Print a text line by line, as the differences of a program; `prefix` says what all but the first are about."""
+    first, *more = text.splitlines()
+    note(first)
+    for line in more:
+        note(f"{prefix}{line}", style="warning")
 
 
 async def _checks(ledger: Ledger, *, app: RunApp, thread: str | None) -> tuple[RunCheck, ...]:

@@ -20,22 +20,26 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import log, sqrt
-from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, TypeAlias
+from pathlib import PurePath
+from typing import Final, NamedTuple, TypeAlias
 
 from antiphon.retrieval._language import (
     LANGUAGES,
     NO_LANGUAGE,
+    RelatedStems,
     detect_language,
+    is_form_of,
+    light_stems,
     parts_of,
+    related_to,
     stem_of,
     telling_words,
     terms_in,
+    word_lists,
     words_in,
 )
 from antiphon.retrieval._quotes import Quote, QuoteUnit, shown, units_of
@@ -48,7 +52,7 @@ _LOOKED_AT: Final = 30
 """The number of passages from which the rarity of a word is computed."""
 _LONGEST_QUESTION, _MOST_WORDS = 5_000, 64
 """Characters and words of a question that count."""
-_RATED: Final = 16
+_RATED: Final = 30
 """Passages that are searched for an answer."""
 _MOST_UNITS: Final = 3
 """The maximum number of units in a quote of sentences; a row is one unit."""
@@ -68,9 +72,8 @@ _LIGHT, _NO_NOUN, _FOCUS = 0.35, 0.7, 1.5
 """The weights of a common word, of a German word that is not a noun, and of the word that the question asks for."""
 _SAME, _FORM, _REFERRED = 0.7, 0.85, 0.8
 """The weights of a synonym, of another form of a word, and of a word that a pronoun may refer to."""
-_SHORTEST_FORM, _ALIKE, _ENDING = 4, 5, 3
-"""Letters of a stem, those that two forms of a word share, and those of an ending."""
-_PARTICIPLE: Final = re.compile(r"(ab|an|auf|aus|ein|her|hin|los|mit|nach|um|vor|weg|wieder|zu|)ge(\w{3,})")
+_SHORTEST_HEAD: Final = 4
+"""The least length of a word that compounds end with, in letters."""
 _LONG, _LONGEST = 0.06, 400
 """The penalty of a quote with this many characters: of two equal quotes, the shorter one wins."""
 _NEAR, _FAR, _SCATTERED = 24, 48, 0.3
@@ -79,14 +82,14 @@ _UNKNOWN: Final = 0.85
 """The weight of quotes if no passage has the word that the question asks for, or a name."""
 _BEHIND: Final = 0.25
 """The penalty of an answer whose passage the search ranks lowest."""
+_FOREIGN: Final = 0.85
+"""The weight of a quote in another language than the question: words that look alike often mean something else."""
 _OWN, _BARE = 0.5, 0.2
 """The share of the found words that should be in the quote itself, and the penalty if none is."""
 _SHORTEST: Final = 12
 """The least length of a meaningful quote, in characters."""
 _TARGET: Final = re.compile(r"\]\([^)\s]*\)")
 """The target of a link: its words do not count."""
-
-Concept: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +140,19 @@ class _Kind(NamedTuple):
     """A kind of thing that a question may ask for."""
 
     asks: re.Pattern[str]
-    named: re.Pattern[str]
+    named: Mapping[str, re.Pattern[str]]
+    """The pattern for such a thing, by the language of the text."""
     without: float
     """The weight of a quote without such a thing."""
+
+    def is_in(self, text: str, language: str) -> bool:
+        """Whether a text in a language contains such a thing."""
+        return self.named.get(language, self.named[NO_LANGUAGE]).search(_TARGET.sub("]", text)) is not None
 
 
 class _Words(NamedTuple):
     """The content of `words.toml`."""
 
-    light: Mapping[str, frozenset[str]]
-    """By language, stems of words with little meaning."""
-    same: Mapping[str, frozenset[str]]
-    """By stem, the stems of its synonyms."""
     pronouns: Mapping[str, frozenset[str]]
     focus: Mapping[str, re.Pattern[str]]
     """By language, the pattern for the word that a question asks for."""
@@ -165,26 +169,22 @@ _NUMBER: Final = (
 
 @cache
 def _words() -> _Words:
-    with Path(__file__).with_name("words.toml").open("rb") as file:
-        said: dict[str, Any] = tomllib.load(file)
-    same: dict[str, set[str]] = {}
-    for language, text in said["same"].items():
-        for line in text.split("\n"):
-            stems = {stem_of(word, language) for word in line.split()}
-            for stem in stems:
-                same.setdefault(stem, set()).update(stems)
+    said = word_lists()
     return _Words(
-        {code: frozenset(stem_of(word, code) for word in text.split()) for code, text in said["light"].items()},
-        {stem: frozenset(others) for stem, others in same.items()},
         {language: frozenset(text.split()) for language, text in said["pronouns"].items()},
         {code: re.compile(text, re.IGNORECASE) for code, text in said["focus"].items()},
         tuple(_kind(**each) for each in said["kinds"]),
     )
 
 
-def _kind(name: str, asks: str, named: str, without: float, is_case_sensitive: bool = False) -> _Kind:
+def _kind(name: str, asks: str, without: float, named: str = "", is_case_sensitive: bool = False, **languages: str) -> _Kind:
+    """Return a kind of thing. A text in an unknown language may name it in any."""
     flags = re.NOFLAG if is_case_sensitive else re.IGNORECASE
-    return _Kind(re.compile(asks, re.IGNORECASE), re.compile(named.replace("NUMBER", _NUMBER), flags), without)
+    patterns = {code: (named, text) for code, text in languages.items()} | {NO_LANGUAGE: (named, *languages.values())}
+    made = {
+        code: re.compile("|".join(filter(None, each)).replace("NUMBER", _NUMBER), flags) for code, each in patterns.items()
+    }
+    return _Kind(re.compile(asks, re.IGNORECASE), made, without)
 
 
 # ---------------------------------------------------------------- the question
@@ -227,16 +227,28 @@ def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
     return _Asked(tuple(weights), tuple(weights.values()), language, kind, _UNKNOWN if is_unknown else 1.0)
 
 
+Shares: TypeAlias = tuple[float, ...]
+"""How much of each word of a question is present, from 0 to 1."""
+
+
+class Concept(NamedTuple):
+    """A word of a question, as a text may have it."""
+
+    stems: tuple[str, ...]
+    related: RelatedStems
+
+
 @lru_cache(maxsize=10_000)
 def _concept(word: str, asked: str, language: str) -> Concept:
-    """Return the stems of a word of a question in a text: in the languages of both, or in all if one of them is unknown."""
+    """Return a word of a question in a text: its stems in the languages of both, or in all if one of them is unknown."""
     codes = LANGUAGES if NO_LANGUAGE in (asked, language) else (asked, language)
-    return tuple(dict.fromkeys(term for code in (*codes, NO_LANGUAGE) for term in terms_in(word, code)))
+    stems = tuple(dict.fromkeys(term for code in (*codes, NO_LANGUAGE) for term in terms_in(word, code)))
+    return Concept(stems, related_to(stem_of(word, asked), asked) if language in (asked, NO_LANGUAGE) else RelatedStems())
 
 
 def _importance(word: str, language: str) -> float:
     """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
-    if stem_of(word, language) in _words().light.get(language, ()):
+    if stem_of(word, language) in light_stems(language):
         return _LIGHT
     return _NO_NOUN if language == "de" and word.islower() else 1.0
 
@@ -250,11 +262,12 @@ def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
         (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
         for each in passages
         for language in (_language(each),)
+        if not _is_foreign(asked, language)  # whose words only look alike
     ]
     number = max(len(there), _LOOKED_AT)
 
     def weight(word: str) -> float:
-        count = max(1, sum(not terms.isdisjoint(_concept(word, asked, language)) for language, terms in there))
+        count = max(1, sum(not terms.isdisjoint(_concept(word, asked, language).stems) for language, terms in there))
         return max(_LEAST, sqrt(log(1 + (number - count + 0.5) / (count + 0.5))))
 
     return weight
@@ -265,13 +278,18 @@ def _is_known(word: str, asked: str, passages: Sequence[Passage]) -> bool:
     for passage in passages:
         language = _language(passage)
         terms = frozenset(terms_in("\n".join((*passage.heading, passage.source, passage.text)), language))
-        if _has(_concept(word, asked, language), terms):
+        if any(_likeness(_concept(word, asked, language), term) for term in terms):
             return True
     return False
 
 
 def _language(passage: Passage) -> str:
     return passage.language or detect_language(passage.text)
+
+
+def _is_foreign(asked: str, language: str) -> bool:
+    """Whether a question and a text are in two languages."""
+    return asked != language and NO_LANGUAGE not in (asked, language)
 
 
 # ---------------------------------------------------------------- the quotes of a passage
@@ -282,39 +300,82 @@ def _standing(passage: Passage, most: float) -> float:
     return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A passage that is searched for an answer. Shares say how much of each word of the question is present, from 0 to 1."""
+
+    language: str
+    units: Sequence[QuoteUnit]
+    terms: Sequence[Sequence[str]]
+    """Of each unit, in order."""
+    exact: Sequence[frozenset[str]]
+    """The terms that are a word of the question, for each word."""
+    shares: Sequence[Shares]
+    """Of each unit."""
+    above: Shares
+    """Of the headings."""
+    whole: Shares
+    columns: Mapping[int, Shares]
+    """Of the head of its table, by the line of a row."""
+
+    def shares_beside(self, unit: int) -> Shares:
+        return self.shares[unit] if 0 <= unit < len(self.units) else self.none
+
+    @property
+    def none(self) -> Shares:
+        return (0.0,) * len(self.above)
+
+    def refers(self, unit: int) -> bool:
+        """Whether a sentence begins with a word that stands for something in the one before."""
+        first = next(words_in(self.units[unit].text), "").casefold()
+        return first in _words().pronouns.get(self.language, ())
+
+
+def _text(asked: _Asked, passage: Passage) -> _Text:
+    every, language = units_of(passage.text, passage.kind), _language(passage)
+    units = [each for each in every if each.kind != "heading"] or every
+    terms = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
+    heads = _heads(every, language)
+    above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
+    there = frozenset[str]().union(above, *terms, *heads.values())
+    concepts = asked.concepts(language)
+    words = frozenset(stem for concept in concepts for stem in concept.stems)
+    likeness = [  # a term that is one word of the question is not a synonym of another
+        {term: like for term in there if (like := _likeness(concept, term)) and (like == 1.0 or term not in words)}
+        for concept in concepts
+    ]
+
+    def shares(terms: Iterable[str]) -> Shares:
+        present = frozenset(terms)
+        return tuple(max((like for term, like in each.items() if term in present), default=0.0) for each in likeness)
+
+    return _Text(
+        language,
+        units,
+        terms,
+        [frozenset(concept.stems) for concept in concepts],
+        [shares(each) for each in terms],
+        shares(above),
+        shares(itertools.chain(*terms)),
+        {line: shares(head) for line, head in heads.items()},
+    )
+
+
 def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | None:
     """Return the run of units of a passage that covers most of a question; None if the passage has no unit."""
-    every = units_of(passage.text, passage.kind)
-    units = [each for each in every if each.kind != "heading"] or every
-    language = _language(passage)
-    heads = _heads(every, language)
-    ordered = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
-    there = [frozenset(each) for each in ordered]
-    above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
-    whole = frozenset[str]().union(*there)
-    best, best_score, best_worth, concepts = None, 0.0, float("-inf"), asked.concepts(language)
-    for start, end in _runs(units):
-        before, after = (
-            frozenset[str]().union(*there[max(start - 1, 0) : start]),
-            frozenset[str]().union(*there[end : end + 1]),
-        )
-        column = heads.get(units[start].first, frozenset())
-        places: tuple[tuple[float, frozenset[str]], ...] = (
-            (1.0, frozenset[str]().union(*there[start:end])),
-            (_HEADING, above),
-            (_COLUMN, column),
-        )
-        if units[start].kind != "row":  # text next to a row is about something else
-            places += ((_REFERRED if _refers(units[start].text, language) else _BESIDE, before), (_BESIDE, after))
-        score = _score(asked, concepts, (*places, (_ELSEWHERE, whole)), units[start:end])
-        score *= _closeness(concepts, tuple(itertools.chain(*ordered[start:end])))
-        worth = score - _length(shown(units[start:end]))
+    text = _text(asked, passage)
+    best, best_score, best_worth = None, 0.0, float("-inf")
+    for start, end in _runs(text.units):
+        score = _score(asked, text, start, end) * _closeness(text, start, end)
+        worth = score - _length(shown(text.units[start:end]))
         if worth > best_worth + 1e-9:  # of equal ones, the first and shortest
             best, best_score, best_worth = (start, end), score, worth
     if best is None:
         return None
-    run, first = [*units[slice(*best)], *_announced(units, best[1])], 1 if passage.lines is None else passage.lines[0]
-    score = round(max(best_score, 0.0) * standing, 3)
+    run = [*text.units[slice(*best)], *_announced(text.units, best[1])]
+    first = 1 if passage.lines is None else passage.lines[0]
+    score = max(best_score, 0.0) * standing * (_FOREIGN if _is_foreign(asked.language, text.language) else 1.0)
+    score = round(score, 3)
     return FoundAnswer(passage, Quote(shown(run), (first + run[0].first, first + run[-1].last), score), score)
 
 
@@ -349,31 +410,54 @@ def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str
     return found
 
 
-def _score(
-    asked: _Asked, concepts: Sequence[Concept], places: Sequence[tuple[float, frozenset[str]]], run: Sequence[QuoteUnit]
-) -> float:
-    """Return the share of a question that a run of units covers. A place has a weight and a set of terms."""
-    got = own = 0.0
-    for concept, weight in zip(concepts, asked.weights, strict=True):
-        has = [worth * _has(concept, terms) for worth, terms in places]
-        got, own = got + weight * max(has), own + weight * has[0]
-    score = got / (sum(asked.weights) or 1.0)
-    if own < _OWN * got:
-        score *= 1.0 - _BARE * (1.0 - own / (_OWN * got))
-    text = shown(run)
+def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
+    """Return the share of a question that a run of units covers."""
+    run, is_row = text.units[start:end], text.units[start].kind == "row"
+    said = _most(text.shares[start:end])
+    meant = text.shares_beside(start - 1) if not is_row and text.refers(start) else text.none
+    places = [
+        (1.0, said),
+        (_REFERRED, meant),
+        (_HEADING, text.above),
+        (_COLUMN, text.columns.get(run[0].first, text.none)),
+        (_ELSEWHERE, text.whole),
+    ]
+    if not is_row:  # text next to a row is about something else
+        places += [(_BESIDE, text.shares_beside(start - 1)), (_BESIDE, text.shares_beside(end))]
+    got = _weighed(asked, places)
+    own = _weighed(asked, places[:2])
+    score = got * (1.0 - _BARE * (1.0 - own / (_OWN * got)) if own < _OWN * got else 1.0)
     if run[0].kind == "code":
         score *= _CODE
-    if asked.kind is not None and not asked.kind.named.search(text):
+    if asked.kind is not None and not any(asked.kind.is_in(each.text, text.language) for each in _telling(text, start, end)):
         score *= asked.kind.without
-    return score * asked.doubt - _PRICE * (len(run) - 1) - (0.3 if len(text) < _SHORTEST else 0.0)
+    return score * asked.doubt - _PRICE * (len(run) - 1) - (0.3 if len(shown(run)) < _SHORTEST else 0.0)
 
 
-def _closeness(concepts: Sequence[Concept], terms: Sequence[str]) -> float:
+def _most(shares: Iterable[Shares]) -> Shares:
+    return tuple(map(max, zip(*shares, strict=True)))
+
+
+def _weighed(asked: _Asked, places: Sequence[tuple[float, Shares]]) -> float:
+    """Return the share of a question that some places cover together. Each place has a weight."""
+    best = _most(tuple(worth * share for share in shares) for worth, shares in places)
+    return sum(weight * share for weight, share in zip(asked.weights, best, strict=True)) / (sum(asked.weights) or 1.0)
+
+
+def _telling(text: _Text, start: int, end: int) -> Iterator[QuoteUnit]:
+    """Yield the units of a run in which the thing that is asked for counts: a sentence beside them may name another one."""
+    for number in range(start, end):
+        if end - start == 1 or any(text.shares[number]) or text.refers(number):
+            yield text.units[number]
+
+
+def _closeness(text: _Text, start: int, end: int) -> float:
     """Return 1 if the words of a question are close to each other in a quote, and less if they are scattered over it."""
+    terms = list(itertools.chain(*text.terms[start:end]))
     if len(terms) <= _NEAR:
         return 1.0
     latest: dict[int, int] = {}
-    found = [(place, number) for place, term in enumerate(terms) for number, each in enumerate(concepts) if term in each]
+    found = [(place, number) for place, term in enumerate(terms) for number, each in enumerate(text.exact) if term in each]
     needed, span = len({number for _, number in found}), len(terms)
     for place, number in found:
         latest[number] = place
@@ -383,22 +467,16 @@ def _closeness(concepts: Sequence[Concept], terms: Sequence[str]) -> float:
     return 1.0 if is_one else 1.0 - _SCATTERED * min(1.0, max(0, span - _NEAR) / _FAR)
 
 
-def _has(concept: Concept, terms: frozenset[str]) -> float:
-    """Return 1 if one of the terms is the word, less if one is related to it, and 0 otherwise."""
-    if not terms.isdisjoint(concept):
-        return 1.0
-    return max((_likeness(concept, term) for term in terms), default=0.0)
-
-
 @lru_cache(maxsize=100_000)
 def _likeness(concept: Concept, term: str) -> float:
-    """Return the weight of a term that differs from a word: a synonym, another form, or a part of it."""
-    same = _words().same
-    if any(term in same.get(stem, ()) for stem in concept):
-        return _SAME
-    if any(_is_form(stem, term) or _is_head(stem, term) for stem in concept):
+    """Return how much a term has of a word: it may be the word, another form of it, another word for it, or a part of it."""
+    if term in concept.stems:
+        return 1.0
+    if term in concept.related.forms or any(is_form_of(stem, term) or _is_head(stem, term) for stem in concept.stems):
         return _FORM
-    return _WITHIN if any(_is_part(stem, term) for stem in concept) else 0.0
+    if any(is_form_of(stem, term) for stem in concept.related.same):
+        return _SAME
+    return _WITHIN if any(_is_part(stem, term) for stem in concept.stems) else 0.0
 
 
 def _is_part(stem: str, term: str) -> bool:
@@ -406,32 +484,6 @@ def _is_part(stem: str, term: str) -> bool:
     return (len(stem) >= _SHORTEST_PART and stem in term) or (len(term) >= _SHORTEST_PART and stem.endswith(term))
 
 
-def _is_form(stem: str, term: str) -> bool:
-    """Whether two stems probably belong to one word: they start alike (`verlass`, `verlasst`), or one contains `ge`."""
-    shorter, longer = sorted((stem, term), key=len)
-    if len(shorter) >= _SHORTEST_FORM and longer.startswith(shorter) and len(longer) - len(shorter) <= _ENDING:
-        return True
-    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(stem, term, strict=False)))
-    if alike >= _ALIKE and len(longer) - alike <= _ENDING - 1:
-        return True
-    return shorter in _without_ge(longer)
-
-
 def _is_head(stem: str, term: str) -> bool:
     """Whether a compound names a thing of a kind: a `Buchenholz` is a `Holz`."""
-    return len(stem) >= _SHORTEST_FORM and term.endswith(stem)
-
-
-def _without_ge(stem: str) -> tuple[str, ...]:
-    """Return the possible stem of a German participle: `bau` for `gebaut`, `auswasch` for `ausgewaschen`."""
-    found = _PARTICIPLE.fullmatch(stem)
-    if found is None:
-        return ()
-    plain = f"{found[1]}{found[2]}"
-    return (plain, plain.removesuffix("t"), plain.removesuffix("en"))
-
-
-def _refers(sentence: str, language: str) -> bool:
-    """Whether a sentence starts with a word that refers to the previous sentence."""
-    first = next(words_in(sentence), "").casefold()
-    return first in _words().pronouns.get(language, ())
+    return len(stem) >= _SHORTEST_HEAD and term.endswith(stem)

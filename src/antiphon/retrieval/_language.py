@@ -7,17 +7,21 @@ spaces give pairs of neighbouring characters.
 Snowball's stemmers cut the endings. Each is made for one language, so a document has a language: it is given, or detected by
 its function words. A question is short, and its language is often uncertain: each of its words gives the stems of all
 languages, and a passage has the word if it has one of them.
+
+`words.toml` lists, for three languages, synonyms and irregular forms.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Protocol, cast
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import snowballstemmer  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 
@@ -175,6 +179,88 @@ class _Stemmer(Protocol):
 @cache
 def _stemmer(language: str) -> _Stemmer:
     return cast("_Stemmer", snowballstemmer.stemmer(_STEMMERS[language]))  # pyright: ignore[reportUnknownMemberType]
+
+
+@cache
+def word_lists() -> Mapping[str, Any]:
+    """Return the content of `words.toml`."""
+    with Path(__file__).with_name("words.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+class RelatedStems(NamedTuple):
+    """The stems of words that are related to a word."""
+
+    forms: frozenset[str] = frozenset()
+    """Of irregular forms of it, and of the noun to a verb: `took` to `take`, `arrival` to `arrive`."""
+    same: frozenset[str] = frozenset()
+    """Of its synonyms: `mend` to `repair`."""
+
+
+@lru_cache(maxsize=10_000)
+def related_to(stem: str, language: str) -> RelatedStems:
+    """Return the stems of words that are related to a word; of a language without lists, none.
+
+    The stem of a German verb depends on its ending (`passt`, `pass`), so its other forms are looked for, too.
+    """
+    lists = [_groups(kind, language) for kind in ("forms", "same")]
+    is_listed = language != "de" or any(stem in each for each in lists)
+    stems = {stem} if is_listed else {key for each in lists for key in each if is_form_of(stem, key)}
+    forms = frozenset[str]().union(*(lists[0].get(each, frozenset()) for each in stems))
+    return RelatedStems(forms, frozenset[str]().union(*(lists[1].get(each, frozenset()) for each in stems | forms)))
+
+
+def related_stems(stems: Iterable[str], language: str) -> frozenset[str]:
+    """Return the stems of all words that are related to a word with one of some stems; to a common word, none are."""
+    every = (related_to(stem, language) for stem in stems if stem not in light_stems(language))
+    return frozenset(other for related in every for each in related for other in each)
+
+
+_SHORTEST_FORM, _ALIKE, _LEFT = 4, 5, 2
+"""Letters of a stem, those that two forms of a word share, and those that may be left of the longer one."""
+_ENDING: Final = re.compile("al|ed?|en|end|ern?|est?|et|ier|ing|ion|ir|ite|iv|ment|n|or|st|t|te|ten|tes|ung|ur")
+"""The letters by which two stems of one word may differ."""
+_PARTICIPLE: Final = re.compile(r"(ab|an|auf|aus|ein|her|hin|los|mit|nach|um|vor|weg|wieder|zu|)ge(\w{3,})")
+
+
+def is_form_of(stem: str, other: str) -> bool:
+    """Whether two stems are probably of one word: they begin alike, as `verlass` and `verlasst`, or one has `ge` within."""
+    if stem == other:
+        return True
+    shorter, longer = (stem, other) if len(stem) <= len(other) else (other, stem)
+    if stem[:_SHORTEST_FORM] == other[:_SHORTEST_FORM] and len(shorter) >= _SHORTEST_FORM:
+        alike = next((place for place, letter in enumerate(shorter) if letter != longer[place]), len(shorter))
+        if alike == len(shorter) and _ENDING.fullmatch(longer[alike:]):
+            return True
+        if alike >= _ALIKE and len(longer) - alike <= _LEFT:
+            return True
+    return "ge" in longer and shorter in _without_ge(longer)
+
+
+def _without_ge(stem: str) -> tuple[str, ...]:
+    """Return what a German participle may be of: `gebaut` of `bau`, `ausgewaschen` of `auswasch`."""
+    found = _PARTICIPLE.fullmatch(stem)
+    if found is None:
+        return ()
+    plain = f"{found[1]}{found[2]}"
+    return (plain, plain.removesuffix("t"), plain.removesuffix("en"))
+
+
+@cache
+def light_stems(language: str) -> frozenset[str]:
+    """Return the stems of common words with little meaning."""
+    return frozenset(stem_of(word, language) for word in word_lists()["light"].get(language, "").split())
+
+
+@cache
+def _groups(kind: str, language: str) -> Mapping[str, frozenset[str]]:
+    """Return the words of a list that are related to each other, by stem."""
+    found: dict[str, set[str]] = {}
+    for group in re.split("[;\n]", word_lists()[kind].get(language, "")):
+        stems = {stem_of(word, language) for word in group.split()}
+        for stem in stems:
+            found.setdefault(stem, set()).update(stems - {stem})
+    return {stem: frozenset(others) for stem, others in found.items()}
 
 
 def detect_language(text: str) -> str:

@@ -140,7 +140,7 @@ def units_of(text: str, kind: Kind = "markdown") -> list[QuoteUnit]:
 
 def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
     paragraph: list[tuple[int, str]] = []
-    fence = ""
+    fence = _open_fence(lines)
     for number, line in enumerate(lines):
         opening = _FENCE.match(line)
         is_text = not fence and not opening and not _HEADING.match(line) and not _is_row(line) and bool(line.strip())
@@ -160,6 +160,14 @@ def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
             is_head = number + 1 < len(lines) and _is_row(lines[number + 1]) and bool(_RULE.fullmatch(lines[number + 1]))
             yield QuoteUnit(line.strip(), number, number, "heading" if is_head else "row")
     yield from _sentences(paragraph)
+
+
+def _open_fence(lines: Sequence[str]) -> str:
+    """Return the fence that a text begins within: the rest of long code, whose only fence is its end. Else, nothing."""
+    fences = [(number, line.strip()) for number, line in enumerate(lines) if _FENCE.match(line)]
+    if len(fences) % 2 == 0 or fences[0][0] == 0:
+        return ""
+    return fences[0][1] if not fences[0][1].strip("`~") else ""
 
 
 def _is_row(line: str) -> bool:

@@ -9,10 +9,10 @@ A document that is added again replaces its earlier text, and a removed one leav
 the earlier passages stay in the ledger and are no longer found.
 
 The ranking is BM25 over terms (see `_language`), where a term of a heading counts for every passage below it. The ledger gives
-the candidates, and this module scores them: a question's word counts once, whichever of its stems a passage has; words that
-follow each other in the question and in the passage count more; and so does a passage with most of the words. With an
-embedder, the passages whose vectors are nearest to the question's are a second ranking, and the sum of the reciprocal ranks
-decides.
+the candidates, and this module scores them: a question's word counts once, whichever of its stems a passage has, and half if
+the passage has a synonym; words that follow each other in the question and in the passage count more; and so does a
+passage with most of the words. With an embedder, the passages whose vectors are nearest to the question's are a second
+ranking, and the sum of the reciprocal ranks decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ from antiphon.ledger import (
     ThreadFilter,
 )
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
-from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, telling_words, terms_in
+from antiphon.retrieval._language import (
+    analysis_version,
+    concepts_in,
+    detect_language,
+    related_stems,
+    telling_words,
+    terms_in,
+)
 from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
 from antiphon.retrieval._vectors import Vectors, vector_store
 
@@ -267,19 +274,35 @@ class KnowledgeBase:
             raise ValueError(f"a search returns 0 passages or more, not {limit}")
         if not terms or not limit:
             return Passages()
-        matches = await self._ledger.find_terms(
-            self._index, terms, source=wanted.source, limit=max(_CANDIDATES, 3 * limit) * (1 if wanted.language is None else 5)
+        related = [related_stems(concept, language) for concept in concepts]
+        matches = await self._matches(
+            terms, related, wanted.source, max(_CANDIDATES, 3 * limit) * (1 if wanted.language is None else 5)
         )
         if self._vectors is None:
-            best = ranked(concepts, matches)
+            best = ranked(concepts, related, matches)
         else:
             near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=wanted.source, limit=_CANDIDATES)
-            best = fused(ranked(concepts, matches), ranked(concepts, replace(matches, found=near), is_sorted=True))
+            by_meaning = ranked(concepts, related, replace(matches, found=near), is_sorted=True)
+            best = fused(ranked(concepts, related, matches), by_meaning)
         found = (_passage(match.record, score) for match, score in best)
         fitting = (each for each in found if each is not None and wanted.language in (None, each.language))
         passages = Passages(itertools.islice(fitting, limit))  # a message is decoded only if it is returned
         passages.is_cut = len(query) > _LONGEST_QUESTION or len(every) > _MOST_CONCEPTS
         return passages
+
+    async def _matches(
+        self, terms: Sequence[str], related: Sequence[frozenset[str]], source: str | None, limit: int
+    ) -> TermMatches:
+        """Return the candidates of a search: those with its terms, and those with related ones."""
+        matches = await self._ledger.find_terms(self._index, terms, source=source, limit=limit)
+        others = list(dict.fromkeys(term for each in related for term in sorted(each) if term not in terms))[:MOST_TERMS]
+        if not others:
+            return matches
+        # A search of its own: the many related terms would otherwise displace the few that were asked for.
+        more = await self._ledger.find_terms(self._index, others, source=source, limit=limit)
+        there = {match.record.hash for match in matches.found}
+        found = (*matches.found, *(match for match in more.found if match.record.hash not in there))
+        return replace(matches, found=found, frequency={**more.frequency, **matches.frequency})
 
     async def passage(self, id: str) -> Passage | None:
         """Return the passage of an id, of any version; None if there is none."""
@@ -476,19 +499,40 @@ _WHOLE: Final = 0.5
 """The penalty of a passage without any of the words; others lose in proportion."""
 
 
+_RELATED: Final = 0.5
+"""The weight of a synonym or an irregular form, relative to the word itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Score:
     value: float
     coverage: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of a question, with its weight."""
+
+    terms: tuple[str, ...]
+    related: frozenset[str]
+    weight: float
+    related_weight: float
+
+
 def ranked(
-    concepts: Sequence[tuple[str, ...]], matches: TermMatches, *, is_sorted: bool = False
+    concepts: Sequence[tuple[str, ...]],
+    related: Sequence[frozenset[str]],
+    matches: TermMatches,
+    *,
+    is_sorted: bool = False,
 ) -> list[tuple[TermMatch, _Score]]:
-    """Return candidates with their scores, the best first; `is_sorted`: in the given order."""
-    weights = [_rarity(concept, matches) for concept in concepts]
+    """Return candidates with their scores, the best first; `is_sorted`: in the order in which they come."""
+    words = [
+        _Word(concept, others, _rarity(concept, matches), _RELATED * _rarity(others, matches))
+        for concept, others in zip(concepts, related, strict=True)
+    ]
     average = matches.length / matches.entries if matches.entries else 1.0
-    scored = [(match, _score(concepts, weights, match.entry, average)) for match in matches.found]
+    scored = [(match, _score(words, match.entry, average)) for match in matches.found]
     # The sort is stable: equal ones stay in the ledger's order.
     return scored if is_sorted else sorted(scored, key=lambda pair: -pair[1].value)
 
@@ -509,32 +553,38 @@ def fused(*lists: Sequence[tuple[TermMatch, _Score]]) -> list[tuple[TermMatch, _
     return [(found[digest][0], _Score(points[digest], found[digest][1].coverage)) for digest in best]
 
 
-def _rarity(concept: Iterable[str], matches: TermMatches) -> float:
-    """Return the weight of a word: the fewer passages have it, the higher."""
-    count = max(matches.frequency.get(term, 0) for term in concept)
+def _rarity(terms: Iterable[str], matches: TermMatches) -> float:
+    """Return what a word counts: the fewer passages have it, the more."""
+    count = max((matches.frequency.get(term, 0) for term in terms), default=0)
     return log(1 + (matches.entries - min(count, matches.entries) + 0.5) / (count + 0.5))
 
 
-def _score(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], entry: TermEntry, average: float) -> _Score:
+def _score(words: Sequence[_Word], entry: TermEntry, average: float) -> _Score:
     body, heading = entry.body.split(), entry.heading.split()
     norm = _K1 * (1 - _B + _B * (len(body) + len(heading)) / average)
     total = covered = 0.0
-    for concept, weight in zip(concepts, weights, strict=True):
-        count = max(body.count(term) + _IN_HEADING * heading.count(term) for term in concept)
+    for word in words:
+        weight, count = word.weight, _count(word.terms, body, heading)
+        if not count:
+            weight, count = min(word.related_weight, weight), _count(word.related, body, heading)
         total += weight * count * (_K1 + 1) / (count + norm)
         covered += weight if count else 0.0
-    total += _NEIGHBOURS * _neighbours(concepts, weights, body)
-    coverage = covered / sum(weights) if concepts else 0.0
+    total += _NEIGHBOURS * _neighbours(words, body)
+    coverage = covered / sum(word.weight for word in words) if words else 0.0
     return _Score(total * (1 - _WHOLE + _WHOLE * coverage), round(coverage, 4))
 
 
-def _neighbours(concepts: Sequence[tuple[str, ...]], weights: Sequence[float], body: Sequence[str]) -> float:
-    """Return the weight of the word pairs that are adjacent in the question and in the passage."""
+def _count(terms: Iterable[str], body: Sequence[str], heading: Sequence[str]) -> float:
+    return max((body.count(term) + _IN_HEADING * heading.count(term) for term in terms), default=0.0)
+
+
+def _neighbours(words: Sequence[_Word], body: Sequence[str]) -> float:
+    """Return what the pairs of words count that follow each other in the question and in the passage."""
     pairs = set(itertools.pairwise(body))
     return sum(
-        (weights[number] + weights[number + 1]) / 2
-        for number, (one, other) in enumerate(itertools.pairwise(concepts))
-        if any((left, right) in pairs for left in one for right in other)
+        (one.weight + other.weight) / 2
+        for one, other in itertools.pairwise(words)
+        if any((left, right) in pairs for left in one.terms for right in other.terms)
     )
 
 

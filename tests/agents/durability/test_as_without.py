@@ -1,5 +1,6 @@
 """As it was without a ledger: types of exceptions and results, models and toolsets of a run, URLs, conversations."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolReturnPart
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.messages import BinaryContent, ImageUrl, ModelMessage, ModelResponse, TextPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RequestUsage
@@ -118,6 +119,47 @@ async def test_what_a_tool_returns_keeps_its_class_in_the_history(value: Any) ->
     assert found == [value, value]
     assert type(found[1]) is type(value)
     assert desk.taken() == ["model 0", "look", "model 1"]
+
+
+PICTURE = BinaryContent(data=b"\x89PNG", media_type="image/png")
+
+
+@pytest.mark.parametrize(
+    ("value", "declared"),
+    [
+        (PICTURE, None),
+        (["see", PICTURE, ImageUrl(url="https://example.org/a.png")], None),
+        (["see", PICTURE], list),
+        ([PICTURE], list[BinaryContent]),
+    ],
+)
+async def test_a_model_that_is_asked_after_a_crash_gets_the_pictures_of_a_tool_as_pictures(value: Any, declared: Any) -> None:
+    """Whatever the function declares: without durability, it is what the tool returns that counts."""
+    ledger, desk, told = MemoryLedger(), Desk(), list[Any]()
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        results = [[file.identifier for file in part.files] for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+        told.extend(results)
+        if not results:
+            return ModelResponse([call("look", "l1")])
+        if len(told) == 1:
+            raise asyncio.CancelledError  # as if the process were gone
+        return ModelResponse([TextPart("done")])
+
+    async def look():  # type: ignore[no-untyped-def]
+        desk.note("look")
+        return value
+
+    if declared is not None:
+        look.__annotations__["return"] = declared
+    agent = Agent(FunctionModel(answer), name="clerk", tools=[look], capabilities=[LedgerDurability(ledger)])
+    with pytest.raises(asyncio.CancelledError):
+        async with ledger_run("t"):
+            await agent.run("go")
+    async with ledger_run("t"):
+        assert (await agent.run("go")).output == "done"
+    assert told[0] == told[1] != []
+    assert desk.taken() == ["look"]
 
 
 async def test_a_model_and_a_toolset_that_come_with_a_run_are_recorded() -> None:

@@ -240,7 +240,9 @@ async def test_continue_is_refused_if_a_call_is_open_whose_tool_is_gone_or_takes
         await program.go_on(tools=[Tool(look, description="Looks.", metadata={"antiphon": {"effects": "idempotent"}})])
     program.desk.taken()
     gone = "calls tool 'look', and it is gone. Keep the tool until the run has ended"
-    with pytest.raises(HistoryMismatchError, match=gone if "tools" in change else "does not repeat the recorded call"):
+    with pytest.raises(
+        HistoryMismatchError, match=gone if "tools" in change else "does not repeat the recorded call .* Keep its tool"
+    ):
         await program.go_on("continue", **change)
     assert program.desk.taken() == []
     assert (await program.go_on())[0].output == "done"

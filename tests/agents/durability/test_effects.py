@@ -215,6 +215,52 @@ async def test_a_process_that_was_thought_dead_cannot_write() -> None:
     assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run"]
 
 
+async def test_errors_of_a_step_of_the_program_say_how_a_person_settles_it() -> None:
+    async def live(error: BaseException) -> None:
+        async def pay(key: str) -> None:
+            raise error
+
+        async with ledger_run(type(error).__name__, ledger=ledger) as run:
+            await run.effect("pay", {"amount": 7}, pay)
+
+    ledger = MemoryLedger()
+    with pytest.raises(DiedError):
+        await live(DiedError())
+    with pytest.raises(ParkedError, match="say it with `antiphon settle DiedError DiedError/run/pay --result JSON"):
+        await live(DiedError())
+    with pytest.raises(EffectFailedError, match="ValueError: no money") as raised:
+        await live(ValueError("no money"))
+    assert "`antiphon settle ValueError ValueError/run/pay --retry` lets the next start repeat it" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("dies_in_step", [True, False])
+async def test_an_agent_in_a_step_of_the_program_belongs_to_that_step(dies_in_step: bool) -> None:
+    """When the step is recorded, the agent does not run again; another one of its name does not get its answers."""
+    ledger, desk = MemoryLedger(), Desk()
+
+    async def live(is_dying: bool) -> tuple[str, str]:
+        agent: Agent[None, str] = Agent(script(desk, ["hello"]), name="clerk", capabilities=[LedgerDurability(ledger)])
+
+        async def ask(key: str) -> str:
+            answer = (await agent.run("in the step")).output
+            if is_dying and dies_in_step:
+                raise DiedError
+            return answer
+
+        async with ledger_run("t", ledger=ledger) as run:
+            first = await run.effect("ask", {}, ask, effects="none")
+            if is_dying:
+                raise DiedError
+            return first, (await agent.run("after it")).output
+
+    with pytest.raises(DiedError):
+        await live(is_dying=True)
+    assert await live(is_dying=False) == ("hello", "hello")
+    assert desk.taken() == ["model 0", "model 0"]
+    assert await live(is_dying=False) == ("hello", "hello")
+    assert desk.taken() == []
+
+
 async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
     """S15: what kills its process each time does not do so for ever."""
     ledger = MemoryLedger()
@@ -226,7 +272,9 @@ async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
     for _ in range(51):
         with pytest.raises(DiedError):
             await live()
-    with pytest.raises(ParkedError, match="it was begun 51 times, and never ended"):
+    with pytest.raises(
+        ParkedError, match="it was begun 51 times, and never ended; to start it again: `antiphon settle t t/run --retry`"
+    ):
         await live()
     with pytest.raises(ParkedError, match="waits for a person"):
         async with ledger_run("t", ledger=ledger):

@@ -259,6 +259,26 @@ async def test_a_reader_who_goes_away_leaves_the_run_open_and_the_same_request_c
     assert not await ledger.open_calls("t")
 
 
+async def test_a_reader_who_goes_away_has_the_stream_closed_in_its_own_task() -> None:
+    """Otherwise the loop closes it later, in another task: an error in the log of the server for each such reader."""
+    ledger, speaker, ends = MemoryLedger(), Speaker(), list[str]()
+
+    async def words() -> AsyncIterator[str]:
+        try:
+            async with speaker.agent(ledger).run_stream("speak") as result:
+                async for each in result.stream_text(delta=True, debounce_by=None):
+                    yield each
+        except BaseException as exc:
+            ends.append(type(exc).__name__)
+            raise
+
+    stream = durable_stream("t", words)
+    assert await anext(stream) == "one "
+    await stream.aclose()
+    assert ends == ["CancelledError"]
+    assert await outcomes(ledger) == []  # a part of an answer is not taken for the whole one
+
+
 # ---------------------------------------------------------------- what a tool does to its run
 
 
@@ -430,3 +450,18 @@ def test_a_program_without_an_event_loop_uses_run_sync() -> None:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def test_a_new_event_loop_in_a_block_without_one_is_refused() -> None:
+    agent = Speaker().agent(MemoryLedger())
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        with (
+            pytest.raises(RuntimeError, match=r"agent 'speaker' runs in another event loop than ledger_run\('t'\)"),
+            ledger_run("t"),
+        ):
+            asyncio.run(agent.run("hi"))
+    finally:
+        loop.close()
+        asyncio.set_event_loop(None)

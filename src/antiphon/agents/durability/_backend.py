@@ -60,7 +60,7 @@ from antiphon.agents.durability._tool_call import (
     Unsettled,
     change_since_offered,
     check_repeated,
-    check_replay,
+    check_settings,
     effects_of,
     is_repeated,
     plain_arguments,
@@ -177,7 +177,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         tools = params.model_request_parameters.function_tools
-        check_replay(tools, self._backend.effects)
+        check_settings(tools, self._backend.effects)
         await _check_guarded(run, params.run_context, (tool.name for tool in tools))
         on_change = self._backend.on_change
         asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)

@@ -43,7 +43,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._observers import live_publisher, told_as_agent
-from antiphon.agents._opening import OnChange, check_choice
+from antiphon.agents._opening import OnChange, check_choice, check_type
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.config import known_names
@@ -63,7 +63,7 @@ from antiphon.agents.durability._tool_call import (
     Reconcile,
     RecordedCall,
     RecordedTools,
-    check_replay,
+    check_settings,
     current_notes,
     is_recorded,
 )
@@ -123,7 +123,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         outcome.
 
         Raises:
-            TypeError: the ledger is not open, or is not a ledger.
+            TypeError: the ledger is not open, or is not a ledger; `retry` or a budget is of another type.
             ValueError: a value in `effects` is not one of `none`, `idempotent` and `once`, or `on_change` is not one of
                 its values.
         """
@@ -136,6 +136,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             said = self._effects[wrong[0]]
             raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
         check_choice("on_change", on_change, OnChange)
+        check_type("retry", retry, RetryPolicy, "RetryPolicy(retries=3)")
+        for of, given in (("budget", budget), ("thread_budget", thread_budget)):
+            check_type(of, given, AgentBudget, "AgentBudget(requests=20)")
         self._is_checked = not self._effects
         """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
         self._reconcile = reconcile
@@ -157,7 +160,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     def _check_tools(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         """Check the tools that the agent was constructed with; others are checked when they are offered."""
         given = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
-        check_replay((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
+        check_settings((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
 
     @property
     @override

@@ -421,6 +421,7 @@ class ModelRequestEffect(RunStep):
         left = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
         if left:
             reason = f"it cannot continue: the program does not repeat the recorded call {left[0]!r}"
+            reason = f"{reason}. Keep its tool, with the arguments that it took, until the run has ended"
             raise self.stopped(change or StepChange(f"the program of thread {self.thread_id!r} has changed"), reason)
 
     @override

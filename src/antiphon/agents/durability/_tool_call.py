@@ -33,8 +33,8 @@ from antiphon.agents._opening import OnChange, UnrecordedStepError
 from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
-from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, ParkedError, WithdrawnError
-from antiphon.ledger import command_line
+from antiphon.agents.toolkit._tool import own_settings, unknown_setting
+from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import as_key, child_id, is_below, park_id
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
@@ -100,15 +100,22 @@ def check_repeated(name: str, returned: Json) -> None:
         raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
 
 
-def check_replay(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
-    """Check the `replay` of tools before they are offered.
+def check_settings(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
+    """Check the settings in the metadata of tools before they are offered.
 
     Raises:
-        UserError: it is not allowed for one of them.
+        UserError: one of them has a setting that is unknown, that would have no effect, or that is not allowed for it.
     """
     for tool in tools:
         if (tool.metadata or {}).get(METADATA_KEY):
             is_repeated(tool, tool.name, effects_of(tool, tool.name, given))
+            reason, own = unknown_setting(tool.name, tool.metadata), own_settings(tool.metadata)
+            for name in ("approval", "sensitive"):
+                if own.get(name):
+                    reason = f"the metadata of tool {tool.name!r} has the setting {name!r}, which only a Toolkit observes"
+                    reason = f"{reason}: add the tool to one"
+            if reason is not None:
+                raise UserError(reason)
 
 
 def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
@@ -285,34 +292,14 @@ class ToolCallEffect(RunStep):
     @override
     async def parked(self, reason: str) -> NoReturn:
         await self.check_parked()  # the first reason explains the failure
-        try:
-            await super().parked(reason)
-        except ParkedError as exc:
-            raise self._waiting(reason, exc.address) from None
+        await super().parked(reason)
 
     @override
     async def check_parked(self) -> None:
         records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
-            raise self._waiting(str(rows[0].arguments.get("reason")), self.course.to)
-
-    def explain(self, error: Exception) -> None:
-        """Add instructions to the error of a call that must not be repeated: how a person can allow a repetition."""
-        is_other = isinstance(error, DeliveryError | LedgerError) and not isinstance(error, EffectFailedError)
-        if self._effects == "once" and not is_other:
-            command = self._command("--retry")
-            error.add_note(
-                f"The call is recorded as failed. If the run ends with it, `{command}` lets the next start repeat it."
-            )
-
-    def _waiting(self, reason: str, address: str | None) -> ParkedError:
-        """Return an error with the command that settles it."""
-        command = self._command("--result JSON | --error TEXT | --retry")
-        return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", address)
-
-    def _command(self, options: str) -> str:
-        return command_line(self.journal.ledger, "settle", self.thread_id, self.id, options=options)
+            raise self.waiting(str(rows[0].arguments.get("reason")))
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:
@@ -452,14 +439,17 @@ def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
 
 
 def typed_result(tool: object, value: Any, loaded: Any) -> Any:
-    """Return a recorded result as the declared return type of a tool; as plain JSON, if it declares no matching type."""
+    """Return a recorded result as the declared return type of a tool; as it was loaded, if it declares no matching type.
+
+    `value` is the stored form. The loaded result has files in it, such as pictures, as objects, whatever the tool declares.
+    """
     toolset: Any = getattr(tool, "toolset", None)
     if not isinstance(tool, FunctionToolsetTool) or not isinstance(toolset, FunctionToolset):
         return loaded
     own = cast("FunctionToolset[Any]", toolset).tools.get(tool.original_name or tool.tool_def.name)
     try:
         declared = TypeAdapter[Any](get_type_hints(own.function).get("return", Any)) if own is not None else _any
-        found = declared.validate_python(value)
+        found = declared.validate_python(loaded)
         return found if declared.dump_python(found, mode="json") == value else loaded
     except Exception:  # noqa: BLE001 (any annotation, and any validator of a class in it)
         return loaded

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, Final, TypeAlias, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
 from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
+from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical, check_tool
 from antiphon.runtime import Effects
@@ -88,6 +89,19 @@ def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
     own: Any = (metadata or {}).get("antiphon", {})
     known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
     return cast("ToolSettings", known)
+
+
+def unknown_setting(tool: str, metadata: Mapping[str, object] | None) -> str | None:
+    """Return an error about the first setting in the metadata of a tool that has no meaning; None if all have one."""
+    own = (metadata or {}).get("antiphon", {})
+    names = cast("dict[str, object]", own) if isinstance(own, dict) else ()
+    wrong = [name for name in names if name not in _KNOWN and name != WITHHOLDS]
+    if not wrong:
+        return None
+    return f"the metadata of tool {tool!r} has the setting {wrong[0]!r}{known_names(wrong[0], _KNOWN, 'the settings are')}"
+
+
+_KNOWN: Final = frozenset({*ToolSettings.__annotations__, "replay"})
 
 
 @dataclass(frozen=True)
@@ -180,6 +194,8 @@ def function_tool(
         ValueError: the name or a setting is not valid.
     """
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
+    if (reason := unknown_setting(tool.name, tool.metadata)) is not None:
+        raise ValueError(reason)
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
     own.update(own_settings(tool.metadata))
     own.update(settings)
