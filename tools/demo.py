@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -85,6 +86,7 @@ def main(folder: Path) -> None:
     for each in folder.glob(f"{part.name}*"):  # of one that was interrupted
         each.unlink()
     logging.disable()
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     asyncio.run(_fill(part, folder))
     part.rename(place)
 

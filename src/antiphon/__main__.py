@@ -1,8 +1,10 @@
 """`python -m antiphon`, and the `antiphon` command: the command line if its extra is installed, else what to install."""
 
+import errno
 import os
 import sys
 from pathlib import Path
+from typing import TextIO
 
 __all__ = ["main"]
 
@@ -37,6 +39,28 @@ def main() -> None:
         app(readable(sys.argv[1:]), prog_name="antiphon")
     except KeyboardInterrupt:
         sys.exit(130)  # while modules are imported or commands are made: nothing has begun that would have to be told
+    except OSError as exc:
+        if exc.errno not in _FULL or exc.filename is not None:
+            raise
+        sys.stderr.write(f"the output cannot be written: {exc.strerror}\n")
+        sys.exit(2)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _finish(stream)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a write to stdout says, if that is a file on a full disk."""
+
+
+def _finish(stream: TextIO | None) -> None:
+    """Write what is left. What cannot be written is dropped: Python would print an error and exit with a code of its own."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

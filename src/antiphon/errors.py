@@ -529,7 +529,8 @@ class SettingsError(SetupError):
         """The option of a command by which a person names it."""
 
     def __str__(self) -> str:
-        return f"{self.reason}; name it with {self.option} to use it"
+        between = "\n" if "\n" in self.reason else "; "  # a difference of two files ends with a line of its own
+        return f"{self.reason}{between}name it with {self.option} to use it"
 
 
 class ToolOffError(SetupError):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.running import CHAT, PLAIN, run, save
@@ -109,16 +110,30 @@ def test_without_an_extra_each_command_works_or_says_what_to_install(extras: str
     words = [line.split() for line in COMMANDS.strip().splitlines()]
     assert {each[0] for each in words} == {name for section in OVERVIEW.values() for name in section}
 
-    given, program = json.dumps(words), [sys.executable, "-m", "tests.cli.without", EXTRAS[extras]]
-    environment = {**PLAIN, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
-    done = subprocess.run(program, input=given, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-
-    assert [each[0] for each in said] == words, done.stderr
-    for command, code, stderr, error in said:
+    for command, code, stderr, error in said_without(EXTRAS[extras], words, tmp_path):
         assert error is None, (command, error)
         assert code in (0, 1, 2, 3), (command, stderr)
         assert (ADVICE in stderr) == _lacks(command, extras), (command, stderr)
+
+
+@pytest.mark.slow
+def test_without_a_model_a_script_answers_and_says_so_when_the_thread_begins(tmp_path: Path) -> None:
+    """Not before an error, and not if only the answer is wanted."""
+    words = [["run", "Hi", "--config", "no.toml"], ["run", "Hi", "--quiet"], ["run", "Hi"]]
+    wrong, quiet, asked = [stderr for _, _, stderr, _ in said_without("xllamacpp", words, tmp_path)]
+    assert (wrong, quiet) == ("no.toml: No such file or directory\n", "")
+    assert asked.startswith("no model is chosen and none is installed: ")
+
+
+def said_without(packages: str, words: list[list[str]], folder: Path) -> list[tuple[list[str], int, str, str | None]]:
+    """Run commands without some packages; of each, return its words, its exit code, what is on stderr, and its error."""
+    program = [sys.executable, "-m", "tests.cli.without", packages]
+    environment = {**PLAIN, "ANTIPHON_MODEL": "", "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
+    given: dict[str, Any] = {"input": json.dumps(words), "env": environment, "cwd": folder}
+    done = subprocess.run(program, capture_output=True, text=True, check=False, **given)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each[0] for each in said] == words, done.stderr
+    return said
 
 
 def _lacks(command: list[str], extras: str) -> bool:

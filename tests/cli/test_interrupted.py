@@ -303,7 +303,8 @@ def test_a_team_file_that_has_changed_is_compared_and_shown(fake: FakeOpenAI, tm
     team.write_text(team.read_text().replace("You lead.", "You rule."))
     refused = place.type(*command).wait()
     assert refused.exit_code == 2
-    assert "-instructions = '''You lead." in refused.text
-    assert "name it with --team" in refused.text
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", refused.text).splitlines()
+    assert "-instructions = '''You lead." in lines
+    assert lines[-1] == "name it with --team to use it"
     team.write_text(team.read_text().replace("You rule.", "You lead."))
     assert place.type(*command).wait().exit_code == 0

@@ -196,7 +196,7 @@ def test_a_name_that_is_neither_is_said(tmp_path: Path, url: str, monkeypatch: p
         "nobody: there is no such file, and no ledger antiphon.db in which it could be a thread; "
         "--ledger or ANTIPHON_LEDGER names another\n",
         "nobody: there is no such file, and no such thread; `antiphon threads` lists the threads\n",
-        "no thread is called 'nobody'; `antiphon threads` lists them, with --all those of the system too\n",
+        f"no thread is called 'nobody'; `antiphon threads --ledger {url}` lists them, with --all those of the system too\n",
     }
     assert run("show", "nobody", ANTIPHON_LEDGER=url).exit_code == run("show", "nobody").exit_code == 2
 

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies
@@ -13,8 +14,8 @@ from tests.cli.screens import Screen
 from tests.strategies import texts
 
 from antiphon.cli._screen import THEME, cut, note, print_markdown, print_table, styled
-from antiphon.cli._view import TreeView
-from antiphon.service import escaped, visible
+from antiphon.cli._view import LineView, TreeView
+from antiphon.service import ChainEvent, TeamStep, escaped, visible
 
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
@@ -61,9 +62,9 @@ HEADINGS = ("thread", "status", "updated (UTC)")
 ROWS = [("t-wvko6qsxfklkjmae", "completed", "2026-01-31 12:00:00"), ("knowledge", "", "2026-01-31 12:00:00")]
 
 
-def table_in(columns: int) -> str:
+def table_in(columns: int, headings: Sequence[str] = HEADINGS, rows: Sequence[Sequence[str]] = ROWS) -> str:
     file = io.StringIO()
-    print_table(Console(file=file, width=columns, force_terminal=True, no_color=True, theme=THEME), HEADINGS, ROWS)
+    print_table(Console(file=file, width=columns, force_terminal=True, no_color=True, theme=THEME), headings, rows)
     return re.sub(r"\x1b\[\d*m", "", file.getvalue())
 
 
@@ -74,6 +75,19 @@ def test_a_table_breaks_no_word_and_goes_beyond_no_edge(columns: int) -> None:
 
     assert max(map(len, shown.splitlines())) <= max(columns, 35)  # a label and the least that text gets
     assert all(word in shown for row in ROWS for cell in row for word in cell.split())
+
+
+@pytest.mark.parametrize("columns", [60, 78, 80, 84, 100, 140])
+def test_a_table_with_an_id_longer_than_its_column_loses_no_word(columns: int) -> None:
+    """The losses of an export: the id is broken, the reason beside it is whole."""
+    long, reason = (
+        "01a1ec19-f771-765f-81d6-afba32389660/run/action/agent/action/model@said1",
+        "anthropic-messages has no place for it",
+    )
+    shown = table_in(columns, ("message", "what", "reason"), [(long, "correlation_id", reason), ("m-1", "time", reason)])
+
+    assert [shown.split().count(word) for word in reason.split()] == [2] * 6
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_a_narrow_terminal_gets_a_block_a_row_without_what_is_not_known() -> None:
@@ -167,3 +181,61 @@ def test_a_line_that_is_noted_while_a_run_is_shown_stays_above_it() -> None:
     screen = Screen(80)
     screen.write(written.getvalue().replace("\n", "\r\n"))
     assert screen.lines[0] == "thread t; if it is interrupted, go on with: antiphon resume t"
+
+
+# ---------------------------------------------------------------- what an earlier process has begun
+
+RESUMED = (
+    ChainEvent("t", "status", text="processing", data={"current_phase": "experience"}),
+    ChainEvent("t", "tool_called", None, "calculator", {"expression": "6*7"}),  # whose it is was said to another process
+    ChainEvent("t", "tool_returned", None, "calculator", {"result": 42}),
+)
+ENDED = ChainEvent("t", "phase_ended", "experience", data={"processing_time": 1.5, "output": {"passages": []}})
+
+
+def a_view(written: io.StringIO) -> TreeView:
+    return TreeView(Console(file=written, force_terminal=True, width=80, height=40, no_color=True, markup=False, theme=THEME))
+
+
+def drawn_by(view: TreeView) -> list[str]:
+    return [str(line) for line in view.picture().renderables]
+
+
+def test_a_phase_that_is_resumed_is_shown_at_work_and_not_as_done_earlier() -> None:
+    view = a_view(io.StringIO())
+    for event in RESUMED:
+        view.take(event)
+    done, running, tool, waiting, *_ = drawn_by(view)
+    assert re.fullmatch(r"├ ✓ action +done earlier +", done)
+    assert re.fullmatch(r"├ [⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] experience +0\.\d s +", running)
+    assert tool == '│   ✓ calculator(expression="6*7") = 42'
+    assert waiting.split() == ["├", "·", "intention"]
+
+    view.take(ENDED)
+    view.take(ChainEvent("t", "phase_began", "intention"))
+    assert [line.split()[1:3] for line in drawn_by(view)[:2]] == [["✓", "action"], ["✓", "experience"]]
+    assert "done earlier" not in drawn_by(view)[1]
+
+
+def test_a_phase_that_is_resumed_before_it_began_is_one_line() -> None:
+    view = a_view(io.StringIO())
+    for event in (*RESUMED[:1], ChainEvent("t", "phase_began", "experience")):
+        view.take(event)
+    assert sum("experience" in line for line in drawn_by(view)) == 1
+
+
+@pytest.mark.parametrize("begun", [(), (ChainEvent("t", "phase_began", "experience"),)])
+def test_a_phase_that_is_resumed_without_a_terminal_has_its_heading_once(begun: tuple[ChainEvent, ...]) -> None:
+    written = io.StringIO()
+    view = LineView(Console(file=written, width=80, theme=THEME))
+    for event in (RESUMED[0], *begun, *RESUMED[1:], ENDED):
+        view.take(event)
+    assert written.getvalue().splitlines()[:2] == ["● experience", '  → calculator(expression="6*7")']
+    assert written.getvalue().splitlines()[-1].startswith("  ✓ 1.5 s")
+
+
+def test_an_agent_that_an_earlier_process_asked_is_done_when_it_has_answered() -> None:
+    view = a_view(io.StringIO())
+    view.take_step(TeamStep("said", "ada", "it is 391"))
+    view.take_step(TeamStep("answered", "ada", id="asked-earlier"))
+    assert drawn_by(view)[0].split()[:3] == ["└", "✓", "ada"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -280,23 +281,82 @@ def test_a_call_that_was_killed_is_settled_by_the_command_that_is_printed(folder
     (folder / "script.toml").write_text(script)
     (folder / "till.py").write_text(TILL)
     assert type_command("trust", "team.toml", "--yes").code == 0
-    assert type_command("run", "--team", "team.toml", "--name", "t", "Charge 7 euros.").code == -9
-    assert type_command("threads").text.splitlines()[-1].split()[:2] == ["t", "stopped"]
+    assert type_command("run", "--team", "team.toml", "--name", "order-42", "Charge 7 euros.").code == -9
+    assert type_command("threads").text.splitlines()[-1].split()[:2] == ["order-42", "stopped"]
     assert type_command("threads", "--status", "processing").said == "no threads; --all lists those of the system too"
 
-    waiting = type_command("resume", "t", columns=200)
+    waiting = type_command("resume", "order-42")
     assert waiting.code == 3
-    commands = [line.split("antiphon ")[1] for line in waiting.text.splitlines() if " settle t " in line]
-    assert [each.split("#")[0].split()[3:] for each in commands] == [["--result", "JSON"], ["--error", "TEXT"], ["--retry"]], (
-        waiting.text
-    )
-    typed = shlex.split(commands[0].replace("JSON", "'\"a receipt\"'"), comments=True)
+    lines = waiting.text.splitlines()
+    commands = [line.split("antiphon ")[1] for line in lines if " settle order-42 " in line]
+    assert [each.split()[3:] for each in commands] == [["--result", "JSON"], ["--error", "TEXT"], ["--retry"]], waiting.text
+    assert "" not in lines
+    assert all(len(line) <= 80 for line in lines), waiting.text
+    parked = type_command("parked", columns=60)
+    assert "must not be done twice" in parked.said
+    assert all(len(line) <= 60 for line in parked.text.splitlines()), parked.text
+    typed = shlex.split(commands[0].replace("JSON", "'\"a receipt\"'"))
     assert type_command(*typed).code == 0
 
-    done = type_command("resume", "t")
+    done = type_command("resume", "order-42")
     assert done.code == 0
     assert "paid: a receipt" in done.text
+    assert re.search(r"^Charge 7 euros\.\n└ ✓ ada ", done.text, re.MULTILINE), done.text
     assert (folder / "charges").read_text() == "7\n"
+
+
+# ---------------------------------------------------------------- branches and times
+
+
+@pytest.mark.slow
+def test_the_command_that_a_fork_prints_continues_the_branch(folder: Path) -> None:
+    """In the middle of the phases it is resumed; after them, it takes the next question."""
+    own = ("--ledger", "own.db")
+    assert type_command("run", "What is 17 * 23?", "--model", "scripted", "--name", "sum", *own).code == 0
+    for place, verb in (("yield", "resume"), (None, "run")):
+        forked = type_command("fork", "sum", *(("--at", place) if place else ()), *own)
+        command = (
+            forked.said.partition("continue it with: ")[2].partition("antiphon ")[2].removesuffix(forked.said.split()[-1])
+        )
+        assert command.startswith(f"{verb} "), forked.said
+        assert type_command(*shlex.split(command)).code == 0
+        if place:
+            compared = type_command("diff", "sum", forked.said.split()[-1], *own)
+            assert (compared.code, compared.text.count("the same\n")) == (1, 6)
+            assert "the answers are the same, other messages differ: --messages compares those" in compared.said
+
+    times = type_command("show", "sum", "--timeline", *own).text.splitlines()
+    assert sum(line.endswith(" s]") for line in times) > 20
+    assert all(len(line) <= 80 for line in times)
+
+
+# ---------------------------------------------------------------- keys
+
+
+@pytest.mark.slow
+def test_a_thread_whose_key_is_missing_says_so_and_is_not_failed() -> None:
+    with fake_openai() as fake:
+        fake.failure = "500"
+        given = fake.environment()
+        assert type_command("run", "Hello?", "--model", "openai-chat:fake", "--name", "t1", **given).code == 4
+        missing = type_command("resume", "t1", **{**given, "OPENAI_API_KEY": ""})
+    assert (missing.code, "set OPENAI_API_KEY" in missing.said) == (2, True)
+
+
+# ---------------------------------------------------------------- output that cannot be written
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_is_one_line_and_an_exit_code_of_ours(folder: Path) -> None:
+    given: dict[str, Any] = {"env": PLAIN, "text": True}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, "dialects"], check=False, stdout=full, stderr=subprocess.PIPE, **given)
+    assert (done.returncode, done.stderr) == (2, "the output cannot be written: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, "threads"], check=False, stdout=subprocess.PIPE, stderr=writer, **given)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 # ---------------------------------------------------------------- hosts, schedules and limits

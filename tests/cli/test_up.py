@@ -62,7 +62,9 @@ def test_a_newcomer_goes_from_one_process_to_three_hosts(folder: Path, request: 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * WITHIN)
 def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None:
-    """Two at a time in one folder are refused. A second signal ends all at once, and nothing is left running."""
+    """Two at a time in one folder are refused. A database that is killed is started again. A second signal ends all at once,
+    and nothing is left running."""
+    urls: set[str] = set()
     for number in (1, 2):
         with (folder / "log").open("w") as log:
             up = _start(folder, log)
@@ -70,11 +72,15 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
             _until(folder / "log", "host 1: host ")
             environment = {**PLAIN, "ANTIPHON_LEDGER": (folder / "own" / "url").read_text().strip()}
             assert (folder / "own" / "url").stat().st_mode & 0o777 == 0o600
+            urls.add(environment["ANTIPHON_LEDGER"])
             if number == 1:
                 refused = run("up", "--folder", folder / "own")
                 assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
                 assert "another `antiphon up` uses" in refused.stderr
                 subprocess.run([*COMMAND, "token", "make", "ada"], env=environment, check=True, timeout=WITHIN)
+            else:
+                os.kill(int((folder / "own/postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+                _until(folder / "log", "database: it runs again")
             listed = subprocess.run(
                 [*COMMAND, "token", "list"], env=environment, check=True, timeout=WITHIN, capture_output=True
             )
@@ -95,6 +101,7 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
         assert password not in said
         assert said.endswith("stopped\n")
         assert not (folder / "own/postgres/data/postmaster.pid").exists()
+    assert len(urls) == 1  # a terminal that has set ANTIPHON_LEDGER can go on
 
 
 @pytest.mark.slow
@@ -161,7 +168,7 @@ def on_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have hosts and server use a file instead of a database, which takes seconds to make."""
     place = SimpleNamespace(url=f"sqlite:///{folder}/ledger.db", port=0, folder=folder)
     monkeypatch.setattr(_up, "place_database", lambda _: place)
-    monkeypatch.setattr(_up, "_running", lambda _: nullcontext())
+    monkeypatch.setattr(_up, "_running", lambda *_: nullcontext())
     monkeypatch.setattr(_up, "_PAUSE", 0.0)
     return folder
 

@@ -12,6 +12,7 @@ from antiphon.ledger import Ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.patterns.postchain import ChainResult, PostChain
 from antiphon.protocol import PHASES
+from antiphon.service import ChainRunner
 
 EVERY = {"": 9, "ci": 1, "nightly": 1}[os.environ.get("ANTIPHON_CHAOS", "")]
 """Of the places where a process can die, which share is tried."""
@@ -142,6 +143,17 @@ async def test_a_thread_that_was_paused_and_resumed_goes_on_from_wherever_it_was
         assert (result.status, result.response) == ("completed", whole.response), place
         assert len(witness.asked) == len(PHASES) + 1 - _answers(rows[:place]), place
         check_nothing_begins_while_it_rests(after)
+
+
+async def test_a_resume_outlasts_a_pause_that_a_dead_process_asked_for_before() -> None:
+    """Ctrl-C twice: the pause is asked for and not answered. The command that is printed then goes on to the answer."""
+    ledger, thread_id, _ = await _recorded("intention", "pause", "resume")
+    asked = next(place for place, row in enumerate(await said_in(ledger, thread_id), 1) if _name(row) == "PAUSE_THREAD")
+    left = await branch(ledger, thread_id, asked)
+    async with chain_on(left, Witness(), recover=False) as chain:
+        assert (await ChainRunner(chain).resume(thread_id)).status == "completed"
+        await _finished(chain, thread_id)
+    check_nothing_begins_while_it_rests(await said_in(left, thread_id))
 
 
 @pytest.mark.slow

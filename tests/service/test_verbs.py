@@ -31,6 +31,7 @@ from antiphon.service import (
     export_lines,
     find_thread,
     fork_thread,
+    hostless_reason,
     list_approvals,
     list_parked,
     list_threads,
@@ -321,6 +322,19 @@ async def test_a_thread_that_no_living_host_can_run_is_listed_with_the_reason() 
     await ledger.beat(Host("teams", "1", ("controller",)))
     assert [each.waits_for async for each in list_with_runs(ledger)] == [None]
     assert (await thread_status(ledger, "t")).waits_for is None
+
+
+async def test_a_paused_thread_waits_for_a_person_and_for_no_host() -> None:
+    """A host takes it, and does not continue it."""
+    ledger, payload = MemoryLedger(), OptionCallPayload(invocation_id="m", option_name="TASK", arguments={})
+    await left_by_the_dead(ledger, "t", "thread", [Message(policy="client", payload=payload, lane="control", id="m")])
+    thread = await ledger.thread("t")
+    assert thread is not None
+    assert "or start a host" in (hostless_reason(thread, ()) or "")
+    assert (
+        hostless_reason(dataclasses.replace(thread, status="paused"), ())
+        == "it is paused; continue it with `antiphon resume t`"
+    )
 
 
 async def test_a_thread_that_ended_with_its_host_while_one_looked_is_not_stopped() -> None:

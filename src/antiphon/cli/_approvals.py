@@ -13,7 +13,7 @@ from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
 from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, shown_time
-from antiphon.cli._screen import fail, note, open_console, print_table, styled
+from antiphon.cli._screen import fail, note, open_console, print_indented, print_table, styled
 from antiphon.cli._threads import NameOption
 from antiphon.errors import NotWaitingError
 from antiphon.messages.json_values import write
@@ -75,8 +75,8 @@ def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, appro
         return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
 
     given = with_ledger(ledger, work)
-    word = "approved" if approved else "denied"
-    note(f"{word}: {given.tool} by {given.agent}, in thread {given.thread_id}")
+    word, may = ("approved", "may") if approved else ("denied", "may not")
+    note(f"{word}: {given.agent} {may} call {given.tool} in thread {given.thread_id}")
     deliver(f"{given.thread_id}\n".encode(), None)
 
 
@@ -103,9 +103,9 @@ def _print_parked(found: Sequence[ParkedCall], ledger: str | None) -> None:
     for each in found:
         console.print(styled(f"{each.thread_id}  {each.invocation_id}", "heading"), soft_wrap=True)
         began = "" if each.began_at is None else f", begun {shown_time(each.began_at)} UTC"
-        console.print(styled(f"  {each.option}{began}: {each.reason}"), soft_wrap=True)
+        print_indented(console, styled(f"{each.option}{began}: {each.reason}"), "  ")
         if each.arguments:
-            console.print(styled(f"  {write(each.arguments).decode()}"), soft_wrap=True)
+            print_indented(console, styled(write(each.arguments).decode()), "  ")
     command = typed(ledger, "settle", "THREAD", "INVOCATION")
     note(f"find out the outcome of each, then: {command} --result JSON | --error TEXT | --retry")
 

@@ -31,6 +31,7 @@ from antiphon.cli._live import (
     interruptible,
     print_answer,
     run_chain,
+    say_thread,
     show_report,
     typed,
 )
@@ -82,21 +83,26 @@ def fork(
     if model is not None:
         _run_branch(place, model, ledger, for_programs=for_programs, is_quiet=is_quiet)
         return
-    branch = with_ledger(ledger, partial(_fork, place=place))
+    branch, is_open = with_ledger(ledger, partial(_fork, place=place))
     if for_programs:
         print_json(service.thread_json(branch))
         return
     if not is_quiet:
-        _tell(branch, ledger)
+        _tell(branch)
+        again = ("resume", branch.thread_id) if is_open else ("run", "--thread", branch.thread_id, "And then?")
+        note("continue it with:", command=typed(ledger, *again))
     deliver(f"{branch.thread_id}\n".encode(), None)
 
 
-async def _fork(ledger: Ledger, *, place: ForkPlace) -> ThreadSummary:
+async def _fork(ledger: Ledger, *, place: ForkPlace) -> tuple[ThreadSummary, bool]:
+    """Return the branch, and whether it is in the middle of its phases: then it takes no question before it ends."""
     try:
-        return await service.fork_thread(ledger, place)
+        branch = await service.fork_thread(ledger, place)
     except PlaceError as exc:
         _refuse(exc)
         raise
+    found = await service.thread_status(ledger, branch.thread_id)
+    return branch, found.is_chain and found.status not in ("completed", "failed", "terminated")
 
 
 def _refuse(error: PlaceError) -> None:
@@ -109,8 +115,12 @@ def _refuse(error: PlaceError) -> None:
 def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
     is_shown = not (is_quiet or for_programs)
 
+    def begin(branch: ThreadSummary) -> None:
+        _tell(branch)
+        say_thread(branch.thread_id, ledger)
+
     async def work(runner: ChainRunner) -> RunReport:
-        tell, view = partial(_tell, ledger=ledger) if is_shown else None, open_view(is_quiet=not is_shown)
+        tell, view = begin if is_shown else None, open_view(is_quiet=not is_shown)
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
@@ -125,14 +135,10 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
 
 
-def _tell(branch: ThreadSummary, ledger: str | None) -> None:
+def _tell(branch: ThreadSummary) -> None:
     closed = branch.messages - (branch.forked_at or 0)
     also = f"; open calls closed in the branch: {closed}" if closed else ""
     note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
-    if branch.pattern == "postchain":
-        note("continue it with:", command=typed(ledger, "resume", branch.thread_id))
-    elif branch.pattern is None:
-        note("continue it with:", command=typed(ledger, "run", "--thread", branch.thread_id, "And then?"))
 
 
 # ---------------------------------------------------------------- diff
@@ -170,6 +176,9 @@ def diff(
         raise typer.Exit(1)
 
 
+_SAME_ANSWERS = "the answers are the same, other messages differ: --messages compares those"
+
+
 async def _compare(ledger: Ledger, *, left: str, right: str) -> ThreadDiff:
     return await service.compare_threads(ledger, left, right)
 
@@ -199,6 +208,8 @@ def _phase_lines(found: ThreadDiff, left: str, right: str) -> Iterator[Text]:
             continue
         yield styled(f"- {each.phase}: {before}", "red")
         yield styled(f"+ {each.phase}: {after}", "green")
+    if not found.is_empty and all(_answer(each.left) == _answer(each.right) for each in found.phases or ()):
+        yield Text(_SAME_ANSWERS)
 
 
 def _answer(answer: PhaseAnswer) -> str:

@@ -18,7 +18,7 @@ import typer
 
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger, with_tenants
-from antiphon.cli._live import ConfigOption, ModelOption, choose_model, typed
+from antiphon.cli._live import ConfigOption, ModelOption, choose_model, say_stand_in, typed
 from antiphon.cli._output import print_json, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
 from antiphon.errors import NotWaitingError
@@ -82,6 +82,7 @@ def host(
         _host_apps(apps, ledger, signals, drain, has_more=any(more))
         return
     chosen, names = choose_model(model), list(dict.fromkeys(tenants or ()))
+    say_stand_in(chosen)
 
     async def work(*found: Ledger) -> None:
         with until_signal() as stop:
@@ -89,7 +90,7 @@ def host(
             await service.run_host(
                 *found,
                 config=config,
-                model=chosen,
+                model=chosen.name,
                 teams=teams or (),
                 team_model=model,  # without one, the files name the models of their teams
                 thread_limit=thread_limit,
@@ -103,7 +104,7 @@ def host(
             )
 
     with complaints():
-        service.import_model(chosen)
+        service.import_model(chosen.name)
         with_tenants(ledger, names, work, signals=signals)
     print_line("stopped")
 
@@ -439,7 +440,7 @@ def add(
     zone: Annotated[str, typer.Option("--zone", metavar="ZONE", help="The time zone, such as Europe/Vienna.")] = "UTC",
     ledger: LedgerOption = None,
 ) -> None:
-    """Add a schedule: at each scheduled time, one host asks the question in a new thread."""
+    """Add or replace a schedule. At each scheduled time, one host asks the question in a new thread."""
     if (cron is None) == (at is None):
         fail("say when, by one of the two: --cron LINE, again and again, or --at TIME, once", code=2)
     with complaints():

@@ -30,15 +30,18 @@ from antiphon.errors import (
     CursorError,
     EncryptionError,
     FencedError,
+    HistoryMismatchError,
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
+    ModelError,
     OtherPatternError,
     OtherRedactionError,
     OwnedError,
     OwnProgramError,
     PlaceError,
     SecretNameError,
+    SettingsError,
     SetupError,
     ThreadBusyError,
     ThreadEndedError,
@@ -198,8 +201,8 @@ def with_ledger(
     import asyncio  # noqa: PLC0415 (only where a ledger is used)
 
     place = _place(ledger_in_use(url), is_named=url is not None, create=create)
-    with complaints():
-        return asyncio.run(_within(place, work, create, signals))
+    with complaints(url):
+        return asyncio.run(_within(place, work, create, signals, named=url))
 
 
 def with_tenants(
@@ -226,15 +229,16 @@ def with_ledgers(source: str, target: str, work: Callable[[Ledger, Ledger], Awai
 
 
 @contextmanager
-def complaints() -> Generator[None]:
+def complaints(ledger: str | None = None) -> Generator[None]:
     """Print an error in one line, and exit: 2 if the command cannot run so, 1 if it is about the data.
 
-    A record is decoded when its message is first read, so printing records belongs inside too.
+    A record is decoded when its message is first read, so printing records belongs inside too. `ledger` is the one that was
+    named: commands to type name it too.
     """
     try:
         yield
     except _ABOUT_THREADS as exc:
-        fail(*_about_thread(exc))
+        fail(*_about_thread(exc, ledger))
     except SecretNameError as exc:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
@@ -242,9 +246,9 @@ def complaints() -> Generator[None]:
     except CopyRefusedError as exc:
         fail(f"{exc}; nothing was copied", code=2)
     except _CANNOT_RUN as exc:
-        fail(str(exc), code=2)
+        fail(str(exc), code=2, has_lines=isinstance(exc, SettingsError))
     except AntiphonError as exc:
-        fail(str(exc))
+        fail(str(exc), has_lines=isinstance(exc, HistoryMismatchError))
     except ModuleNotFoundError as exc:
         fail(_missing_packages(exc), code=2)
 
@@ -254,6 +258,7 @@ _CANNOT_RUN = (
     EncryptionError,
     LedgerFormatError,
     LedgerUnavailableError,
+    ModelError,
     OtherRedactionError,
     OwnProgramError,
     PlaceError,
@@ -282,30 +287,33 @@ _ABOUT_THREADS = (
 )
 
 
-def _about_thread(error: AntiphonError) -> tuple[str, int]:
+def _naming(ledger: str | None) -> str:
+    """Return the option that names a ledger in a command to type; nothing if it was not named."""
+    return "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
+
+
+def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
     """Return why a thread cannot be used so, with what to type instead, and the exit code."""
-    own = shlex.quote(getattr(error, "thread_id", None) or "")
+    own, there = shlex.quote(getattr(error, "thread_id", None) or ""), _naming(ledger)
     match error:
         case UnknownThreadError(thread_id=name, reason=reason) if "begin with" in reason:
             return reason, 2
         case UnknownThreadError(thread_id=name):
-            return f"no thread is called {name!r}; `antiphon threads` lists them, with --all those of the system too", 2
+            return f"no thread is called {name!r}; `antiphon threads{there}` lists them, with --all those of the system too", 2
         case OtherPatternError():
-            return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK`", 2
+            return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK{there}`", 2
         case ThreadEndedError():
-            return f"{error}; `antiphon run --thread {own} QUESTION` asks something more", 1
+            return f"{error}; `antiphon run --thread {own} QUESTION{there}` asks something more", 1
         case ThreadBusyError(status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
-            return f"{error}; `antiphon resume {own}` {word}, then ask again", 1
+            return f"{error}; `antiphon resume {own}{there}` {word}, then ask again", 1
         case BudgetNeededError():
-            return (
-                f"{error}; give it a new budget, larger than what it has used: `antiphon resume {own} --budget NAME=NUMBER`",
-                2,
-            )
+            more = f"`antiphon resume {own} --budget NAME=NUMBER{there}`"
+            return f"{error}; give it a new budget, larger than what it has used: {more}", 2
         case OwnedError(thread_id=name, owner=owner, until=until):
             return (
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
-                "`antiphon hosts` lists the hosts, try again when that one is done"
+                f"`antiphon hosts{there}` lists the hosts, try again when that one is done"
             ), 1
         case ThreadMovedError(thread_id=name, to=place):
             return f"thread {name!r} was moved to {place}, and continues there: add --ledger {shlex.quote(place)}", 1
@@ -342,6 +350,8 @@ async def _within(
     create: bool,
     signals: str | None = None,
     tenants: Sequence[str | None] = (None,),
+    *,
+    named: str | None = None,
 ) -> ResultT:
     from antiphon.ledger import open_ledger  # noqa: PLC0415 (only where a ledger is used)
 
@@ -365,10 +375,10 @@ async def _within(
         except (OwnedError, ThreadBusyError) as exc:
             if exc.owner is None:
                 raise
-            fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner))
+            fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner, _naming(named)))
 
 
-async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
+async def _in_use(ledger: Ledger, thread_id: str, owner: str, there: str) -> str:
     """Return the words for a person whose thread another process has: who has it, since when, and what to do."""
     machine, _, _ = owner.rpartition("-")
     machine, _, process = machine.rpartition("-")
@@ -378,7 +388,7 @@ async def _in_use(ledger: Ledger, thread_id: str, owner: str) -> str:
     since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
     free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
     name = shlex.quote(thread_id)
-    todo = f"`antiphon resume {name}` waits for its answer, `antiphon pause {name}` stops it there"
+    todo = f"`antiphon resume {name}{there}` waits for its answer, `antiphon pause {name}{there}` stops it there"
     return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 

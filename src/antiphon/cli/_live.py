@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, RunReport
+    from antiphon.service import ChainRunner, ChosenModel, RunReport
 
 _MUCH: Final = 65536
 
@@ -82,13 +82,16 @@ ResultT = TypeVar("ResultT")
 # ---------------------------------------------------------------- before
 
 
-def choose_model(name: str | None) -> str | None:
-    """Return the model to use, and print a note if a script answers in its place."""
+def choose_model(name: str | None) -> ChosenModel:
+    """Return the model to use."""
     with _model_errors():
-        chosen = service.choose_model(name)
+        return service.choose_model(name)
+
+
+def say_stand_in(chosen: ChosenModel) -> None:
+    """Print a note if a script answers in the place of a model."""
     if chosen.is_stand_in:
         note("no model is chosen and none is installed: the answer is put together from quotes. --model chooses one.")
-    return chosen.name
 
 
 def check_model(name: str | None) -> None:
@@ -188,7 +191,8 @@ def show_report(
         print_answer(report.answer or "", report.citations)
     code = exit_code(report)
     if code == FAILED and not report.is_unfounded:
-        note(f"the thread {_END[report.status == 'failed']}: {report.error_message or report.status}", style="bad")
+        why = report.error_message or report.status
+        note(f"the thread {_END[report.status == 'failed']}: {why}", style="bad", has_lines=True)
     if report.failed_tools and code in (COMPLETED, FAILED):
         tell_failed_tools(report)
     if not for_programs and not as_events and not is_quiet:
@@ -291,7 +295,7 @@ def _say_kept(report: RunReport, ledger: str | None) -> None:
 
 def _say_stopped(report: RunReport, ledger: str | None) -> None:
     """Print why a thread has stopped, and the command that continues it."""
-    note(f"stopped: {report.error_message}", style="warning")
+    note(f"stopped: {report.error_message}", style="warning", has_lines=True)
     budget: tuple[str, ...] = ()
     if report.error_code == "BUDGET_EXCEEDED":
         note("give it a new budget, larger than what it has used, or it stops again at once")
@@ -313,15 +317,15 @@ async def say_waiting(ledger: Ledger, thread_id: str, place: str | None, reason:
     for found in parked:
         note(f"it waits for a person: {found.reason}; find out, then type one of:", style="warning")
         for outcome, about in _SETTLED:
-            note("", command=f"  {typed(place, 'settle', thread_id, found.invocation_id, *outcome)}  # {about}")
+            note(f"  {about}:", command=typed(place, "settle", thread_id, found.invocation_id, *outcome))
     if not own and not parked:
         note(f"it waits for a person: {reason}", style="warning")
 
 
 _SETTLED: Final = (
-    (("--result", "JSON"), "it was done"),
-    (("--error", "TEXT"), "it failed"),
-    (("--retry",), "it did not run, and may start again"),
+    (("--result", "JSON"), "if it was done"),
+    (("--error", "TEXT"), "if it failed"),
+    (("--retry",), "if it did not run, and may start again"),
 )
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final, TypeAlias, cast
 import orjson
 import typer
 
-from antiphon.cli._screen import fail, note, open_console, print_table
+from antiphon.cli._screen import fail, note, note_console, print_table
 from antiphon.dialects import Loss, detect
 from antiphon.messages.json_values import JsonError, parse, write
 from antiphon.service import escaped
@@ -29,7 +29,8 @@ INTERRUPTED: Final = 130
 EXIT_CODES: Final = {
     COMPLETED: "completed: the thread, or the work of the command, is done",
     FAILED: "failed: the thread has failed or was terminated, or every tool behind the answer failed; the data violates its "
-    "format, or a thread refuses it; --strict found a loss, check an error, verify a damage, or diff a difference",
+    "format, or a thread refuses it; --strict found a loss, check an error, verify a damage, or diff a difference; or "
+    "the reader of a pipe closed it",
     UNUSABLE: "the command cannot run: an unknown command, option, model, dialect or thread, a file that cannot be opened "
     "or written or has an error in it, an unusable ledger, a package that is not installed",
     WAITING: "the thread waits for a person: to approve, deny or settle a call; the output says how",
@@ -199,7 +200,7 @@ def report_losses(losses: Sequence[Loss], dialect: str) -> None:
     """List on stderr what a dialect cannot express."""
     note(f"{dialect} cannot express everything; losses: {len(losses)}")
     rows = [(loss.message_id or "(conversation)", loss.what, loss.reason) for loss in losses]
-    print_table(open_console(stderr=True), ("message", "what", "reason"), rows)
+    print_table(note_console(), ("message", "what", "reason"), rows)
 
 
 def print_json(value: dict[str, Any] | Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import urlencode
 
 import typer
@@ -43,6 +43,17 @@ class PageServer(NamedTuple):
 
     url: str
     token: str
+    token_file: Path
+    """The file of the token."""
+
+    @classmethod
+    def of(cls, url: str, token_file: Path) -> Self:
+        """Return a server by the file of its token.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return cls(url, token_file.read_text(encoding="ascii").strip(), token_file)
 
     def address(self, thread_id: str | None = None) -> str:
         """Return the address of the page, or of a thread in it, with a code that opens one session within a minute.
@@ -79,17 +90,18 @@ def show_page(server: PageServer, thread_id: str | None = None) -> None:
     if _has_browser() and _opened(address):
         note(f"the page is open in a browser, at {server.url}")
     else:
-        _print_link(address)
+        _print_link(address, server)
 
 
 def link_page(server: PageServer) -> None:
     """Print the address of the page, with a code that opens one session; without an answer of the server, nothing."""
     with suppress(OSError, ValueError):
-        _print_link(server.address())
+        _print_link(server.address(), server)
 
 
-def _print_link(address: str) -> None:
-    note("the page, for one visit within a minute; afterwards, sign in with the token:", command=address)
+def _print_link(address: str, server: PageServer) -> None:
+    signing_in = f"afterwards, sign in with the token in {server.token_file}"
+    note(f"the page, for one visit within a minute; {signing_in}:", command=address)
 
 
 def _has_browser() -> bool:
@@ -126,7 +138,7 @@ def _server_of(file: Path) -> PageServer | None:
         with file.open(encoding="ascii") as opened:
             if os.fstat(opened.fileno()).st_mode & _OTHERS or not port.isdigit():
                 return None
-            return PageServer(f"http://127.0.0.1:{port}", opened.read(200).strip())
+            return PageServer(f"http://127.0.0.1:{port}", opened.read(200).strip(), file)
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -158,7 +170,7 @@ class _OwnServer(threading.Thread):
         self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
         async with open_ledger(self._place) as ledger, serving(ledger, ServeSettings(port=0)) as server:
             if server.token_file is not None:
-                self.server = PageServer(server.url, server.token_file.read_text().strip())
+                self.server = PageServer.of(server.url, server.token_file)
             self._ready.set()
             await self._ends.wait()
 

@@ -27,6 +27,7 @@ from antiphon.cli._live import (
     interruptible,
     read_budget,
     run_chain,
+    say_stand_in,
     say_thread,
     say_waiting,
     show_report,
@@ -41,7 +42,7 @@ from antiphon.errors import ParkedError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, RunReport
+    from antiphon.service import ChainRunner, ChosenModel, RunReport
 
 
 def run(
@@ -103,11 +104,15 @@ def run(
                 asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": telling(page, tell)}
                 return await runner.ask(question, **asked, hear=view.take, stop=stop)
 
-    tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=ledger)
+    def begin(thread_id: str) -> None:
+        say_stand_in(chosen)
+        say_thread(thread_id, ledger)
+
+    tell = None if is_quiet or for_programs or as_events else begin
     chosen = _chosen(model, thread)
     more: dict[str, Any] = {"documents": [*texts, *map(str, found)], "budget": budget}
     with page_of(ledger, is_wanted=opens) as page:
-        report = run_chain(ledger, work, model=chosen, config=config, thread=thread, create=thread is None, **more)
+        report = run_chain(ledger, work, model=chosen.name, config=config, thread=thread, create=thread is None, **more)
         if page is not None:
             page.was_interrupted = report.was_interrupted
         show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
@@ -123,13 +128,13 @@ def _check_name(name: str | None, thread: str | None) -> None:
         fail(f"--name: no thread can be called {name!r}: the command line reads it otherwise", code=2)
 
 
-def _chosen(model: str | None, thread: str | None) -> str | None:
+def _chosen(model: str | None, thread: str | None) -> ChosenModel:
     """Return the model to use; of a thread that exists, that is the one that it was run with, unless another is named."""
     if thread is None:
         return choose_model(model)
     if model is not None:
         check_model(model)
-    return model
+    return service.ChosenModel(model)
 
 
 def _is_of_team(thread: str, ledger: str | None) -> bool:
@@ -165,7 +170,10 @@ def chat(
     """Chat: each input line is a turn of one thread. Ctrl-C stops an answer; /help lists the commands of the chat."""
     _check_name(name, thread)
 
-    session = Chat(user, is_quiet, thread, name, _chosen(model, thread))
+    chosen = _chosen(model, thread)
+    if not is_quiet:
+        say_stand_in(chosen)
+    session = Chat(user, is_quiet, thread, name, chosen.name)
     is_new = thread is None
     while not session.is_over:
         run_chain(ledger, session.talk, model=session.model, config=config, thread=session.thread, create=is_new)
@@ -222,7 +230,8 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
     async def work(found: Ledger) -> RunReport:
         if task.is_new:
             await service.check_new(found, task.thread_id)
-        view.title = task.task or await service.latest_question_of(found, task.thread_id) or ""
+        if task.task is None and (before := await service.settings_of(found, task.thread_id)) is not None:
+            view.title = before.task or ""
         try:
             with interruptible() as stop:
                 tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=task.ledger)

@@ -104,15 +104,19 @@ def cut(text: Text, width: int) -> Text:
     return short
 
 
-def note(message: str, style: str = "", *, command: str | None = None) -> None:
+def note(message: str, style: str = "", *, command: str | None = None, has_lines: bool = False) -> None:
     """Print one line about the work, not its result, to stderr. A terminal that is too narrow gets several, between words.
 
-    `command` is one to copy: it stands at the end of the line, or unbroken on the next one.
+    `command` is one to copy: it stands at the end of the line, or unbroken on the next one. `has_lines`: the message has lines
+    of its own, such as a difference; otherwise a break in it, perhaps in a name, is shown by its number.
     """
-    console = _in_use[-1] if _in_use else open_console(stderr=True)  # above the progress, if some is shown
-    text = Text(visible(message), style=style)
+    if has_lines:
+        *before, message = message.split("\n")
+        for each in before:
+            note(each, style)
+    console, text = note_console(), Text(visible(message), style=style)
     told = "" if command is None else visible(command)
-    if not console.is_terminal or text.cell_len + cell_len(told) < console.width:
+    if not console.is_terminal or not message or text.cell_len + cell_len(told) < console.width:
         console.print(Text.assemble(text, " " if told and message else "", told), soft_wrap=True)
         return
     for line in _wrapped(console, text, console.width):
@@ -122,9 +126,14 @@ def note(message: str, style: str = "", *, command: str | None = None) -> None:
         console.print(Text(f"  {told}"), soft_wrap=True)
 
 
-def fail(message: str, code: int = 1) -> NoReturn:
+def note_console() -> Console:
+    """Return the console for what goes to stderr: above the progress, if some is shown."""
+    return _in_use[-1] if _in_use else open_console(stderr=True)
+
+
+def fail(message: str, code: int = 1, *, has_lines: bool = False) -> NoReturn:
     """Print an error, and exit: 1 if the data is wrong, 2 if the command was used wrongly."""
-    note(message, style="bad")
+    note(message, style="bad", has_lines=has_lines)
     raise typer.Exit(code)
 
 
@@ -174,13 +183,26 @@ def _print_columns(console: Console, headings: Sequence[str], cells: Sequence[Se
     table = Table(
         box=SIMPLE_HEAD, header_style="heading", border_style="aside", show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    for heading, longest in zip(headings, _longest_words([headings, *cells]), strict=True):
-        table.add_column(heading, overflow="fold", min_width=longest)  # else Rich makes a wide column narrower than its words
-    names = [cell_len(row[0]) for row in cells]
-    table.columns[0].no_wrap = max(names, default=0) <= console.width // 2  # so that it can be copied in one piece
+    for heading, width in zip(headings, _column_widths(console.width, [headings, *cells]), strict=True):
+        table.add_column(
+            heading, overflow="fold", width=width
+        )  # Rich's own widths break words, or cut what is beyond the edge
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _column_widths(room: int, rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the widths of columns that fit: none is narrower than its longest word, and the rest of the room is shared."""
+    whole, widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)], _longest_words(rows)
+    left = room - sum(widths) - 2 * (len(widths) - 1)
+    if whole[0] <= room // 2 and whole[0] - widths[0] <= left:  # so that a name can be copied in one piece
+        left, widths[0] = left - whole[0] + widths[0], whole[0]
+    wanting = sorted(range(len(widths)), key=lambda place: whole[place] - widths[place])
+    for number, place in enumerate(wanting):
+        more = min(whole[place] - widths[place], left // (len(wanting) - number))
+        left, widths[place] = left - more, widths[place] + more
+    return widths
 
 
 def _print_plain(console: Console, rows: Sequence[Sequence[str]]) -> None:
@@ -237,6 +259,13 @@ def print_numbered(console: Console, heading: str, items: Sequence[tuple[str, st
             label = "" if place else f"[{number}]"
             line.rstrip()
             console.print(Text.assemble((label.ljust(margin), "aside"), line), soft_wrap=True)
+
+
+def print_indented(console: Console, text: Text, margin: str) -> None:
+    """Print a text behind a margin, wrapped between words; without a terminal, in one line."""
+    for line in _wrapped(console, text, console.width - len(margin)):
+        line.rstrip()
+        console.print(Text.assemble(margin, line), soft_wrap=True)
 
 
 def _wrapped(console: Console, text: Text, width: int) -> Sequence[Text]:

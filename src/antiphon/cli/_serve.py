@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 def serve(
     *,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 chooses a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", metavar="NUMBER", min=0, max=65535, help="The port to listen on; 0 chooses a free one.")
+    ] = 8000,
     allow_remote: Annotated[
         bool,
         typer.Option(
@@ -61,33 +63,33 @@ def serve(
             service.trust_named(each, None)
         names = tuple(allow_hosts or ())
         settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model)
-        work = partial(_serve, settings=settings, place=shown_ledger(ledger), opens=opens)
+        work = partial(_serve, settings=settings, named=ledger, opens=opens)
         with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
-async def _serve(ledger: Ledger, *, settings: ServeSettings, place: str, opens: bool) -> None:
+async def _serve(ledger: Ledger, *, settings: ServeSettings, named: str | None, opens: bool) -> None:
     from antiphon.server import serving  # noqa: PLC0415 (needs the extra `server`)
 
     with until_signal("stopping; threads that run here can be resumed") as stop:
         async with serving(ledger, settings) as server:
-            _tell(server, place)
+            _tell(server, named)
             # A link opens a session: it is shown to a person at a terminal, and written to no file.
             if server.token_file is not None and (opens or sys.stderr.isatty()):
-                page = PageServer(server.url, server.token_file.read_text().strip())
+                page = PageServer.of(server.url, server.token_file)
                 await asyncio.to_thread(show_page if opens else link_page, page)
             await stop.wait()
 
 
-def _tell(server: RunningServer, place: str) -> None:
-    print_line(f"serving {place} at {server.url}")
+def _tell(server: RunningServer, ledger: str | None) -> None:
+    print_line(f"serving {shown_ledger(ledger)} at {server.url}")
     if server.token_file is None:
-        note("every request needs a token: `antiphon token make NAME` makes one")
+        note(f"every request needs a token: `{typed(ledger, 'token', 'make', 'NAME')}` makes one")
         note("the connection is not encrypted: put a proxy with TLS in front of it")
         return
     print_line(f"token: {server.token_file}")
     file = shlex.quote(str(server.token_file))
-    note("try:", command=f'curl -H "Authorization: Bearer $(cat {file})" {server.url}/api/threads')
+    note(_TRY, command=f'curl -H "Authorization: Bearer $(cat {file})" {server.url}/api/threads')
 
 
 # ---------------------------------------------------------------- a cluster on this machine
@@ -100,7 +102,7 @@ def up(
         "antiphon-up"
     ),
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port of the server; 0 chooses a free one.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port of the server; 0 chooses a free one.")
     ] = 8000,
     model: ModelOption = None,
 ) -> None:
@@ -123,6 +125,10 @@ def up(
     print_line("stopped")
 
 
+_TRY = "try:"
+"""Before a command that the server prints, to copy."""
+
+
 class _UpLines:
     """Prints what hosts and server say; and once the server runs, how to use it."""
 
@@ -131,6 +137,9 @@ class _UpLines:
         self._server = ""
 
     def tell(self, name: str, line: str) -> None:
+        if line.startswith(_TRY):
+            note(f"{name}: {_TRY}", command=line.removeprefix(_TRY).lstrip())
+            return
         print_line(f"{name}: {line}")
         if name != "server":
             return
@@ -139,18 +148,18 @@ class _UpLines:
             given = f"ANTIPHON_LEDGER=$(cat {shlex.quote(str(self._url))})"
             note("use its ledger from another terminal:", command=f"{given} {typed(None, 'run', 'What is 17 * 23?')}")
         elif line.startswith("token: ") and sys.stderr.isatty():
-            page = PageServer(self._server, Path(line.removeprefix("token: ")).read_text().strip())
+            page = PageServer.of(self._server, Path(line.removeprefix("token: ")))
             threading.Thread(target=link_page, args=(page,), daemon=True).start()
 
 
 def soak(
     *,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to cause faults.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to cause faults.")] = 60,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="The time between two faults.")] = 5,
     hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to run.")] = 3,
-    rate: Annotated[float, typer.Option(min=0.1, max=1000, help="Orders per second.")] = 10,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000, metavar="N", help="Orders per second.")] = 10,
     threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="How many threads the orders go to.")] = 200,
-    seed: Annotated[int, typer.Option(help="Chooses the faults: the same seed, the same sequence.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Chooses the faults: the same seed, the same sequence.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Kill, suspend and disconnect hosts and their PostgreSQL under load, then count what was lost.
@@ -211,7 +220,7 @@ def make(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Create a token and print it, once: the ledger stores only its hash. A missing ledger is created."""
+    """Create a token, and print it once. The ledger stores only its hash. A missing ledger is created."""
     lasts = _DEFAULT_DAYS if days is None else days
     made = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
     if for_programs:
@@ -243,7 +252,7 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         rows = [(each.id, each.principal, " ".join(each.scopes), shown_time(each.created_at), _state(each)) for each in found]
         print_table(open_console(), ("id", "name", "scopes", "made (UTC)", "state"), rows)
     else:
-        note("the ledger has no token; `antiphon token make NAME` makes one")
+        note(f"the ledger has no token; `{typed(ledger, 'token', 'make', 'NAME')}` makes one")
 
 
 @token.command()

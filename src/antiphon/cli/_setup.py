@@ -126,7 +126,7 @@ def install(
 
 @local.command()
 def status() -> None:
-    """List what the local model needs, and start it once as a test; exit 1 if it cannot be used."""
+    """List what the local model needs, and start it once. Exit 1 if it cannot be used."""
     with complaints():
         found = service.local_model_status()
     rows = [

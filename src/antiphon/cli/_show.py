@@ -145,8 +145,7 @@ async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
         marks = "".join(f"  [{mark}]" for mark in (_state(step), service.mark_words(step)) if mark)
         head = f"{step.seq}  {shown_time(step.at)}  {_STEP * step.depth}"
-        said = styled(step.text), styled(marks, "warning")
-        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", *said))
+        _put(Text.assemble((head, "aside"), styled(f"{step.sender}{to}", "name"), "  ", styled(step.text)), marks)
 
 
 def _state(step: service.SequenceStep) -> str:
@@ -165,11 +164,12 @@ async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> Non
         marks = "".join(f"  [{mark}]" for mark in (took, failed, service.mark_words(span)) if mark)
         began = f"{shown_time(span.began_at)}.{span.began_at.microsecond // 1000:03}"
         head = f"{span.seq}  {began}  {_STEP * span.depth}"
-        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text), styled(marks, "warning")))
+        _put(Text.assemble((head, "aside"), styled(span.worker, "name"), "  ", styled(span.text)), marks)
 
 
-def _put(line: Text) -> None:
-    console = open_console()
+def _put(line: Text, marks: str) -> None:
+    """Print a line and its marks; in a terminal that is too narrow, the line is cut before them."""
+    console, behind = open_console(), styled(marks, "warning")
     if console.is_terminal:
-        line.truncate(console.width, overflow="ellipsis")
-    console.print(line, soft_wrap=True)
+        line.truncate(console.width - behind.cell_len, overflow="ellipsis")
+    console.print(line + behind, soft_wrap=True)

@@ -160,17 +160,22 @@ class LineView(QuietView):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._phase: str | None = None
 
     def take(self, event: ChainEvent) -> None:
         self.thread_id = event.thread_id
+        if (phase := _begun(event)) is not None:
+            if phase != self._phase:  # a phase that is resumed may not have begun before
+                self._line(f"● {phase}", "name")
+            self._phase = phase
+            return
         match event.kind:
-            case "phase_began":
-                self._line(f"● {event.phase}", "name")
             case "tool_called":
                 self._line(f"  → {service.call_text(event.text, event.data)}", "tool")
             case "tool_returned":
                 self._line(f"  ← {event.text}: {service.outcome_text(event.data.get('result'))}", "tool")
             case "phase_ended":
+                self._phase = None
                 self._line(f"  ✓ {event.data['processing_time']:.1f} s  {contributed(event)}".rstrip(), "good")
             case _:
                 pass
@@ -193,6 +198,13 @@ class LineView(QuietView):
 
     def _line(self, text: str, style: str) -> None:
         self._console.print(styled(text, style), soft_wrap=True)
+
+
+def _begun(event: ChainEvent) -> str | None:
+    """Return the phase that begins with an event, or that continues because the thread is resumed; None if none does."""
+    if event.kind == "status" and event.text == "processing":
+        return event.data.get("current_phase")
+    return event.phase if event.kind == "phase_began" else None
 
 
 def contributed(event: ChainEvent) -> str:
@@ -241,6 +253,10 @@ class TreeView:
         """By the id of the request."""
         self._latest: dict[str, _Branch] = {}
         """By the name, the last branch of an agent."""
+        self._unasked: dict[str, _Branch] = {}
+        """By the name, the branch of an agent that an earlier process asked."""
+        self._phase = ""
+        """The phase at work. A tool of a phase that is resumed does not say whose it is."""
         self._used = ""
         self._is_over = False
         self._live = Live(console=console, get_renderable=self.picture, refresh_per_second=_FRAMES, redirect_stdout=False)
@@ -273,13 +289,15 @@ class TreeView:
             if event.kind == "ended" and event.text == "completed":
                 for each in self._top:
                     each.state = "earlier" if each.state == "waiting" else each.state
-            elif event.kind == "phase_began" and event.phase is not None:
-                self._begin_phase(event.phase)
-            elif (branch := self._latest.get(event.phase or "")) is not None:
+            elif (phase := _begun(event)) is not None:
+                self._begin_phase(phase)
+            elif (branch := self._latest.get(event.phase or self._phase)) is not None:
                 self._take_in(branch, event)
 
     def _begin_phase(self, phase: str) -> None:
-        place = next((n for n, each in enumerate(self._top) if each.name == phase and each.state == "waiting"), None)
+        self._phase = phase
+        ready = ("waiting", "running")  # one that is resumed runs, and may begin only now
+        place = next((n for n, each in enumerate(self._top) if each.name == phase and each.state in ready), None)
         if place is None:  # the last phase has chosen another cycle
             place = len(self._top)
             self._top.append(_Branch(phase))
@@ -311,7 +329,7 @@ class TreeView:
                 case "asked":
                     self._ask(step)
                 case "answered":
-                    if (branch := self._asked.get(step.id)) is not None:
+                    if (branch := self._asked.get(step.id) or self._unasked.get(step.agent)) is not None:
                         self._end(branch, "failed" if step.text else "done")
                 case "called":
                     self._branch(step.agent).tools[step.id] = _Tool(step.text)
@@ -334,7 +352,8 @@ class TreeView:
     def _branch(self, agent: str) -> _Branch:
         """Return the branch of an agent that is at work; one that nobody was seen to ask stands at the top."""
         if agent not in self._latest:
-            self._top.append(_Branch(agent))
+            self._unasked[agent] = _Branch(agent)
+            self._top.append(self._unasked[agent])
             self._begin(self._top[-1])
         return self._latest[agent]
 

@@ -500,7 +500,8 @@ def _listen(settings: ServeSettings) -> socket.socket:
         listening.setblocking(False)
     except (OSError, OverflowError) as exc:
         listening.close()
-        raise SetupError(f"{settings.host}:{settings.port}: {getattr(exc, 'strerror', None) or exc}") from exc
+        reason = getattr(exc, "strerror", None) or exc
+        raise SetupError(f"{settings.host}:{settings.port}: {reason}; choose another --host or --port") from exc
     return listening
 
 

@@ -692,9 +692,9 @@ async def run_team(
             tell(own)
         if not is_new and (await pattern.status(own)).status == "paused":
             await pattern.resume(own)
-        await recover_thread(pattern, own)
         if hear is not None:
             pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
+        await recover_thread(pattern, own)
         running = asyncio.ensure_future(pattern.run(task, thread_id=own))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
         full: LedgerFullError | None = None

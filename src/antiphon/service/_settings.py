@@ -262,7 +262,7 @@ def team_path(settings: RunSettings) -> Path:
     if file is None:
         raise SettingsError("the thread does not say which team file it was run with", "--team")
     if difference := file.difference():
-        raise SettingsError(f"the team file is not what the thread was run with:\n{difference}", "--team")
+        raise SettingsError(f"the team file {file.path} is not what the thread was run with:\n{difference}", "--team")
     path = Path(file.path)
     if TeamFile.read(path).runs_code and not is_trusted_content(_data(path)):
         reason = f"{path} runs code, and you have not run or trusted it"

@@ -383,6 +383,8 @@ def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str |
     living = [each.host for each in hosts if each.is_alive]
     if any(host.name == thread.owner or kind in host.kinds for host in living):
         return None
+    if thread.status in ("paused", "stopped"):  # a host that takes it does not continue it
+        return f"it is {thread.status}; continue it with `antiphon resume {thread.thread_id}`"
     team = "" if kind == CHAIN_KIND else " --team FILE"
     return (
         f"no living host has the kind {kind!r}; continue it with `antiphon resume {thread.thread_id}`, "
@@ -432,7 +434,8 @@ async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
     living = sum(each.is_alive for each in hosts)
     found.append(Diagnosis("hosts", f"{living} alive, {len(hosts) - living} ended that still own threads"))
     page = await ledger.threads(ThreadFilter(open_calls=True, system=False), order="updated_at")
-    waiting = [each for each in page.threads if hostless_reason(each, hosts) is not None and _is_waiting_long(each)]
+    waiting = [each for each in page.threads if each.status != "paused" and _is_waiting_long(each)]
+    waiting = [each for each in waiting if hostless_reason(each, hosts) is not None]
     reason = hostless_reason(waiting[0], hosts) if waiting else None
     found.append(Diagnosis("threads that wait for a host", str(len(waiting)), reason and f"{waiting[0].thread_id}: {reason}"))
     return tuple(found)

@@ -1,8 +1,8 @@
 """A cluster on this machine, for trying it out: PostgreSQL from a wheel, some hosts and a server, in one folder.
 
 The database listens on loopback only, with a password that is stored only in the folder. Its data stays in the folder, so the
-next start continues the same threads. The hosts and the server are separate processes: if one dies, it is restarted. They stop
-before the database does.
+next start continues the same threads. The hosts and the server are separate processes: if one of them or the database dies, it
+is restarted. They stop before the database does.
 
 PostgreSQL refuses to run as root. Under root it runs as `nobody`, from a copy of the binaries that this user can read.
 """
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from antiphon.errors import SetupError
 
@@ -75,12 +76,25 @@ class LocalDatabase:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"
         self._run("pg_ctl", "-D", str(self._data), "-w", "-l", str(self.folder / "log"), "-o", options, "start")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server runs. One that was killed has left the file with its number."""
+        try:
+            os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), 0)
+        except PermissionError:
+            return True  # it is another user's
+        except (OSError, IndexError, ValueError):
+            return False
+        return True
+
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server.
+        """Stop the server, if it runs.
 
         Raises:
-            SetupError: it does not run.
+            SetupError: it cannot be stopped.
         """
+        if not self.is_running:
+            return
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
 
     def _run(self, program: str, *words: str) -> None:
@@ -118,7 +132,7 @@ def place_database(folder: Path, command: str = "antiphon up") -> LocalDatabase:
             _write_private(secret, secrets.token_hex(24))
             if as_user:
                 os.chown(secret, _NOBODY, _NOBODY)
-        return LocalDatabase(own, package / "pginstall/bin", _free_port(), secret.read_text().strip(), as_user)
+        return LocalDatabase(own, package / "pginstall/bin", _free_port(folder / "url"), secret.read_text().strip(), as_user)
     except OSError as exc:
         raise SetupError(f"{exc.filename or own}: {exc.strerror or exc}; choose another folder") from exc
 
@@ -149,7 +163,12 @@ def _check_entry(own: Path, as_user: Sequence[str]) -> None:
         raise SetupError(f"PostgreSQL does not run as root, and `nobody` may not enter {own}: choose another folder or user")
 
 
-def _free_port() -> int:
+def _free_port(before: Path) -> int:
+    """Return the port of the URL that an earlier start has written, if it is free: who has that URL can go on."""
+    with suppress(OSError, ValueError, TypeError), socket.socket() as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        same.bind(("127.0.0.1", urlsplit(before.read_text()).port))
+        return int(same.getsockname()[1])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -179,7 +198,7 @@ async def run_cluster(
     told = hear or _unheard
     with _locked(folder):
         database = await asyncio.to_thread(place_database, folder)
-        async with _running(database):
+        async with _running(database, told):
             _write_private(folder / "url", database.url)
             told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
             environment = {**os.environ, "ANTIPHON_LEDGER": database.url, END_WITH_PARENT: "1"}
@@ -311,10 +330,31 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _running(database: LocalDatabase) -> AsyncGenerator[None]:
-    """Run a database for the time of the block."""
+async def _running(database: LocalDatabase, told: Callable[[str, str], None]) -> AsyncGenerator[None]:
+    """Run a database for the time of the block; one that dies is started again."""
     await asyncio.to_thread(database.start)
+    over = asyncio.Event()
+    keeping = asyncio.ensure_future(_keep_database(database, told, over))
     try:
         yield
     finally:
-        await asyncio.shield(asyncio.to_thread(database.stop))
+        over.set()
+        await asyncio.shield(_end_database(database, keeping))
+
+
+async def _keep_database(database: LocalDatabase, told: Callable[[str, str], None], over: asyncio.Event) -> None:
+    while not over.is_set():
+        if not await asyncio.to_thread(lambda: database.is_running):
+            told("database", "it has ended; it starts again")
+            try:
+                await asyncio.to_thread(database.start)
+                told("database", "it runs again")
+            except SetupError as exc:  # what is left of it may still end
+                told("database", str(exc))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), _PAUSE)
+
+
+async def _end_database(database: LocalDatabase, keeping: asyncio.Future[None]) -> None:
+    await asyncio.wait((keeping,))  # it may be starting the database
+    await asyncio.to_thread(database.stop)

@@ -55,6 +55,8 @@ class ThreadActor(Actor):
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._resumed = 0
+        """The place of the last RESUME."""
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
@@ -94,6 +96,10 @@ class ThreadActor(Actor):
     @handles
     async def pause(self, request: protocol.PauseThread, context: Context) -> protocol.ThreadPaused | None:
         _, thread_id = await self._life(context, protocol.PauseThread)
+        if context.seq < self._resumed:  # a process asked for it and died; whoever resumed the thread came later
+            details = {"thread_id": thread_id, "status": "processing"}
+            reason = "the thread was resumed after PAUSE_THREAD was sent"
+            raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
         try:
             await self._chain.gates.close(thread_id)
             life = await self._now(context)
@@ -112,6 +118,7 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: protocol.ResumeThread, context: Context) -> protocol.ThreadResumed | None:
         life, thread_id = await self._life(context, protocol.ResumeThread)
+        self._resumed = context.seq
         if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
