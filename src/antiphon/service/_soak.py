@@ -591,6 +591,10 @@ async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
         hear(f"{soak.orders} orders, {sum(soak.faults.values())} faults")
 
 
+def _unheard(line: str) -> None:
+    """Drop a line about the progress."""
+
+
 async def run_soak(
     plan: SoakPlan, *, hear: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
 ) -> SoakResult:
@@ -602,7 +606,7 @@ async def run_soak(
     Raises:
         SetupError: the database or a host cannot be started.
     """
-    told = hear or (lambda _: None)
+    told = hear or _unheard
     with tempfile.TemporaryDirectory(prefix="antiphon-soak-") as folder, _soaking(Path(folder), plan.seed) as soak:
         load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
         told(f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
