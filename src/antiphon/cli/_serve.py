@@ -192,6 +192,8 @@ def soak(
         for breach in result.breaches[:20]:
             note(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")
     if not result.is_clean:
+        for line in result.log:
+            note(line)
         raise typer.Exit(1)
 
 

@@ -45,6 +45,8 @@ _PATIENCE: Final = 60.0
 """Seconds that a host has to end after SIGTERM."""
 _FAULTY: Final = 0.75
 """The share of the time in which there are faults."""
+_LOGGED: Final = 20
+"""Lines of the hosts' log that a result keeps."""
 _REPORT: Final = 10.0
 """Seconds between two lines about the progress."""
 
@@ -205,14 +207,22 @@ class Site:
             SetupError: it has ended before.
         """
         arguments = (sys.executable, "-m", __spec__.name, str(self.folder), name, str(heartbeat), str(seconds))
-        child = subprocess.Popen(  # noqa: S603 (this program)
-            arguments,
-            env={**os.environ, "ANTIPHON_LEDGER": self.url},
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        environment = {**os.environ, "ANTIPHON_LEDGER": self.url}
+        with self._log.open("ab") as log:
+            child = subprocess.Popen(  # noqa: S603 (this program)
+                arguments, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
         return self.started(child)
+
+    @property
+    def _log(self) -> Path:
+        """The warnings of all hosts: under faults there are many."""
+        return self.folder / "hosts.log"
+
+    def log_lines(self) -> tuple[str, ...]:
+        """Return the last lines that hosts have logged."""
+        found = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return tuple(found[-_LOGGED:])
 
     def started(self, child: subprocess.Popen[str]) -> subprocess.Popen[str]:
         """Wait until a host is ready; from now on it ends with the site.
@@ -222,7 +232,9 @@ class Site:
         """
         self._children.append(child)
         if child.stdout is None or not any(line.strip() == "ready" for line in child.stdout):
-            raise SetupError(f"a host of the soak has not started; its output above says why (process {child.pid})")
+            raise SetupError(
+                f"a host of the soak has not started: {next(reversed(self.log_lines()), 'it has logged nothing')}"
+            )
         return child
 
     def end(self) -> None:
@@ -373,6 +385,8 @@ class SoakResult:
     breaches: tuple[Breach, ...]
     is_clean: bool
     """Whether no rule is broken, no thread is stuck, and no host has ended by itself."""
+    log: tuple[str, ...] = ()
+    """The last lines that hosts have logged."""
 
 
 class Soak(Site):
@@ -513,7 +527,7 @@ class Soak(Site):
             "effects started in the documented window": window,
             **{f"fault: {name.replace('_', ' ')}": number for name, number in sorted(self.faults.items())},
         }
-        return SoakResult(figures, tuple(breaches), is_clean=not (breaches or self.stuck or self.ended))
+        return SoakResult(figures, tuple(breaches), is_clean=not (breaches or self.stuck or self.ended), log=self.log_lines())
 
 
 async def _cut_connections(url: str) -> None:
@@ -577,6 +591,10 @@ async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
         hear(f"{soak.orders} orders, {sum(soak.faults.values())} faults")
 
 
+def _unheard(line: str) -> None:
+    """Drop a line about the progress."""
+
+
 async def run_soak(
     plan: SoakPlan, *, hear: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
 ) -> SoakResult:
@@ -588,7 +606,7 @@ async def run_soak(
     Raises:
         SetupError: the database or a host cannot be started.
     """
-    told = hear or (lambda _: None)
+    told = hear or _unheard
     with tempfile.TemporaryDirectory(prefix="antiphon-soak-") as folder, _soaking(Path(folder), plan.seed) as soak:
         load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
         told(f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
