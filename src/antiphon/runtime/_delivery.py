@@ -813,7 +813,7 @@ class InFlight:
         resting = self._resting.get(thread_id, {})
         self.abandon(delivery, error)
         # What came while its handler ran may be what it waits for: then it does not rest, and runs once more.
-        own = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
+        own: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
         self._resting[thread_id] = {**resting, **own}
 
     def tell(self, thread_id: str) -> None:
