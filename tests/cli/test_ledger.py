@@ -370,6 +370,10 @@ def test_a_search_stays_in_its_thread_and_limit(url: str) -> None:
 
     assert {hit["thread_id"] for hit in answer("search", "cold", "--thread", "other", "--ledger", url)} == {"other"}
     assert len(answer("search", "cold", "--limit", "1", "--ledger", url)) == 1
+    cut = run("search", "cold", "--thread", "other", "--limit", "1", "--ledger", url)
+    assert "the first 1; there are more: " in cut.stderr
+    assert f"search cold --thread other --limit 5 --ledger {url}" in cut.stderr
+    assert run("search", "cold", "--thread", "other", "--limit", "2", "--ledger", url).stderr == ""
     assert run("search", "cold", "--thread", "nobody", "--ledger", url).exit_code == 2
 
 
