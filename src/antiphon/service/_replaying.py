@@ -31,7 +31,7 @@ class ReplayedEvent:
 
     @property
     def answer(self) -> str:
-        """Of the end of a task: the answer for people, or the error. Teams often answer in JSON: that is written as Markdown."""
+        """At the end of a task: the answer for people, or the error. Teams often answer in JSON: it is shown as Markdown."""
         said = str(self.event.data.get("response") or self.event.data.get("error_message") or self.event.text)
         return said if self.is_chain else prose(said)
 
