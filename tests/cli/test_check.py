@@ -38,8 +38,14 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
     )
     assert answer.startswith(f"    OpenAI Chat Completions answers: “{ANSWER}")
     assert help_ == "    help: Add a result. If the result is unknown, add an error that says so."
-    assert summary == "Found 1 error for openai-chat. `antiphon repair` fixes errors."
+    assert summary == f"Found 1 error for openai-chat. `antiphon repair {broken} --from openai-chat` fixes errors."
     assert result.stderr == ""
+
+
+def test_a_finding_breaks_no_word_in_a_terminal(broken: Path) -> None:
+    seen = type_command("check", broken, "--from", "openai-chat", columns=80)
+
+    assert f"“{ANSWER} responding to each 'tool_call_id'." in seen.said
 
 
 def test_the_target_may_be_another_than_the_format(broken: Path) -> None:

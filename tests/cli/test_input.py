@@ -59,8 +59,8 @@ def test_a_house_file_may_be_longer_than_one_json_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
-        ("", "stdin: not JSON: ", 2),
-        ("  \n \n", "stdin: not JSON: ", 2),
+        ("", "stdin: it is empty; expected JSON or JSON Lines\n", 2),
+        ("  \n \n", "stdin: it is empty; ", 2),
         ("{", "stdin: not JSON: ", 2),
         ("[\n1,\n", "stdin: not JSON: ", 2),
         ('{"a":[{"b":1,"b":2}]}', "stdin: a[0]: the key 'b' stands twice", 2),
@@ -118,6 +118,10 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, command: 
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{tmp_path / name}: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+    assert run("check", tmp_path).stderr == f"{tmp_path}: it is a folder; name a file in it\n"
 
 
 def test_only_the_beginning_decides_what_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The commands that look into a ledger: threads, show, tail, search, fork, diff."""
 
 import json
+import logging
 import signal
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.cli.running import CHAT, COMMAND, PLAIN, in_terminal, run, save
 from tests.forked import Forked
 
 from antiphon import TextPart
+from antiphon.cli import _ledger
 from antiphon.cli._live import program_name
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 
@@ -370,6 +372,10 @@ def test_a_search_stays_in_its_thread_and_limit(url: str) -> None:
 
     assert {hit["thread_id"] for hit in answer("search", "cold", "--thread", "other", "--ledger", url)} == {"other"}
     assert len(answer("search", "cold", "--limit", "1", "--ledger", url)) == 1
+    cut = run("search", "cold", "--thread", "other", "--limit", "1", "--ledger", url)
+    assert "the first 1; there are more: " in cut.stderr
+    assert f"search cold --thread other --limit 5 --ledger {url}" in cut.stderr
+    assert run("search", "cold", "--thread", "other", "--limit", "2", "--ledger", url).stderr == ""
     assert run("search", "cold", "--thread", "nobody", "--ledger", url).exit_code == 2
 
 
@@ -477,3 +483,16 @@ def test_every_part_of_a_message_can_be_text(url: str) -> None:
     append(url, "parts", text("x", payload={"kind": "parts", "parts": [TextPart(text="a"), TextPart(text="b")]}))
 
     assert "parts 1  user  │ a │ b" in run("tail", "parts", "--from-start", "--count", "1", "--ledger", url).stdout
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def test_a_warning_of_the_ledger_is_a_note(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As when NATS cannot be reached: once, in the colour of a warning, divided between words."""
+
+    async def work(ledger: Ledger) -> None:
+        logging.getLogger("antiphon.ledger").warning("no connection to NATS: %s", "refused")
+
+    _ledger.with_ledger(url, work)
+    assert capsys.readouterr().err == "no connection to NATS: refused\n"

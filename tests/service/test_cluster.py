@@ -10,12 +10,13 @@ import pytest
 from tests.cli.running import run
 from tests.postgres import Server
 
-from antiphon import open_ledger
+from antiphon import open_ledger, protocol
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.postgres import PostgresLedger
 from antiphon.messages import Message, PartsPayload, TextPart, current_port
-from antiphon.service import answer_approval, cluster_status, list_approvals
+from antiphon.runtime.extending import from_wire
+from antiphon.service import answer_approval, cluster_status, list_approvals, pause_thread
 
 pytest.importorskip("apsw")
 
@@ -92,6 +93,21 @@ async def test_a_thread_that_waits_for_a_person_is_not_stuck(tmp_path: Path, dem
         (asked,) = await list_approvals(ledger)
         await answer_approval(ledger, asked.id, principal="ada", approved=True)
         assert (await cluster_status(ledger)).due == 1
+
+
+async def test_a_paused_thread_is_not_due_until_someone_asks_to_resume_it() -> None:
+    ledger, host = MemoryLedger(), _host("gone")
+    await ledger.beat(host)
+    epoch = await ledger.claim("t", by=host, kind="agent")
+    await ledger.append("t", [_to()], epoch=epoch)
+    await ledger.release("t", epoch=epoch, wake_at=current_port().now() - timedelta(minutes=1))
+    await ledger.leave(host)
+    assert (await cluster_status(ledger)).stuck == 1
+    await pause_thread(ledger, "t")
+    assert (await cluster_status(ledger)).due == 0
+    wire = protocol.Message(type="RESUME_THREAD", data={"thread_id": "t"}, sender="user/1", receiver="life/1")
+    await ledger.post("t", from_wire(wire, "t"))
+    assert (await cluster_status(ledger)).due == 1
 
 
 @pytest.mark.parametrize(

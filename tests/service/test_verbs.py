@@ -234,8 +234,11 @@ async def test_a_thread_that_is_over_at_a_place_does_not_go_on_from_there() -> N
 async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     team = Path(__file__).parents[2] / "examples" / "analyse_csv" / "team.toml"
     steps: list[Any] = []
-    report = await run_team(MemoryLedger(), team, "How are the sales?", hear=steps.append)
+    ledger = MemoryLedger()
+    report = await run_team(ledger, team, "How are the sales?", hear=steps.append)
     assert (report.status, report.models) == ("completed", ("scripted:analyse-csv",))
+    *_, last = await replay_thread(ledger, report.thread_id)
+    assert (last.event.kind, last.answer) == ("ended", report.answer)
     assert [(each.kind, each.agent) for each in steps[:2]] == [("asked", "controller"), ("asked", "analyst")]
     assert any(each.kind == "called" and each.text.startswith("csv_totals(") for each in steps)
     with pytest.raises(errors.TeamFileError):

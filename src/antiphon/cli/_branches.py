@@ -313,8 +313,7 @@ def _put(each: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
     if event.kind == "phase_ended":
         _put_words(event)
     elif event.kind == "ended":
-        answer = str(event.data.get("response") or event.data.get("error_message") or event.text)
-        print_answer(answer, event.data.get("citations") or ())
+        print_answer(each.answer, event.data.get("citations") or ())
 
 
 def _put_words(event: ChainEvent) -> None:

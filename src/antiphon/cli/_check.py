@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -27,7 +28,7 @@ from antiphon.cli._input import (
 )
 from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver, print_json
-from antiphon.cli._screen import fail, open_console
+from antiphon.cli._screen import fail, open_console, print_indented
 from antiphon.dialects import places
 from antiphon.service import visible
 
@@ -82,7 +83,8 @@ def check(
     ]
     match form:
         case Format.text:
-            _print(found, aim)
+            is_alone = not each_line and str(file) != "-"
+            _print(found, aim, _repair(file, source, target) if is_alone else "antiphon repair")
         case Format.json:
             print_json([each.to_json() for each in found])
         case Format.github:  # pragma: no branch (there is no other)
@@ -134,32 +136,38 @@ def _placed(given: Given, dialect: str, findings: Sequence[Finding]) -> Iterator
 # ---------------------------------------------------------------- for people
 
 
-def _print(found: Sequence[_Placed], target: str | None) -> None:
+def _repair(file: Path, source: str | None, target: str | None) -> str:
+    """Return the command that repairs a file for the same provider."""
+    given = [word for name, value in (("--from", source), ("--for", target)) if value is not None for word in (name, value)]
+    return shlex.join(["antiphon", "repair", str(file), *given])
+
+
+def _print(found: Sequence[_Placed], target: str | None, repair: str) -> None:
     console = open_console()
     for each in found:
-        for line in _lines(each):
-            console.print(line, soft_wrap=True)
-    console.print(Text(_summary([each.finding for each in found], target)), soft_wrap=True)
+        for margin, line in _lines(each):
+            print_indented(console, line, margin)
+    print_indented(console, Text(_summary([each.finding for each in found], target, repair)), "")
 
 
-def _lines(placed: _Placed) -> Iterator[Text]:
+def _lines(placed: _Placed) -> Iterator[tuple[str, Text]]:
     finding = placed.finding
     place = "".join(f"{piece}: " for piece in (placed.file.name, placed.where) if piece).rstrip()
     about = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
     problem = visible(f": {finding.problem}{about}")  # one line, also if a message has line ends in it
-    yield Text.assemble((visible(place), "heading"), f" {finding.code} ", severity, problem)
-    yield Text(f"    {finding.answer}")
-    yield Text(f"    help: {finding.hint}", style="aside")
+    yield "", Text.assemble((visible(place), "heading"), f" {finding.code} ", severity, problem)
+    yield "    ", Text(finding.answer)
+    yield "    ", Text(f"help: {finding.hint}", style="aside")
 
 
-def _summary(findings: Sequence[Finding], target: str | None) -> str:
+def _summary(findings: Sequence[Finding], target: str | None, repair: str) -> str:
     aim = "" if target is None else f" for {target}"
     if not findings:
         return f"Nothing is wrong{aim}."
     severities = [finding.severity for finding in findings]
     counts = [_counted(severities.count("error"), "error"), _counted(severities.count("warning"), "warning")]
-    advice = " `antiphon repair` fixes errors." if "error" in severities else ""
+    advice = f" `{visible(repair)}` fixes errors." if "error" in severities else ""
     return f"Found {' and '.join(filter(None, counts))}{aim}.{advice}"
 
 
@@ -216,12 +224,12 @@ def _print_verdict(name: str, flow: Flow, verdict: Verdict, concerned: int) -> N
     expected = "; or ".join(verdict.expected) or "nothing more"
     if verdict.message is not None:
         about = f"{name}: message {verdict.position} does not fit the flow {flow.name} (id {verdict.message.id})"
-        console.print(visible(about), soft_wrap=True, markup=False, highlight=False)
-        console.print(visible(f"    expected: {expected}"), soft_wrap=True, markup=False, highlight=False)
+        print_indented(console, Text(visible(about)), "")
+        print_indented(console, Text(visible(f"expected: {expected}")), "    ")
         return
     end = "It is complete." if verdict.state == "complete" else f"It is on its way; next: {expected}"
     about = f"{name}: conforms to {flow.name}, in {concerned} messages. {end}"
-    console.print(visible(about), soft_wrap=True, markup=False, highlight=False)
+    print_indented(console, Text(visible(about)), "")
 
 
 def _verdict_json(name: str, flow: Flow, verdict: Verdict) -> dict[str, Any]:

@@ -146,6 +146,8 @@ def read_file(path: Path) -> Given:
     name = "stdin" if is_stdin else str(path)
     try:
         text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
+    except IsADirectoryError:
+        fail(f"{name}: it is a folder; name a file in it", code=2)
     except OSError as exc:
         fail(f"{name}: {exc.strerror or exc}", code=2)
     return parse_file(name, text)
@@ -165,6 +167,8 @@ def parse_file(name: str, text: bytes) -> Given:
     """Read JSON or JSON Lines from the text of a file."""
     text = text.removeprefix(_BOM)
     _check_encoding(name, text)
+    if not text.strip():
+        fail(f"{name}: it is empty; expected JSON or JSON Lines", code=2)
     try:
         return Given(name, text, parse(text))
     except JsonError as exc:
@@ -275,8 +279,8 @@ def _detected(given: Given) -> str:
         alone = detect(cast("list[Any]", given.value)[0]).name if given.lines else None
         if hint := _each_line_hint(given, alone):
             fail(f"{given.label}: a list of these is no conversation{hint}", code=2)
-        choice = ", ".join(found.candidates or names())
-        fail(f"{given.label}: {found.reason}; name the dialect with --from, one of {choice}", code=2)
+        choice = f", one of {', '.join(found.candidates)}" if found.candidates else ""  # otherwise the reason names them all
+        fail(f"{given.label}: {found.reason}; name the dialect with --from{choice}", code=2)
     note(f"{given.name}: read as {found.name} ({found.reason})")
     return found.name
 

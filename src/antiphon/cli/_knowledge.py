@@ -86,6 +86,9 @@ def remove(
     removed = with_ledger(ledger, partial(service.remove_documents, sources=sources, erase=erase))
     if for_programs:
         print_json(removed)
+    else:
+        for source in [source for source, was_there in removed.items() if was_there]:
+            note(f"{source}: {'erased' if erase else 'removed'}")
     for source in [source for source, was_there in removed.items() if not was_there]:
         note(f"there is no document {source!r}; `antiphon knowledge list` lists them", style="warning")
     if not all(removed.values()):
@@ -173,7 +176,8 @@ def _print(found: Sequence[Passage]) -> None:
 
 def place_of(passage: Passage) -> str:
     """Return where a passage is, for people: the document, the headings above it, its lines."""
-    lines = "" if passage.lines is None else f", lines {passage.lines[0]}-{passage.lines[1]}"
+    first, last = passage.lines or (None, None)
+    lines = "" if first is None else f", line {first}" if first == last else f", lines {first}-{last}"
     return " > ".join((passage.source, *passage.heading)) + lines
 
 

@@ -11,6 +11,7 @@ The ledger is imported when a command needs it: commands that work on files are 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, Typ
 
 import typer
 
-from antiphon.cli._screen import fail
+from antiphon.cli._screen import fail, note
 from antiphon.errors import (
     AntiphonError,
     BudgetNeededError,
@@ -362,6 +363,7 @@ async def _within(
         "signals": signals,
     }
     async with AsyncExitStack() as stack:
+        stack.enter_context(_noted_warnings())
         try:
             ledgers = [await stack.enter_async_context(open_ledger(url, tenant=each, **options)) for each in tenants]
         except ModuleNotFoundError as exc:
@@ -376,6 +378,24 @@ async def _within(
             if exc.owner is None:
                 raise
             fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner, _naming(named)))
+
+
+@contextmanager
+def _noted_warnings() -> Generator[None]:
+    """Print warnings of the ledger, such as that NATS cannot be reached, as notes."""
+    notes, log = _Notes(logging.WARNING), logging.getLogger("antiphon.ledger")
+    log.addHandler(notes)
+    try:
+        yield
+    finally:
+        log.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Prints what is logged as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage(), style="warning")
 
 
 async def _in_use(ledger: Ledger, thread_id: str, owner: str, there: str) -> str:

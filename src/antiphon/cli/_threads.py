@@ -24,6 +24,7 @@ from antiphon.cli._ledger import (
     offered_threads,
     with_ledger,
 )
+from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
 from antiphon.cli._screen import cut, fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
@@ -138,7 +139,7 @@ def search(
 ) -> None:
     """Find messages that contain all the words, best match first."""
     with wheel("searching"):
-        hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit))
+        hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit + 1))
     if unsearched and not for_programs:
         note(f"not searched, because they are encrypted: {unsearched} threads; `antiphon show THREAD` reads one")
     if not hits and not for_programs:
@@ -146,9 +147,13 @@ def search(
         return
     with complaints():
         if for_programs:
-            print_json([{"snippet": hit.snippet, **service.record_json(hit.record)} for hit in hits])
+            print_json([{"snippet": hit.snippet, **service.record_json(hit.record)} for hit in hits[:limit]])
         else:
-            _print_hits(hits)
+            _print_hits(hits[:limit])
+    if len(hits) > limit and not for_programs:
+        place = () if thread is None else ("--thread", thread)
+        more = typed(ledger, "search", *words, *place, "--limit", str(limit * 5))
+        note(f"the first {limit}; there are more:", command=more)
 
 
 def _typed(words: list[str]) -> str:

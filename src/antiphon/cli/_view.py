@@ -197,7 +197,8 @@ class LineView(QuietView):
                 pass
 
     def _line(self, text: str, style: str) -> None:
-        self._console.print(styled(text, style), soft_wrap=True)
+        line = styled(text, style)
+        self._console.print(cut(line, self._console.width) if self._console.is_terminal else line, soft_wrap=True)
 
 
 def _begun(event: ChainEvent) -> str | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from antiphon import protocol
 from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
-from antiphon.messages import Message, current_port
+from antiphon.messages import Message, OptionCallPayload, current_port
 from antiphon.runtime.extending import PARK, has_work, read_take_overs
 from antiphon.service._hosting import host_json, limit_json
 from antiphon.service._schedules import SCHEDULE_KIND
@@ -17,6 +18,8 @@ from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
 
 STUCK_AFTER: Final = 30.0
 """Seconds after which a due thread without a living host counts as stuck."""
+_MOVES: Final = (protocol.ResumeThread.message_type, protocol.TerminateThread.message_type)
+"""Requests that a host carries out in a paused thread."""
 _MOST_SHOWN: Final = 100
 """The maximum number of stuck threads that are listed."""
 
@@ -116,7 +119,7 @@ async def cluster_status(ledger: Ledger) -> ClusterStatus:
 async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> AsyncIterator[tuple[datetime, ThreadSummary]]:
     """Yield the threads that a host may take, each with the time since when; those with an owner have a dead one."""
     async for thread in all_threads(ledger, ThreadFilter(due_before=now), "created_at"):
-        if thread.due_at is not None:
+        if thread.due_at is not None and not await _rests(ledger, thread):
             yield thread.due_at, thread
     living = {each.host.name for each in hosts if each.is_alive}
     waiting: frozenset[str] | None = None
@@ -125,6 +128,8 @@ async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> As
             continue  # the threads of a dead host whose name a living one has now cannot be told apart by name
         waiting = await _waiting_for_people(ledger) if waiting is None else waiting
         async for thread in all_threads(ledger, ThreadFilter(owner=dead.host.name), "created_at"):
+            if await _rests(ledger, thread):
+                continue
             if thread.due_at is not None and thread.due_at < now:
                 yield max(dead.until, thread.due_at), thread
             elif thread.open_calls and (thread.thread_id not in waiting or await _has_work(ledger, thread)):
@@ -148,6 +153,14 @@ def _host_command(kind: str | None) -> str:
     if kind is not None and kind.startswith(RUN_KIND):
         return "antiphon host --app MODULE:NAME"
     return "antiphon host" if kind in (None, CHAIN_KIND, SCHEDULE_KIND) else "antiphon host --team FILE"
+
+
+async def _rests(ledger: Ledger, thread: ThreadSummary) -> bool:
+    """Whether a thread is paused, and nobody has asked to resume or to terminate it: a host would not continue it."""
+    if thread.status != "paused":
+        return False
+    calls = [row.message.payload for row in await ledger.open_calls(thread.thread_id)]
+    return not any(isinstance(call, OptionCallPayload) and call.option_name in _MOVES for call in calls)
 
 
 async def _has_work(ledger: Ledger, thread: ThreadSummary) -> bool:

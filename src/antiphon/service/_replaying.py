@@ -1,4 +1,4 @@
-"""Replaying threads of six phases: their events from the ledger, and running them again on the installed code."""
+"""Replaying threads: their events from the ledger, and running them again on the installed code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import AntiphonError, LedgerError, PlaceError
-from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger import Ledger, Record, ThreadFilter
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, forecast, rerun
 from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.runtime.extending import LIFE_ACTOR
 from antiphon.service._models import LOCAL, SCRIPTED, for_small_model
 from antiphon.service._settings import chain_config, settings_of, trusted_code
-from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads
+from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads, thread_of
+from antiphon.service._transcript import prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,14 @@ class ReplayedEvent:
 
     at: datetime
     event: ChainEvent
+    is_chain: bool = True
+    """False: in a thread of a team."""
+
+    @property
+    def answer(self) -> str:
+        """At the end of a task: the answer for people, or the error. Teams often answer in JSON: it is shown as Markdown."""
+        said = str(self.event.data.get("response") or self.event.data.get("error_message") or self.event.text)
+        return said if self.is_chain else prose(said)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -44,15 +54,35 @@ async def replay_thread(ledger: Ledger, thread_id: str) -> tuple[ReplayedEvent, 
     Raises:
         UnknownThreadError: there is no such thread.
     """
-    await find_thread(ledger, thread_id)
+    is_chain = (await find_thread(ledger, thread_id)).pattern == "postchain"
     found: list[ReplayedEvent] = []
     phase: Any = None
     async for record in ledger.read(thread_id):
         event = event_of(record.message, record.seq, phase)
+        if event is None and not is_chain:
+            event = _end_of_task(record)
         if event is not None:
             phase = event.phase or phase
-            found.append(ReplayedEvent(record.recorded_at, event))
+            found.append(ReplayedEvent(record.recorded_at, event, is_chain))
     return tuple(found)
+
+
+def _end_of_task(record: Record) -> ChainEvent | None:
+    """Return the end of a team's task: the result of a request that no other request has caused; None for any other row."""
+    message, payload = record.message, record.message.payload
+    if message.lane != "control" or message.parent_id is not None or not isinstance(payload, OptionResultPayload):
+        return None
+    said: Any = {"error_message": payload.error_message} if payload.is_error else thaw(payload.result)
+    match said:  # the patterns call the answer by these names
+        case {"response": str(answer)} | {"content": str(answer)} | {"message": {"content": str(answer)}}:
+            data = {"response": answer}
+        case {"error_message": str(reason)} if message.policy != str(LIFE_ACTOR):
+            data = {"error_message": reason}
+        case _:
+            return None
+    return ChainEvent(
+        thread_of(record), "ended", text="completed" if "response" in data else "failed", data=data, seq=record.seq
+    )
 
 
 @dataclass(frozen=True, slots=True)

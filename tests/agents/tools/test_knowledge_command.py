@@ -80,7 +80,8 @@ def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
     added = run("knowledge", "add", "docs", "shop.md", "--ledger", ledger)
     again = run("knowledge", "add", "docs", "--ledger", ledger)
     found = json.loads(run("knowledge", "search", "refunds subject7", "--in", "docs/*", "--json", "--ledger", ledger).stdout)
-    run("knowledge", "remove", "docs/deep/07.md", "--ledger", ledger)
+    removed = run("knowledge", "remove", "docs/deep/07.md", "--ledger", ledger)
+    assert (removed.stdout, removed.stderr) == ("", "docs/deep/07.md: removed\n")
     gone = run("knowledge", "search", "subject7", "--ledger", ledger)
     listed = json.loads(run("knowledge", "list", "--json", "--ledger", ledger).stdout)
 
