@@ -21,11 +21,26 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
 from antiphon.ledger import Fold, Host, Ledger, Limit, PermitWants, Record, TermEntry, TermIndex, ThreadFilter
+from antiphon.ledger._hosts import BootClock
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
+
+
+class StandingClock(BootClock):
+    """The clock of leases and limits, at the same time all the while: an answer depends on what was altered alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._time = super().now()
+
+    def now(self) -> float:
+        return self._time
+
+
+CLOCK = StandingClock()
 
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
 PICTURE = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 2100)
@@ -93,7 +108,7 @@ def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("alterations") / "ledger.db"
     with use_port(CountingPort()):
-        with_ledger(path, fill)
+        with_ledger(path, fill, clock=CLOCK)
     return path
 
 
@@ -440,7 +455,7 @@ def contents(path: Path) -> list[Any]:
 
 async def is_found(path: Path) -> bool:
     try:
-        async with SqliteLedger.open(path) as ledger:
+        async with SqliteLedger.open(path, clock=CLOCK) as ledger:
             return not (await ledger.verify()).is_whole
     except LedgerError:
         return True
@@ -448,7 +463,7 @@ async def is_found(path: Path) -> bool:
 
 async def asked(path: Path) -> list[Any]:
     with use_port(CountingPort(start=datetime(2027, 1, 1, tzinfo=UTC))):
-        async with SqliteLedger.open(path) as ledger:
+        async with SqliteLedger.open(path, clock=CLOCK) as ledger:
             return await answers(ledger)
 
 

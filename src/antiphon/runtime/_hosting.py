@@ -475,9 +475,8 @@ class Hosting:
             if is_fit and self.at_work < self._limit.most:
                 self._is_beginning = True
                 try:
-                    await self._continue(thread.thread_id)
-                except errors.OwnedError:
-                    pass  # another host was quicker
+                    with self._apart(thread.thread_id), suppress(errors.OwnedError):  # another host was quicker
+                        await self._continue(thread.thread_id)
                 finally:
                     self._is_beginning = False
 
