@@ -21,7 +21,7 @@ from tests import forked
 from tests.children import have_children_handle_signals
 from tests.clock import share_imports, shared_work, used
 from tests.loops import run
-from tests.postgres import Server, running_postgres
+from tests.postgres import Server, running_postgres, share_installation
 from tools.npm import made_once
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +43,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 
 def pytest_configure(config: pytest.Config) -> None:
     have_children_handle_signals()
+    share_installation()
     if _without_slow_tests(config):
         share_imports()
 
