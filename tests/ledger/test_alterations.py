@@ -21,6 +21,7 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
 from antiphon.ledger import Fold, Host, Ledger, Limit, PermitWants, Record, TermEntry, TermIndex, ThreadFilter
+from antiphon.ledger._hosts import BootClock
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._sql import Connection
@@ -36,6 +37,20 @@ ORDERS = ("-updated_at", "updated_at", "-created_at", "created_at")
 
 
 SHELF = TermIndex("shelf", "1", lambda message: TermEntry(message.text[0], 1, "", message.text))
+
+
+class StillClock(BootClock):
+    """Stands still: what is counted for a minute, and leases, are the same however long the comparison takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = super().now()
+
+    def now(self) -> float:
+        return self._now
+
+
+STILL = StillClock()
 
 
 async def fill(ledger: Ledger) -> None:
@@ -93,7 +108,7 @@ def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("alterations") / "ledger.db"
     with use_port(CountingPort()):
-        with_ledger(path, fill)
+        with_ledger(path, fill, clock=STILL)
     return path
 
 
@@ -448,7 +463,7 @@ async def is_found(path: Path) -> bool:
 
 async def asked(path: Path) -> list[Any]:
     with use_port(CountingPort(start=datetime(2027, 1, 1, tzinfo=UTC))):
-        async with SqliteLedger.open(path) as ledger:
+        async with SqliteLedger.open(path, clock=STILL) as ledger:
             return await answers(ledger)
 
 
