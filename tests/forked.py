@@ -206,6 +206,7 @@ def _lives(pid: int) -> bool:
 
 def _warm() -> None:
     """Do what a command would do first: imports, and schemas that are built when they are first used."""
+    gc.disable()
     import typer.main
     from typer.testing import CliRunner
 
@@ -224,6 +225,7 @@ def _warm() -> None:
     sys.modules.pop("typer.rich_utils", None)  # it reads the environment when it is imported
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]]) -> None:
