@@ -1,10 +1,15 @@
 """How the tests start other processes."""
 
+import random
 import signal
+import socket
+from contextlib import suppress
 
-__all__ = ["have_children_handle_signals"]
+__all__ = ["free_port", "have_children_handle_signals"]
 
 SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+PORTS = range(20_000, 32_000)
+"""Below those that Linux takes for the near end of a connection, of which thousands come and go in a test run."""
 
 
 def have_children_handle_signals() -> None:
@@ -16,3 +21,16 @@ def have_children_handle_signals() -> None:
     for each in SIGNALS:
         if signal.getsignal(each) is signal.SIG_IGN:
             signal.signal(each, signal.default_int_handler)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that a server may listen at, also again after it was stopped.
+
+    Nobody holds the port meanwhile. So it is chosen at random, for tests that run at once, and from a range in which the
+    system itself takes none.
+    """
+    while True:
+        port = random.SystemRandom().choice(PORTS)  # Hypothesis seeds the other one
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port

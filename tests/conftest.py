@@ -7,6 +7,7 @@ import atexit
 import gc
 import inspect
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from tests import forked
 from tests.children import have_children_handle_signals
 from tests.clock import share_imports, shared_work, used
 from tests.loops import run
-from tests.postgres import Server, running_postgres
+from tests.postgres import Server, running_postgres, share_installation
 from tools.npm import made_once
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,28 @@ settings.register_profile("quick", max_examples=15, deadline=None, suppress_heal
 settings.register_profile("long", max_examples=20_000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+_IN_MEMORY = Path("/dev/shm")
+_SPACE = 4 << 30
+"""Bytes that must be free there: a whole run needs one or two gibibytes."""
+
+
+def _write_to_memory() -> None:
+    """Have the files of the tests in memory, where there is space: each ledger waits for its disk several times.
+
+    What the tests kill is a process, and what it has written survives that there as on a disk. Whoever sets TMPDIR has said
+    where the files belong; the long runs are on a disk.
+    """
+    if {"TMPDIR", "PYTEST_DEBUG_TEMPROOT", "ANTIPHON_CHAOS"} & os.environ.keys() or not os.access(_IN_MEMORY, os.W_OK):
+        return
+    disk = os.statvfs(_IN_MEMORY)
+    memory = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    has_space = memory is not None and min(disk.f_bavail * disk.f_frsize, int(memory[1]) * 512) > _SPACE  # half of it
+    if has_space and not disk.f_flag & os.ST_NOEXEC:  # tests write scripts, and run them
+        os.environ["TMPDIR"] = str(_IN_MEMORY)
+        tempfile.tempdir = None
+
+
+_write_to_memory()
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="antiphon-config-")
 """No test reads or writes what the developer trusts. Set before tests copy the environment for their children."""
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
@@ -43,6 +66,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 
 def pytest_configure(config: pytest.Config) -> None:
     have_children_handle_signals()
+    share_installation()
     if _without_slow_tests(config):
         share_imports()
 

@@ -5,8 +5,9 @@ they need, once for all workers of a test run, and forks a process for each comm
 its own arguments, folder, environment, terminal and signals.
 
 `Forked` is a `subprocess.Popen` of `python -m MODULE`, `python -c CODE` or `python FILE`, and `start` one of a program of the
-tests. `shell_command` writes a script that does the same for a shell. `serve_beside` is for a program that changes its rights
-or its disks: it forks such commands from itself, so that they have what the program has.
+tests. `shell_command` writes a script that does the same for a shell, and `interpreter` one in the place of Python.
+`serve_beside` is for a program that changes its rights or its disks: it forks such commands from itself, so that they have
+what the program has.
 """
 
 import atexit
@@ -106,7 +107,17 @@ def shell_command(path: Path, module: str = "antiphon", server: Path | None = No
     """Write a script that has the server run a module with the script's arguments and streams; or another server."""
     if server is None:
         _connect().close()  # the server must be there
-    script = f"#!/bin/sh\nexec '{sys.executable}' -I -S '{__file__}' run '{server or _PATH}' -m {module} \"$@\"\n"
+    _write_script(path, server or _PATH, f"-m {module} ")
+
+
+def interpreter(path: Path) -> None:
+    """Write a script that takes the arguments of Python, for a program that starts others by the name of its interpreter."""
+    _connect().close()
+    _write_script(path, _PATH)
+
+
+def _write_script(path: Path, server: Path, words: str = "") -> None:
+    script = f"#!/bin/sh\nexec '{sys.executable}' -I -S '{__file__}' run '{server}' {words}\"$@\"\n"
     path.write_text(script, encoding="utf-8")
     path.chmod(0o755)
 
@@ -206,6 +217,7 @@ def _lives(pid: int) -> bool:
 
 def _warm() -> None:
     """Do what a command would do first: imports, and schemas that are built when they are first used."""
+    gc.disable()
     import typer.main
     from typer.testing import CliRunner
 
@@ -213,7 +225,7 @@ def _warm() -> None:
 
     commands = typer.main.get_command(app)
     typer.main.get_command = lambda _: commands  # building all of them takes longer than most of them take to run
-    for module in ("openai.resources.chat", "pydantic_ai.models.openai", "pydantic_ai.providers.openai"):
+    for module in ("mcp.server", "openai.resources.chat", "pydantic_ai.models.openai", "pydantic_ai.providers.openai"):
         import_module(module)
     team = ROOT / "examples" / "analyse_csv" / "team.toml"
     with tempfile.TemporaryDirectory() as folder:
@@ -224,6 +236,7 @@ def _warm() -> None:
     sys.modules.pop("typer.rich_utils", None)  # it reads the environment when it is imported
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]]) -> None:

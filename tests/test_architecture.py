@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.trees import tree_of
+from tests.trees import tree_of, trees_with
 
 import antiphon
 
@@ -161,9 +161,9 @@ def test_no_code_of_ours_claims_a_thread_without_a_host() -> None:
     """A claim without `by` takes the thread from an owner that lives. It is for a person, and for the check of ledgers."""
     forced = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in SOURCES
+        for path, tree in trees_with(SOURCES, "claim")
         if path.name != "_ledger.py" or path.parent.name != "testing"
-        for node in ast.walk(tree_of(path))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "claim"
         if not any(keyword.arg in ("by", None) for keyword in node.keywords)  # `**more` passes on what it was given
     ]
@@ -226,6 +226,8 @@ AROUND_THE_SIGNALS = {
     "signal.SIG_IGN",
     "signal.pthread_sigmask",
 }
+KEYWORDS = {"preexec_fn", "restore_signals"}
+MODULES = {"multiprocessing", "signal"}
 IGNORES_A_SIGNAL = {
     "tests/agents/toolkit/hostile_server.py",  # a server that does not stop when it is asked to
     "tests/children.py",  # where it is undone
@@ -239,14 +241,15 @@ def test_children_of_tests_start_with_default_signal_handlers() -> None:
 
     A child that ignores SIGINT, because the run was started in the background, would never end.
     """
+    attributes = {name.partition(".")[2] for name in AROUND_THE_SIGNALS}
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path, tree in trees_with(sorted((ROOT / "tests").rglob("*.py")), *attributes, *KEYWORDS, *MODULES)
         if str(path.relative_to(ROOT)) not in IGNORES_A_SIGNAL
-        for node in ast.walk(tree_of(path))
-        if (isinstance(node, ast.Attribute) and ast.unparse(node) in AROUND_THE_SIGNALS)
-        or (isinstance(node, ast.keyword) and node.arg in {"preexec_fn", "restore_signals"})
-        or (isinstance(node, ast.ImportFrom) and node.module in {"multiprocessing", "signal"})
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in attributes and ast.unparse(node) in AROUND_THE_SIGNALS)
+        or (isinstance(node, ast.keyword) and node.arg in KEYWORDS)
+        or (isinstance(node, ast.ImportFrom) and node.module in MODULES)
     ]
 
     assert found == []

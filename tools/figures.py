@@ -45,11 +45,19 @@ def main() -> None:
         print_details(trees)
 
 
-def source_trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+class Tree:
+    """A file as a syntax tree; its nodes are walked through once, which takes longer than to parse it."""
+
+    def __init__(self, path: Path) -> None:
+        self.module = ast.parse(path.read_text())
+        self.nodes = list(ast.walk(self.module))
 
 
-def figures(trees: dict[Path, ast.Module]) -> dict[str, float]:
+def source_trees() -> dict[Path, Tree]:
+    return {path: Tree(path) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def figures(trees: dict[Path, Tree]) -> dict[str, float]:
     """Return all figures by name; `tests/test_architecture.py` has a limit for each."""
     lengths = [path.read_text().count("\n") for path in trees]
     loops = cycles()
@@ -66,7 +74,7 @@ def figures(trees: dict[Path, ast.Module]) -> dict[str, float]:
     }
 
 
-def print_details(trees: dict[Path, ast.Module]) -> None:
+def print_details(trees: dict[Path, Tree]) -> None:
     private = private_imports(trees)
     print("\ncycles:", *(" ".join(sorted(cycle)) for cycle in cycles()), sep="\n  ")
     print("\nprivate imports:", *(f"{module} -> {found}" for module, found in sorted(private)), sep="\n  ")
@@ -77,10 +85,10 @@ def print_details(trees: dict[Path, ast.Module]) -> None:
 # ---------------------------------------------------------------- lines
 
 
-def import_lines(tree: ast.Module) -> int:
+def import_lines(tree: Tree) -> int:
     """Return how many lines only say where names come from, and which there are."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in tree.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Assign) and _is_all(node)):
             lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -92,20 +100,20 @@ def _is_all(node: ast.Assign) -> bool:
     return isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
 
 
-def code_lines(tree: ast.Module) -> int:
+def code_lines(tree: Tree) -> int:
     """Return how many lines have code on them: no docstring, no comment, not empty."""
     docs = {
         line
-        for node in ast.walk(tree)
+        for node in tree.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
-    used = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword)}
+    used = {node.lineno for node in tree.nodes if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword)}
     return len(used - docs)
 
 
-def anys(tree: ast.Module) -> int:
-    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+def anys(tree: Tree) -> int:
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in tree.nodes)
 
 
 # ---------------------------------------------------------------- modules
@@ -116,11 +124,11 @@ def module_of(path: Path) -> str:
     return ".".join(steps[:-1] if steps[-1] == "__init__" else steps)
 
 
-def private_imports(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
+def private_imports(trees: dict[Path, Tree]) -> Iterator[tuple[str, str]]:
     """Yield each import of a private module by a module outside of its package."""
     for path, tree in trees.items():
         module = module_of(path)
-        for node in ast.walk(tree):
+        for node in tree.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("antiphon."):
                 for name in _imported(node):
                     package = name[: name.index("._")] if "._" in name else None
@@ -135,13 +143,13 @@ def _imported(node: ast.ImportFrom) -> list[str]:
     return [f"{module}.{alias.name}" for alias in node.names if alias.name.startswith("_") and not alias.name.startswith("__")]
 
 
-def repeated_names(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
+def repeated_names(trees: dict[Path, Tree]) -> dict[str, list[str]]:
     """Return the public class names that stand for two things or more, with their modules."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for path, tree in trees.items():
         if path.parent.parent == SOURCE / NATIVE or path in SEEDS:
             continue
-        for node in tree.body:
+        for node in tree.module.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and (path, node.name) not in SEED_NAMES:
                 found[node.name].append(module_of(path))
     return {name: places for name, places in sorted(found.items()) if len(places) > 1}

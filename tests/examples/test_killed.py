@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.examples.worker import FOLDER, NAMES
+from tests import forked
+from tests.examples.worker import FOLDER, NAMES, PYTHON
 from tests.runtime.processes import Processes
 
 from antiphon.ledger import open_ledger
@@ -25,9 +26,14 @@ PLACES = ("before", "after") if IS_LONG else ("before",)
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with Processes(Path(__file__).parent / "worker.py") as processes:
-        yield processes
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Processes whose own children, the servers of an example, are forked as well."""
+    python = tmp_path_factory.mktemp("bin") / "python"
+    forked.interpreter(python)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PYTHON, str(python))
+        with Processes(Path(__file__).parent / "worker.py") as processes:
+            yield processes
 
 
 def found(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ to the witness. See `tests/runtime/processes.py`.
 
 import asyncio
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
 
 FOLDER = Path(__file__).parents[2] / "examples" / "durable"
+PYTHON = "ANTIPHON_TESTS_PYTHON"
+"""The variable with the interpreter for servers that an example starts."""
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "outside")
 
 
@@ -85,5 +88,6 @@ def warm() -> None:
 
 
 if __name__ == "__main__":
+    sys.executable = os.environ.get(PYTHON, sys.executable)
     warm()
     serve(live)

@@ -28,20 +28,6 @@ from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
 
-
-class StandingClock(BootClock):
-    """The clock of leases and limits, at the same time all the while: an answer depends on what was altered alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._time = super().now()
-
-    def now(self) -> float:
-        return self._time
-
-
-CLOCK = StandingClock()
-
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
 PICTURE = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 2100)
 ASKED = OptionCallPayload(invocation_id="asked", option_name="weather", arguments={"city": "Oslo"})
@@ -51,6 +37,20 @@ ORDERS = ("-updated_at", "updated_at", "-created_at", "created_at")
 
 
 SHELF = TermIndex("shelf", "1", lambda message: TermEntry(message.text[0], 1, "", message.text))
+
+
+class StillClock(BootClock):
+    """Stands still: what is counted for a minute, and leases, are the same however long the comparison takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = super().now()
+
+    def now(self) -> float:
+        return self._now
+
+
+STILL = StillClock()
 
 
 async def fill(ledger: Ledger) -> None:
@@ -108,7 +108,7 @@ def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("alterations") / "ledger.db"
     with use_port(CountingPort()):
-        with_ledger(path, fill, clock=CLOCK)
+        with_ledger(path, fill, clock=STILL)
     return path
 
 
@@ -463,7 +463,7 @@ async def is_found(path: Path) -> bool:
 
 async def asked(path: Path) -> list[Any]:
     with use_port(CountingPort(start=datetime(2027, 1, 1, tzinfo=UTC))):
-        async with SqliteLedger.open(path, clock=CLOCK) as ledger:
+        async with SqliteLedger.open(path, clock=STILL) as ledger:
             return await answers(ledger)
 
 

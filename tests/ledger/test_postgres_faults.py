@@ -609,8 +609,11 @@ async def test_f10_serialisation_failures_are_tried_again(postgres: Server, tena
 # ---------------------------------------------------------------- F11: order
 
 
-async def _followed(url: str, tenant: str, times: int) -> list[str]:
-    """Return what a reader gets while transactions that began early end late; each round writes two messages."""
+async def _followed(url: str, tenant: str, times: int, early: int = 0) -> list[str]:
+    """Return what a reader gets while transactions that began early end late; each round writes two messages.
+
+    A transaction ends when the reader has looked, and, if it does so, has got `early` messages.
+    """
     async with PostgresLedger.open(url, tenant=tenant) as ledger:
         seen: list[str] = []
 
@@ -623,13 +626,19 @@ async def _followed(url: str, tenant: str, times: int) -> list[str]:
             async with uncommitted(url, tenant, f"late {number}"):
                 await ledger.append(f"quick {number}", [said()])
                 await asyncio.sleep(0.05)  # the reader looks, and sees nothing of the later one yet
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                while len(seen) < 2 * times:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await _until(lambda: len(seen) >= early)
+        await _until(lambda: len(seen) >= 2 * times)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         return seen
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, or five seconds have passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while not is_so():  # noqa: ASYNC110 (of a task that tells nobody)
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -648,7 +657,7 @@ async def test_a_build_whose_readers_ask_for_position_after_the_last_is_caught(
 ) -> None:
     """F11: the same test finds a store that reads `place > last` and nothing more."""
     monkeypatch.setattr(_queries, "_SINCE", _queries._SINCE.replace(_queries.BELOW_HORIZON, "true"))
-    seen = await _followed(postgres.url, tenant, 1)
+    seen = await _followed(postgres.url, tenant, 1, early=1)
     assert seen == ["quick 0 1"]
 
 

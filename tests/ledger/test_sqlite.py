@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -573,3 +574,20 @@ def test_memory_has_no_file_to_copy() -> None:
             await ledger.backup("x.db")
 
     with_ledger(None, work)
+
+
+async def test_a_ledger_that_waits_keeps_nothing_of_what_it_wrote_last(tmp_path: Path) -> None:
+    """The last batch may be megabytes of messages."""
+
+    class Work:
+        def __call__(self, connection: Any) -> None:
+            pass
+
+    async with SqliteLedger.open(str(tmp_path / "ledger.db")) as ledger:
+        work = Work()
+        kept = weakref.ref(work)
+        await ledger._writer.do(work)
+        del work
+        async with asyncio.timeout(20):
+            while kept() is not None:  # noqa: ASYNC110 (of another thread)
+                await asyncio.sleep(0.01)

@@ -32,8 +32,8 @@ async def launch(playwright: Playwright, found: browser.Browser) -> Browser:
 class Faults:
     """What has gone wrong in the windows of a context."""
 
-    def __init__(self, origin: str) -> None:
-        self.found: list[str] = []
+    def __init__(self, origin: str, found: list[str]) -> None:
+        self.found = found
         self._origin = origin
 
     async def watch(self, context: BrowserContext) -> None:
@@ -73,13 +73,17 @@ async def opened(
     token: str | None = "",
     allow: Sequence[str] = (),
     size: tuple[int, int] = (1280, 800),
+    noted: list[str] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Page]:
-    """Open a page of the server in a new window, signed in with the token (None: not at all); no fault may come of it."""
+    """Open a page of the server in a new window, signed in with the token (None: not at all); no fault may come of it.
+
+    `noted` gets the faults as they come.
+    """
     context = await chromium.new_context(
         base_url=server.url, viewport={"width": size[0], "height": size[1]}, locale="en-GB", timezone_id="UTC", **options
     )
-    faults = Faults(server.url)
+    faults = Faults(server.url, [] if noted is None else noted)
     try:
         await faults.watch(context)
         if token is not None:

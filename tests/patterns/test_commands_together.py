@@ -278,10 +278,10 @@ def test_messages_are_not_imported_into_a_thread_that_a_host_has(folder: Path) -
 async def test_a_host_that_lives_and_does_not_answer_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("antiphon.service._running.Settings", partial(Settings, within=2.0))
     async with open_ledger(f"sqlite:///{tmp_path}/antiphon.db") as ledger:
         async with open_chain(ledger, model="scripted") as runner:
             thread_id = (await runner.ask(QUESTION)).thread_id
+        monkeypatch.setattr("antiphon.service._running.Settings", partial(Settings, within=2.0))
         host = Host("elsewhere", "1", lease=60.0)
         await ledger.beat(host)
         await ledger.claim(thread_id, by=host)

@@ -2,11 +2,11 @@
 
 import asyncio
 import subprocess
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests import forked
@@ -98,10 +98,10 @@ class Deploy:
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-async def _until(what: Callable[[], Any]) -> None:
-    """Wait until a function returns something true."""
+async def _until(what: Callable[[], bool]) -> None:
+    """Wait until something is true."""
     async with asyncio.timeout(PATIENCE):
-        while not (found := what()) or (asyncio.iscoroutine(found) and not await found):  # noqa: ASYNC110 (of processes)
+        while not what():  # noqa: ASYNC110 (of processes)
             await asyncio.sleep(0.02)
 
 
@@ -160,17 +160,18 @@ async def _roll(deploy: Deploy, url: str, record: Record) -> None:
                 assert said == ["stopping; other hosts take over the threads", "draining"], name
             last = len(deploy.posted) + 10
             await _until(lambda: len(deploy.posted) >= last)
-        await _until(lambda: _have_ended(ledger, deploy.posted))
+        await _have_ended(ledger, deploy.posted)
         await _check(deploy, ledger, {*held}, record)
 
 
-async def _have_ended(ledger: Ledger, names: list[str]) -> bool:
-    for name in names:
-        if await ledger.open_calls(name):
-            found = await ledger.thread(name)
-            assert found is None or found.status != "stopped", (name, found)
-            return False
-    return True
+async def _have_ended(ledger: Ledger, names: list[str]) -> None:
+    """Wait until no thread has an open call; each is asked until it has none."""
+    left, until = names, time.monotonic() + PATIENCE
+    while left := [name for name in left if await ledger.open_calls(name)]:
+        found = {name: await ledger.thread(name) for name in left}
+        assert all(each is None or each.status != "stopped" for each in found.values()), found
+        assert time.monotonic() < until, (found, await ledger.hosts())
+        await asyncio.sleep(0.05)
 
 
 async def _check(deploy: Deploy, ledger: Ledger, held: set[str], record: Record) -> None:

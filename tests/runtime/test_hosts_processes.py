@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ class Site(soak.Site):
         while sum(event.what == "fx" and event.who in names for event in self.witnessed()) < number:
             assert Witness.now() < until, Counter((event.who, event.what) for event in self.witnessed())
             time.sleep(0.02)
+
+    async def wait_for_beat(self, name: str) -> None:
+        """Wait until a host begins its lease anew."""
+
+        async def until(ledger: Ledger) -> datetime:
+            (found,) = [each.until for each in await ledger.hosts() if each.host.name == name]
+            return found
+
+        async with self.ledger() as ledger:
+            before = await until(ledger)
+            while await until(ledger) == before:  # noqa: ASYNC110 (other processes tell nobody)
+                await asyncio.sleep(0.02)
 
     def wait_until_all_ends(self) -> None:
         asyncio.run(self.wait(soak.is_at_rest))
@@ -226,8 +239,9 @@ def test_a_host_that_was_stopped_for_less_than_its_lease_keeps_its_threads(tmp_p
             owner = site.start("a", heartbeat=1, seconds=2.5)
             site.wait_for_effects(10, "a")
             site.start("b", heartbeat=1)
+            asyncio.run(site.wait_for_beat("a"))
             site.stop(owner)
-            time.sleep(1.8)  # its last beat may be a second old, and its lease is three
+            time.sleep(1.8)  # its lease is three
             os.kill(owner.pid, signal.SIGCONT)
             site.wait_until_all_ends()
             parked, window = site.check()

@@ -107,7 +107,8 @@ def test_overload_in_real_time_takes_no_more_memory_the_longer_it_lasts(thread_i
                     sent.append(40)
                     most.append(len(asyncio.all_tasks()))
                     await asyncio.sleep(0.02)
-            assert await seconds_for_twenty(system) < 2 * before + 0.1
+            after = [await seconds_for_twenty(system) for _ in range(5)]  # other programs may take the processor meanwhile
+            assert min(after) < 2 * before + 0.1
             assert not [call for call in await system.ledger.open_calls("t") if thread_id]
 
     handled.clear()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.children import free_port
 from tests.cli.fake_openai import ANSWER, fake_openai
 from tests.forked import Forked
 from tests.nats import FaultySignals, LocalSignals, certificates, running_nats
@@ -237,9 +238,7 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def on_another_machine(name: str, speaker: Speaker) -> Generator[tuple[asyncio.AbstractEventLoop, str]]:
     """Offer the words of a host at a endpoint; its file is not there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with elsewhere(name, speaker, TlsEndpoint.at(address)) as loop:
         live_text._place(name).unlink()
         yield loop, address

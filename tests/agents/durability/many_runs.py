@@ -1,4 +1,4 @@
-"""Does many durable runs of each kind, and prints how many objects and blocks of memory there are more afterwards."""
+"""Does many durable runs of each kind, and prints by how many objects and blocks of memory each part of them has grown."""
 
 import asyncio
 import gc
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import _lru_cache_wrapper  # pyright: ignore[reportPrivateUsage]
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from pydantic_ai import Agent
@@ -15,7 +16,7 @@ from tests.agents.toolkit.kit import call, script
 
 from antiphon.agents import LedgerDurability, Toolkit, ledger_run
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import Conversation
+from antiphon.messages import Conversation, MessageBuilder
 from antiphon.patterns.options import Choices, Executor, Options
 from antiphon.runtime import Settings
 
@@ -74,39 +75,64 @@ async def _pattern(ledger: Ledger, stack: AsyncExitStack) -> Work:
     return work
 
 
+PARTS = 3
+"""What is made once, at any time, makes one part grow. What a run leaves behind makes all of them grow."""
 _IDLE = 1.5
 """Seconds after which a host has released its idle threads, with all that it remembers of them."""
 
 KINDS = {"calls": _calls, "agent": _agent, "pattern": _pattern}
 
 
-def _size() -> tuple[int, int]:
-    """Return how many objects and blocks of memory there are, without caches of ours that have an end."""
-    for each in gc.get_objects():
-        if isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("antiphon"):
-            each.cache_clear()
+def _caches() -> list[Any]:
+    """Return the caches of ours that have an end. Everything else that is there is never looked at again."""
+    gc.unfreeze()
+    found = [each for each in gc.get_objects() if isinstance(each, _lru_cache_wrapper)]
+    gc.collect()
+    gc.freeze()
+    return [each for each in found if each.__module__.startswith("antiphon")]
+
+
+def _size(caches: list[Any]) -> tuple[int, int]:
+    """Return how many objects and blocks of memory there are, without the caches."""
+    for each in caches:
+        each.cache_clear()
     gc.collect()
     gc.collect()
     return len(gc.get_objects()), sys.getallocatedblocks()
 
 
-async def _growth(url: str, kind: str, runs: int) -> tuple[int, int]:
-    async with open_ledger(url) as ledger, AsyncExitStack() as stack:
+async def _at_rest(ledger: Ledger, other: Ledger, kind: str, caches: list[Any]) -> tuple[int, int]:
+    """Return the size when nothing is released any more; on a busy machine that is later."""
+    size = await _forgotten(ledger, other, caches)
+    for _ in range(10 if kind == "pattern" else 0):
+        await asyncio.sleep(_IDLE)
+        before, size = size, await _forgotten(ledger, other, caches)
+        if size[0] >= before[0]:
+            break
+    return size
+
+
+async def _forgotten(ledger: Ledger, other: Ledger, caches: list[Any]) -> tuple[int, int]:
+    """Return the size when the ledger has forgotten the threads that it has used: another connection has written."""
+    for each in (other, ledger):
+        await each.append("rest", [MessageBuilder(policy="ada").add_text("rest").to_message()])
+    return _size(caches)
+
+
+async def _growth(url: str, kind: str, runs: int) -> list[tuple[int, int]]:
+    async with open_ledger(url) as ledger, open_ledger(url) as other, AsyncExitStack() as stack:
         # All threads of the pool begin while it is warmed up: one that began later would count as growth.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         work = await KINDS[kind](ledger, stack)
         for number in range(WARM):
             await work(f"{kind}-{number}")
-        await asyncio.sleep(_IDLE)
-        objects, blocks = _size()
-        for number in range(WARM, WARM + runs):
-            await work(f"{kind}-{number}")
-        for _ in range(10):  # on a busy machine, threads are released later
-            await asyncio.sleep(_IDLE)
-            more_objects, more_blocks = _size()
-            if more_objects - objects < runs / 4:
-                break
-        return more_objects - objects, more_blocks - blocks
+        caches = _caches()
+        sizes = [await _at_rest(ledger, other, kind, caches)]
+        for part in range(PARTS):
+            for number in range(runs // PARTS):
+                await work(f"{kind}-{part}-{number}")
+            sizes.append(await _at_rest(ledger, other, kind, caches))
+        return [(objects - before[0], blocks - before[1]) for before, (objects, blocks) in pairwise(sizes)]
 
 
 if __name__ == "__main__":

@@ -78,17 +78,17 @@ def raising(error: Exception) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (RuntimeError("x" * BIG), " of 50,000,014 characters]"),
-        (RuntimeError("\0" * BIG), " of 50,000,014 characters]"),
-        (RuntimeError("\ud800" * BIG), " of 50,000,014 characters]"),
-        (MuteError(), "MuteError: (its text cannot be read)"),
+        (lambda: RuntimeError("x" * BIG), " of 50,000,014 characters]"),
+        (lambda: RuntimeError("\0" * BIG), " of 50,000,014 characters]"),
+        (lambda: RuntimeError("\ud800" * BIG), " of 50,000,014 characters]"),
+        (MuteError, "MuteError: (its text cannot be read)"),
     ],
     ids=["text", "control characters", "surrogates", "mute"],
 )
-def test_a_failure_is_recorded_however_much_it_says(error: Exception, said: str) -> None:
+def test_a_failure_is_recorded_however_much_it_says(error: Callable[[], Exception], said: str) -> None:
     """G7, F31: what must not be done twice is not parked because of what it said. (50 MB took 23 s.)"""
-    began = process_time()
-    cls, reason, _ = asyncio.run(twice(lambda ledger: done(ledger, raising(error))))
+    failing, began = raising(error()), process_time()
+    cls, reason, _ = asyncio.run(twice(lambda ledger: done(ledger, failing)))
     assert process_time() - began < 5
     assert (cls, reason.endswith(said)) == (EffectFailedError, True)
 
@@ -109,16 +109,16 @@ def test_a_failure_is_recorded_also_if_its_details_are_no_json() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("value", "mark"),
+    ("made", "mark"),
     [
-        ("x" * BIG, " of 50,000,000 characters]"),
-        ([{"id": number, "name": "n" * 50} for number in range(50_000)], " of 50,000 items]"),
-        ("x" * (MOST - 2000), " of 1,046,576 characters]"),  # it fits into its row, and would not fit into the talk
+        (lambda: "x" * BIG, " of 50,000,000 characters]"),
+        (lambda: [{"id": number, "name": "n" * 50} for number in range(50_000)], " of 50,000 items]"),
+        (lambda: "x" * (MOST - 2000), " of 1,046,576 characters]"),  # it fits into its row, and would not fit into the talk
     ],
     ids=["text", "rows", "just fits"],
 )
-def test_a_result_is_cut_and_the_program_gets_what_the_thread_says(value: Any, mark: str) -> None:
-    began = process_time()
+def test_a_result_is_cut_and_the_program_gets_what_the_thread_says(made: Callable[[], Any], mark: str) -> None:
+    value, began = made(), process_time()
     came = asyncio.run(twice(lambda ledger: done(ledger, lambda: value)))
     assert process_time() - began < 5
     assert (came if isinstance(came, str) else came[-1]).endswith(mark)
@@ -189,15 +189,15 @@ def kit_told(do: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (RuntimeError("x" * BIG), "xxx… [cut] (TOOL_FAILED)"),
-        (RuntimeError("\n" + "a line\n" * (BIG // 7)), "RuntimeError: a line (TOOL_FAILED)"),
-        (MuteError(), "MuteError: (its text cannot be read) (TOOL_FAILED)"),
+        (lambda: RuntimeError("x" * BIG), "xxx… [cut] (TOOL_FAILED)"),
+        (lambda: RuntimeError("\n" + "a line\n" * (BIG // 7)), "RuntimeError: a line (TOOL_FAILED)"),
+        (MuteError, "MuteError: (its text cannot be read) (TOOL_FAILED)"),
     ],
     ids=["text", "lines", "mute"],
 )
-def test_what_a_failing_tool_of_a_toolkit_says_is_cut_in_linear_time(error: Exception, said: str) -> None:
+def test_what_a_failing_tool_of_a_toolkit_says_is_cut_in_linear_time(error: Callable[[], Exception], said: str) -> None:
     """G7: it is recorded, so nothing parks."""
-    (words,) = kit_told(raising(error))
+    (words,) = kit_told(raising(error()))
     assert words.endswith(said)
 
 

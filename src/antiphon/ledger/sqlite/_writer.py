@@ -173,6 +173,7 @@ class Writer:
                 self._commit(batch)
                 with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
+            del batch  # while the thread waits for the next one, nobody needs what was written
             # After the callers have their answers: the commit is durable without a checkpoint, which may wait for readers.
             self._copy_log()
         self._disconnect()
