@@ -455,7 +455,7 @@ def contents(path: Path) -> list[Any]:
 
 async def is_found(path: Path) -> bool:
     try:
-        async with SqliteLedger.open(path, clock=CLOCK) as ledger:
+        async with SqliteLedger.open(path, clock=STILL) as ledger:
             return not (await ledger.verify()).is_whole
     except LedgerError:
         return True
