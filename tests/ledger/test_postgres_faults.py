@@ -38,6 +38,7 @@ from antiphon.ledger import (
     open_ledger,
 )
 from antiphon.ledger._signals import Hints
+from antiphon.ledger._stored import Thread
 from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._careful import lock_of
@@ -461,6 +462,25 @@ async def test_f7_a_change_that_was_not_committed_is_made_again(postgres: Server
         assert cuts.landed == 1
         with pytest.raises(ValueError, match="already"):
             await ledger.fork("t", into="branch")
+
+
+@pytest.mark.slow
+async def test_a_change_that_a_failover_has_lost_is_made_again(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standby that took over has not reached the number of the transaction yet, and does not know it."""
+    make = _changes.branch
+
+    async def branch(session: Session, *values: Any) -> Thread:
+        made = await make(session, *values)
+        session.transaction = str(10**6 + int(session.transaction or 0))
+        return made
+
+    monkeypatch.setattr(_changes, "branch", branch)
+    async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        cuts.arm_commit(is_answered=False)
+        assert (await ledger.fork("t", into="branch")).thread_id == "branch"
 
 
 @pytest.mark.slow

@@ -153,7 +153,28 @@ async def test_a_resume_outlasts_a_pause_that_a_dead_process_asked_for_before() 
     async with chain_on(left, Witness(), recover=False) as chain:
         assert (await ChainRunner(chain).resume(thread_id)).status == "completed"
         await _finished(chain, thread_id)
-    check_nothing_begins_while_it_rests(await said_in(left, thread_id))
+    rows = await said_in(left, thread_id)
+    check_nothing_begins_while_it_rests(rows)
+
+    resumed = next(place for place, row in enumerate(rows, 1) if _name(row) == "RESUME_THREAD" and row.kind == "option_result")
+    async with chain_on(
+        await branch(left, thread_id, resumed), Witness()
+    ) as chain:  # that process died, too, as it resumed it
+        async with asyncio.timeout(10):
+            assert (await chain.wait(thread_id)).status == "completed"
+
+
+async def test_a_pause_that_is_sent_while_a_resume_is_carried_out_counts() -> None:
+    """The answer to the resume is then recorded after the pause was sent."""
+    witness = Witness(on_request=(held := Held("intention")))
+    async with chain_on(witness=witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await held.reached.wait()
+        await chain.pause(thread_id)
+        _, paused = await asyncio.gather(chain.resume(thread_id), chain.pause(thread_id))
+        assert paused.status == "paused"
+        held.released.set()
 
 
 @pytest.mark.slow

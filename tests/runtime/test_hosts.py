@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -1055,3 +1056,55 @@ def test_the_time_that_the_machine_has_slept_does_not_change_while_it_is_awake()
     first = lease_module.slept_seconds()
     assert first >= -1
     assert abs(lease_module.slept_seconds() - first) < 1
+
+
+# ---------------------------------------------------------------- what waits for a person
+
+
+class Asker(Actor):
+    """Asks a person, and waits for the answer; it hears of the time only at the beginning."""
+
+    def __init__(self, times: list[datetime], expires: float) -> None:
+        self._times, self._expires = times, timedelta(seconds=expires)
+
+    @handles
+    async def ping(self, request: Ping, context: Context) -> Pong:
+        self._times.append(current_port().now())
+        expiry = self._times[0] + self._expires
+        if self._times[-1] >= expiry:
+            return Pong(text="expired")
+        question = OptionCallPayload(invocation_id="q", option_name="approve", arguments={"expires_at": expiry.isoformat()})
+        if len(self._times) == 1:
+            await context.journal.write("t", [Message(id="q", policy="asker/1", lane="control", payload=question)])
+        await asyncio.sleep(2)
+        waits = ParkedError("it waits for a person")
+        context.leave_open(waits)
+        raise waits
+
+
+@pytest.mark.parametrize("expires", [1, 100])
+async def test_a_question_that_expires_before_its_handler_has_left_it_makes_its_thread_due(expires: float) -> None:
+    """It was left open after the expiry, and so it rested for ever."""
+    ledger, times = MemoryLedger(), list[datetime]()
+    async with _system(ledger, "host") as system, _hosted(system):
+        system.register("asker", lambda: Asker(times, expires))
+        with pytest.raises(ParkedError):
+            await system.ask("asker/1", Ping(text="x"), thread_id="t", id="m", within=1000)
+        await asyncio.sleep(200)
+        assert len(times) == 2
+        assert not any(row.message.invocation_id == "m" for row in await ledger.open_calls("t"))
+
+
+async def test_a_thread_that_waits_for_a_person_is_not_unfit_because_of_a_message_to_an_unknown_actor() -> None:
+    """No host of this build would take it when the person answers."""
+    ledger, times = MemoryLedger(), list[datetime]()
+    async with _system(ledger, "host") as system, _hosted(system):
+        system.register("asker", lambda: Asker(times, 1000))
+        with pytest.raises(ParkedError):
+            await system.ask("asker/1", Ping(text="x"), thread_id="t", id="m", within=5000)
+        call = OptionCallPayload(invocation_id="g", option_name="ping", arguments={"text": "x"})
+        await ledger.post("t", Message(id="g", policy="client", to=("ghost/1",), lane="control", payload=call))
+        await asyncio.sleep(50)
+        found = await ledger.thread("t")
+        assert found is not None
+        assert (found.unfit, len(times)) == ((), 2)

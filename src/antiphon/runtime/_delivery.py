@@ -37,7 +37,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
@@ -167,6 +167,8 @@ class DeliveryState:
     """The trace in which it was sent from outside, as a W3C `traceparent`."""
     is_of_host: bool = False
     """Whether it concerns an actor of this host only, such as RESTART: it is never posted to another host."""
+    since: datetime = datetime.min.replace(tzinfo=UTC)
+    """When it was taken over by `InFlight`."""
     # -- its place
     cell: Holder | None = None
     """The cell that has it."""
@@ -190,6 +192,8 @@ class DeliveryState:
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
     evicted: FencedError | None = None
     """Why nothing of it may be written or started here any more: another host has its thread."""
+    is_told: bool = False
+    """Whether something came into its thread after it was delivered here: its handler may have missed an answer."""
     is_left_to_next: bool = False
     """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
 
@@ -746,7 +750,7 @@ class InFlight:
         self._threads: dict[str, dict[str, DeliveryState]] = {}
         """By thread, then by invocation. A thread without messages in flight has no entry."""
         self._resting: dict[str, dict[str, datetime]] = {}
-        """By thread, the messages that their handlers have left open since another one ended there, and when."""
+        """By thread, the messages that their handlers have left open since another one ended there, and when these began."""
         self.on_thread_ended: Callable[[], None] = _do_nothing
         """Called when the last message of a thread has ended."""
 
@@ -778,6 +782,7 @@ class InFlight:
         """Add a message, or make this delivery the one of its message."""
         thread_id = delivery.envelope.thread_id or ""
         self._threads.setdefault(thread_id, {})[delivery.invocation_id] = delivery
+        delivery.since = current_port().now()
         if (resting := self._resting.get(thread_id)) is not None:
             resting.pop(delivery.invocation_id, None)
 
@@ -802,15 +807,22 @@ class InFlight:
         self.drop(delivery)
         delivery.fail(error)
 
-    def leave_open(self, delivery: DeliveryState, error: AntiphonError, at: datetime) -> None:
+    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Abandon a message whose handler waits for something outside, such as the answer of a person."""
         thread_id = delivery.envelope.thread_id or ""
         resting = self._resting.get(thread_id, {})
         self.abandon(delivery, error)
-        self._resting[thread_id] = {**resting, delivery.invocation_id: at}
+        # What came while its handler ran may be what it waits for: then it does not rest, and runs once more.
+        own: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
+        self._resting[thread_id] = {**resting, **own}
+
+    def tell(self, thread_id: str) -> None:
+        """Note that something came into a thread: its handlers that run now may have missed it."""
+        for delivery in self.of_thread(thread_id):
+            delivery.is_told = True
 
     def resting(self, thread_id: str) -> Mapping[str, datetime]:
-        """Return the messages of a thread that their handlers have left open, and for which nothing has changed here since."""
+        """Return the messages of a thread that their handlers have left open, if nothing has changed since these began."""
         return self._resting.get(thread_id, {})
 
     def forget_resting(self, thread_id: str) -> None:

@@ -23,7 +23,7 @@ from antiphon.errors import (
     OwnedError,
     WithdrawnError,
 )
-from antiphon.messages import Message, current_port
+from antiphon.messages import Message
 from antiphon.protocol import Heartbeat, Notice, Retry
 from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope, Recent
 from antiphon.runtime._exchange import error_result, result_of
@@ -373,7 +373,7 @@ class Dispatcher:
         if delivery.thread_id is None:
             delivery.fail(error)
         else:
-            self._in_flight.leave_open(delivery, error, current_port().now())
+            self._in_flight.leave_open(delivery, error)
 
     async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None:
         """Give up the thread of a message that the code here cannot continue. The message stays open for another build."""

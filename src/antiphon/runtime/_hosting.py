@@ -572,7 +572,7 @@ class Hosting:
             found = await self._recovery.thread(thread_id, taken=taken, is_idle=is_idle)
         except errors.FencedError:
             return Recovered()  # the host was suspended past its lease meanwhile
-        if found.homeless and not found.delivered and not self._is_busy(thread_id):
+        if found.homeless and not found.delivered and not found.resting and not self._is_busy(thread_id):
             reason = f"this program has no actor for {found.homeless} messages of the thread"
             await self._release(thread_id, unfit=self._lease.build, reason=reason)
         return found

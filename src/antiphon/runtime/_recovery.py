@@ -309,6 +309,8 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        if not is_idle:
+            self._in_flight.tell(thread_id)
         # Claim first, then read: after the claim, an earlier owner cannot append anything that the read would miss.
         await self._journal.own(thread_id)
         unrecovered = self._journal.unrecovered
@@ -333,7 +335,7 @@ class Recovery:
         return found
 
     def _resting(self, thread_id: str, rows: Sequence[Record]) -> Collection[str]:
-        """Return the messages that their handlers have left open here, unless a question has expired since."""
+        """Return the messages that their handlers have left open here, unless a question has expired since they began."""
         expiries, now = _expiries(rows), current_port().now()
         left = self._in_flight.resting(thread_id)
         return {each for each, since in left.items() if not any(since < expiry <= now for expiry in expiries)}
@@ -392,6 +394,7 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        self._in_flight.tell(thread_id)
         rows = await self._rows(thread_id)
         for row in rows:
             if row.message.invocation_id == invocation_id:

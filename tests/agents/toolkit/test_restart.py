@@ -106,7 +106,7 @@ def test_an_answer_is_given_once_by_somebody_who_may(url: str) -> None:
 
     assert (refused.exit_code, refused.stderr) == (1, "'mallory' may not answer; ada may\n")
     assert (denied.exit_code, denied.stdout) == (0, "order\n")
-    assert denied.stderr == "denied: pay by clerk, in thread order\n"
+    assert denied.stderr == "denied: clerk may not call pay in thread order\n"
     assert (late.exit_code, late.stderr) == (1, f"'{waiting['id']}' is answered already\n")
     assert run("approvals", "--ledger", url).stderr == "nothing waits for an approval\n"
 

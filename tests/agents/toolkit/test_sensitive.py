@@ -220,7 +220,7 @@ def test_a_plain_tool_that_says_something_is_sensitive_is_refused() -> None:
         async with ledger_run("t"):
             await agent.run("go")
 
-    with pytest.raises(UserError, match="'pay' has sensitive arguments: give it to the agent in a Toolkit"):
+    with pytest.raises(UserError, match="'pay' has the setting 'sensitive', which only a Toolkit observes: add the tool to one"):
         asyncio.run(main())
 
 

@@ -313,3 +313,26 @@ async def test_a_host_that_ends_releases_what_waits_for_a_person() -> None:
     (waiting,) = await pending_approvals(ledger)
     found = await _summary(ledger)
     assert (found.owner, found.due_at) == (None, waiting.expires_at)
+
+
+@pytest.mark.slow
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hosts", [True, False])
+async def test_an_answer_that_comes_while_another_agent_works_is_not_missed(hosts: bool) -> None:
+    """The one who waits for both hears of the question only when the other has ended: then the answer is there already."""
+    ledger, paid, asked, sight = MemoryLedger(), list[int](), list[str](), asyncio.Event()
+    async with paying(ledger, paid, asked, by_script=False, sight=sight) as team:
+        hosting = asyncio.create_task(team.system.host()) if hosts else None
+        asking = asyncio.create_task(team.run("Pay.", thread_id="t"))
+        while not (waiting := await pending_approvals(ledger)) or "bob" not in asked:  # noqa: ASYNC110 (the ledger tells nobody)
+            await asyncio.sleep(0.01)
+        await answer(ledger, waiting[0].id, principal="grace", approved=True)
+        await asyncio.sleep(10)
+        sight.set()
+        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.sleep(60)
+        assert (paid, await ledger.open_calls("t")) == ([5], ())
+        assert await _listed(ledger) == ("teams", "completed")
+        if hosting is not None:
+            hosting.cancel()
+            await asyncio.gather(hosting, return_exceptions=True)

@@ -126,7 +126,10 @@ SELECT set_config('antiphon.tenant', $1, true), set_config('synchronous_commit',
     set_config('lock_timeout', $2, true)
 """
 _TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text"
-_STATUS = "SELECT pg_xact_status($1::text::xid8)"
+_STATUS = """
+SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::text::xid8) END
+"""
+"""A server that took over without the transaction may not have reached its number, and `pg_xact_status` raises then."""
 
 
 class Pool:

@@ -21,7 +21,16 @@ from typing import Any, Final, cast
 from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
-from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
+from antiphon.messages import (
+    DataPart,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    current_port,
+    thaw,
+)
 from antiphon.patterns.cast import UNHURRIED, handling, open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
@@ -55,8 +64,6 @@ class ThreadActor(Actor):
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._resumed = 0
-        """The place of the last RESUME."""
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
@@ -96,7 +103,7 @@ class ThreadActor(Actor):
     @handles
     async def pause(self, request: protocol.PauseThread, context: Context) -> protocol.ThreadPaused | None:
         _, thread_id = await self._life(context, protocol.PauseThread)
-        if context.seq < self._resumed:  # a process asked for it and died; whoever resumed the thread came later
+        if await self._was_resumed(context):  # a process asked for it and died; whoever resumed the thread came later
             details = {"thread_id": thread_id, "status": "processing"}
             reason = "the thread was resumed after PAUSE_THREAD was sent"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
@@ -118,7 +125,6 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: protocol.ResumeThread, context: Context) -> protocol.ThreadResumed | None:
         life, thread_id = await self._life(context, protocol.ResumeThread)
-        self._resumed = context.seq
         if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
@@ -292,6 +298,19 @@ class ThreadActor(Actor):
         """Return the state of the thread, with the messages since the current one arrived."""
         head = await self._chain.ledger.head(_thread(context))
         return await context.state_at(head.thread_id, head.seq, LIFE)
+
+    async def _was_resumed(self, context: Context) -> bool:
+        """Whether a RESUME that was sent after this message is answered."""
+        later = set[str]()
+        async for row in self._chain.ledger.read(_thread(context), after=context.seq):
+            match row.message.payload:
+                case OptionCallPayload(option_name=protocol.ResumeThread.message_type, invocation_id=asked):
+                    later.add(asked)
+                case OptionResultPayload(is_error=False, invocation_id=answered) if answered in later:
+                    return True
+                case _:
+                    pass
+        return False
 
     async def _is_run(self, context: Context) -> bool:
         """Whether the thread runs or has ended; a run that this message started does not count."""
