@@ -339,7 +339,7 @@ def _run_python(arguments: list[str]) -> int:
 
 
 def _ask(path: str, *arguments: str) -> int:
-    """Have the server run a command with the streams of this process, and return its exit code."""
+    """Have the server run a command with the streams of this process, and return its exit code, or end by its signal."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(path)
     _send(server, (0, 1, 2), arguments=arguments, folder=os.getcwd(), environment=dict(os.environ), session=False)
@@ -347,7 +347,11 @@ def _ask(path: str, *arguments: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: os.kill(pid, number))
     code = os.waitstatus_to_exitcode(int(server.recv(100)))
-    return code if code >= 0 else 128 - code
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
 
 
 if __name__ == "__main__":
