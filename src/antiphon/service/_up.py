@@ -198,14 +198,14 @@ async def run_cluster(
     told = hear or _unheard
     with _locked(folder):
         database = await asyncio.to_thread(place_database, folder)
-        async with _running(database, told):
+        async with _running(database, told) as outages:
             _write_private(folder / "url", database.url)
             told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
             environment = {**os.environ, "ANTIPHON_LEDGER": database.url, END_WITH_PARENT: "1"}
             commands = {f"host {number}": ("host", "--drain", "0", *options) for number in range(1, hosts + 1)}
             commands["server"] = ("serve", "--port", str(port))
             over = stop or asyncio.Event()
-            keepers = [_Keeper(name, words, environment, told, over) for name, words in commands.items()]
+            keepers = [_Keeper(name, words, environment, told, over, outages=outages) for name, words in commands.items()]
             killing = asyncio.ensure_future(_kill_at(hurry or asyncio.Event(), keepers))
             try:
                 async with asyncio.TaskGroup() as group:
@@ -230,6 +230,22 @@ def _unheard(name: str, line: str) -> None:
     """Drop a line."""
 
 
+class _Outages:
+    """When the database was down: a process that could not use it then may start again as often as it likes."""
+
+    def __init__(self, database: LocalDatabase) -> None:
+        self._database = database
+        self.number = 0
+        """Counts the ends and the starts of the database."""
+        self.is_over = True
+        """Whether the database is ready again after its last end."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the database runs. Its end may not have been noticed yet, so the process itself is looked for."""
+        return self.is_over and self._database.is_running
+
+
 class _Keeper:
     """Keeps a process of antiphon running, until the event."""
 
@@ -240,9 +256,12 @@ class _Keeper:
         environment: dict[str, str],
         told: Callable[[str, str], None],
         over: asyncio.Event,
+        *,
+        outages: _Outages | None = None,
     ) -> None:
         self._name, self._words, self._environment = name, words, environment
         self._told, self._over = told, over
+        self._outages = outages
         self._process: asyncio.subprocess.Process | None = None
         self._refusals: int | None = 0
         """How often it has ended with `_UNUSABLE`; None: it has worked before."""
@@ -252,9 +271,11 @@ class _Keeper:
         try:
             while not self._over.is_set():
                 running = asyncio.ensure_future(self._run())
+                before = self._outages and self._outages.number
                 await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
-                    self._check_start(running.result())
+                    if self._outages is None or (self._outages.number == before and self._outages.is_up):
+                        self._check_start(running.result())
                     self._told(self._name, f"ended with code {running.result()}; it starts again")
                     await asyncio.wait((over,), timeout=_PAUSE)
                     continue
@@ -330,24 +351,30 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _running(database: LocalDatabase, told: Callable[[str, str], None]) -> AsyncGenerator[None]:
+async def _running(database: LocalDatabase, told: Callable[[str, str], None]) -> AsyncGenerator[_Outages]:
     """Run a database for the time of the block; one that dies is started again."""
     await asyncio.to_thread(database.start)
-    over = asyncio.Event()
-    keeping = asyncio.ensure_future(_keep_database(database, told, over))
+    over, outages = asyncio.Event(), _Outages(database)
+    keeping = asyncio.ensure_future(_keep_database(database, told, over, outages))
     try:
-        yield
+        yield outages
     finally:
         over.set()
         await asyncio.shield(_end_database(database, keeping))
 
 
-async def _keep_database(database: LocalDatabase, told: Callable[[str, str], None], over: asyncio.Event) -> None:
+async def _keep_database(
+    database: LocalDatabase, told: Callable[[str, str], None], over: asyncio.Event, outages: _Outages
+) -> None:
     while not over.is_set():
         if not await asyncio.to_thread(lambda: database.is_running):
+            outages.number += 1
+            outages.is_over = False
             told("database", "it has ended; it starts again")
             try:
                 await asyncio.to_thread(database.start)
+                outages.number += 1
+                outages.is_over = True
                 told("database", "it runs again")
             except SetupError as exc:  # what is left of it may still end
                 told("database", str(exc))
