@@ -45,8 +45,8 @@ _SPACE = 4 << 30
 def _write_to_memory() -> None:
     """Have the files of the tests in memory, where there is space: each ledger waits for its disk several times.
 
-    What the tests kill is a process, and what it has written survives that there as on a disk. Whoever sets TMPDIR has said
-    where the files belong; the long runs are on a disk.
+    The tests kill processes, not the machine: what a killed process has written there is kept, as on a disk. If TMPDIR is set,
+    the files are there; the long runs use the disk.
     """
     if {"TMPDIR", "PYTEST_DEBUG_TEMPROOT", "ANTIPHON_CHAOS"} & os.environ.keys() or not os.access(_IN_MEMORY, os.W_OK):
         return

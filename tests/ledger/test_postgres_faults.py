@@ -334,7 +334,7 @@ async def test_f7_an_answer_that_is_lost_is_settled_by_the_id_of_the_message(
 
 
 Change = Callable[[Ledger, Callable[[], None]], Awaitable[Any]]
-"""Prepares a ledger, calls the second argument, makes a change, and returns what came of it."""
+"""Prepares a ledger, calls the second argument, makes a change, and returns its result."""
 
 
 async def _fork(ledger: Ledger, cut: Callable[[], None]) -> Any:
@@ -769,7 +769,7 @@ async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_
         tasks: list[asyncio.Future[Any]] = []
         async with _connected(postgres.url) as holding:
             await holding.execute("BEGIN")
-            await holding.execute(same, tenant)  # until it is rolled back, whoever adds the same row waits
+            await holding.execute(same, tenant)  # until it is rolled back, others that add the same row wait
             for number, doing in enumerate((ledger.search("canary"), ledger.delete("t")), 1):
                 tasks.append(asyncio.ensure_future(doing))
                 async with asyncio.timeout(WITHIN):

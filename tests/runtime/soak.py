@@ -13,11 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.postgres import Server, running_postgres
-from tests.runtime.test_hosts_processes import start_host
+from tests.runtime.test_hosts_processes import start_host, wait_for_effects
 
 from antiphon.service import _soak
 from antiphon.service._soak import HEARTBEAT
-from antiphon.testing import Witness
 
 
 class Wire:
@@ -160,10 +159,7 @@ class Soak(_soak.Soak):
 
     def wait_for_effects(self, number: int, *names: str) -> None:
         """Wait until so many effects have begun on hosts."""
-        until = Witness.now() + 40
-        while sum(event.what == "fx" and event.who in names for event in self.witnessed()) < number:
-            assert Witness.now() < until
-            time.sleep(0.02)
+        wait_for_effects(self, number, *names)
 
 
 @contextmanager

@@ -69,10 +69,7 @@ class Site(soak.Site):
 
     def wait_for_effects(self, number: int, *names: str) -> None:
         """Wait until so many effects have begun on hosts."""
-        until = Witness.now() + 40
-        while sum(event.what == "fx" and event.who in names for event in self.witnessed()) < number:
-            assert Witness.now() < until, Counter((event.who, event.what) for event in self.witnessed())
-            time.sleep(0.02)
+        wait_for_effects(self, number, *names)
 
     async def wait_for_beat(self, name: str) -> None:
         """Wait until a host begins its lease anew."""
@@ -125,6 +122,14 @@ def _stop(pid: int) -> None:
 
 def _state_of(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for_effects(site: soak.Site, number: int, *names: str) -> None:
+    """Wait until so many effects have begun on hosts."""
+    until = Witness.now() + 40
+    while sum(event.what == "fx" and event.who in names for event in site.witnessed()) < number:
+        assert Witness.now() < until, Counter((event.who, event.what) for event in site.witnessed())
+        time.sleep(0.02)
 
 
 def start_host(*arguments: object) -> subprocess.Popen[str]:

@@ -601,7 +601,7 @@ async def run_soak(
     """Run hosts on a PostgreSQL of their own under load, with faults, and return what was lost.
 
     Nothing outside of a temporary folder is touched. `hear` is called with a line about the progress. When `stop` is set, no
-    further fault is caused, and the result is of what has happened until then.
+    further fault is caused, and the result covers the time until then.
 
     Raises:
         SetupError: the database or a host cannot be started.

@@ -397,7 +397,7 @@ async def open_pool(url: str, tenant: str, patience: float, keyring: Keyring) ->
 
 
 _IS_SET = "SELECT 1 WHERE encode(convert_to(current_setting('antiphon.tenant', true), 'UTF8'), 'hex') = '{}'"
-"""Without values, so that nothing is prepared: a pooler would keep that for whoever gets the connection next."""
+"""Without values, so that nothing is prepared: a pooler keeps prepared statements for the next client of the connection."""
 
 
 async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPool, bool]:

@@ -103,7 +103,7 @@ class ThreadActor(Actor):
     @handles
     async def pause(self, request: protocol.PauseThread, context: Context) -> protocol.ThreadPaused | None:
         _, thread_id = await self._life(context, protocol.PauseThread)
-        if await self._was_resumed(context):  # a process asked for it and died; whoever resumed the thread came later
+        if await self._was_resumed(context):  # the process that asked for it died, and the thread was resumed since
             details = {"thread_id": thread_id, "status": "processing"}
             reason = "the thread was resumed after PAUSE_THREAD was sent"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
