@@ -174,7 +174,7 @@ def _serve(path: str, tests: int) -> None:
     listening = _listen(Path(path))
     _warm()
     os.write(1, b"ready\n")
-    os.dup2(2, 1)  # the pipe of the one that started it is closed
+    os.dup2(2, 1)  # the pipe of its parent is closed
     _answer(listening, Path(path), tests)
 
 

@@ -100,7 +100,7 @@ def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]
 
 @pytest.mark.slow
 @given(short_cases)
-def test_what_is_repaired_is_a_request_that_somebody_begins(case: tuple[str, Conversation]) -> None:
+def test_a_repaired_request_is_not_empty_and_begins_with_the_right_role(case: tuple[str, Conversation]) -> None:
     """By what the dialect writes: no request is empty (AP305), and where a user must have the first word, one has (AP401).
 
     Anthropic accepts a history of its own that begins with an answer: it is written as it was.

@@ -151,7 +151,7 @@ def test_strict_writes_what_loses_nothing_and_says_nothing(chat: Path) -> None:
 
 @pytest.mark.usefixtures("twin")
 def test_losses_are_shown_as_they_are_said(chat: Path) -> None:
-    """No markup, no control character, no line cut: whatever a dialect says about what somebody said."""
+    """No markup, no control character and no cut line, whatever text a loss quotes."""
     result = run("convert", chat, "--from", "marsys", "--to", "twin", "--as-policy", "ada")
 
     assert json.loads(result.stdout)["as"] == "ada"

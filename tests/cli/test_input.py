@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, command: 
     assert result.stderr.count("\n") == 1
 
 
-def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_folder_is_reported(tmp_path: Path) -> None:
     assert run("check", tmp_path).stderr == f"{tmp_path}: it is a folder; name a file in it\n"
 
 

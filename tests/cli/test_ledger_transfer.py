@@ -349,7 +349,7 @@ def test_decisions_of_a_gigabyte_are_announced_before_they_are_written(url: str)
 
 @pytest.mark.slow
 def test_trajectories_need_no_agents(url: str) -> None:
-    """Of whoever has installed no more than the ledger's commands."""
+    """The package without `pydantic_ai` is enough."""
     code = "import sys; sys.modules['pydantic_ai'] = None; from antiphon.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "export", "chat", "--trajectories", "--ledger", url], capture_output=True, check=False

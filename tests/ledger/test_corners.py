@@ -112,7 +112,9 @@ async def test_a_waiter_that_has_gone_is_not_woken() -> None:
     assert not signal.is_awaited
 
 
-def test_nobody_looks_for_others_when_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_looks_for_commits_of_other_processes_when_nobody_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_ledger, "_LOOK_AGAIN", 0.001)
 
     async def work(ledger: Any) -> None:
@@ -141,7 +143,7 @@ def test_a_batch_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert with_ledger(tmp_path / "ledger.db", work) == 20
 
 
-def test_who_waited_for_room_and_went_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_room_that_was_cancelled_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writer, "_ROOM", 3000)
 
     async def work(ledger: Ledger) -> int:
@@ -154,7 +156,7 @@ def test_who_waited_for_room_and_went_is_passed_over(tmp_path: Path, monkeypatch
     assert with_ledger(tmp_path / "ledger.db", work) == 5
 
 
-def test_who_waited_for_room_while_the_ledger_was_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_room_gets_an_error_when_the_ledger_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writer, "_ROOM", 3000)
 
     async def run() -> list[Any]:
@@ -343,7 +345,7 @@ def test_an_index_of_words_that_knows_too_much_is_damage(tmp_path: Path) -> None
 
 
 def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
-    """Also if somebody has made a whole chain for it by hand."""
+    """Also if a whole chain was made for it by hand."""
     plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
     connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
     connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
@@ -355,7 +357,7 @@ def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
     assert with_ledger(tmp_path / "ledger.db", verified) == ["it is of thread 'other'"]
 
 
-def test_what_a_branch_shares_and_cannot_find_is_an_error_to_whoever_reads(tmp_path: Path) -> None:
+def test_reading_a_branch_whose_shared_rows_are_missing_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def make(ledger: Ledger) -> None:

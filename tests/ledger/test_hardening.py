@@ -414,7 +414,7 @@ def test_a_forged_owner_lets_nobody_append(tmp_path: Path) -> None:
     assert with_ledger(path, work) == ["its epoch, status, owner or times are not what they were"]
 
 
-def test_a_deletion_is_no_damage_to_whoever_has_searched_before(tmp_path: Path) -> None:
+def test_a_deletion_after_a_search_is_no_damage(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
         for _ in range(3):
             await ledger.append("t", [said("one two"), said("two"), said("two")])

@@ -565,7 +565,7 @@ WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.grant
 
 @pytest.mark.slow
 async def test_f10_deadlocks_are_tried_again(postgres: Server, tenant: str, record_property: Any) -> None:
-    """F10: another program locks in the other order; whichever the server ends, everything is stored once."""
+    """F10: another program locks in the other order. The server ends one of the two, and everything is stored once."""
     name = f"f10{tenant}"
     url = postgres.new_database(name)
     postgres.sql(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '150ms'")

@@ -560,10 +560,10 @@ def test_a_thread_goes_on_as_it_began_in_memory_too() -> None:
 
 
 @pytest.mark.parametrize(("redaction", "is_redacted"), [(None, False), (STANDARD_REDACTION, True), ("off", False)])
-def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
+def test_a_thread_of_an_earlier_version_is_redacted_only_by_given_rules(
     tmp_path: Path, redaction: Redacting, is_redacted: bool
 ) -> None:
-    """G2, G11: a ledger redacted then only by rules that it was given, and so it does now for the threads of then."""
+    """G2, G11: earlier versions redacted only by rules that they were given; their threads keep to that."""
     path = old_ledger(tmp_path / "ledger.db")
 
     async def work(ledger: Ledger) -> None:
@@ -577,7 +577,7 @@ def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
     with_ledger(path, work, redaction=redaction)
 
 
-def test_that_a_thread_is_redacted_cannot_be_altered_unseen(tmp_path: Path) -> None:
+def test_an_altered_redaction_mark_of_a_thread_is_found(tmp_path: Path) -> None:
     """G20."""
     path = tmp_path / "ledger.db"
 

@@ -175,7 +175,7 @@ def test_a_moved_position_in_a_ledger_of_the_first_format_is_found(tmp_path: Pat
 
 @pytest.mark.parametrize("sql", [SWALLOW, "DROP INDEX messages_by_id", "ALTER TABLE snapshots RENAME TO photos"])
 def test_an_append_looks_at_the_schema_again_when_another_process_has_changed_it(sql: str, tmp_path: Path) -> None:
-    """S14: whoever appends is told, and nothing is lost in silence."""
+    """S14: the append raises, and nothing is lost in silence."""
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:

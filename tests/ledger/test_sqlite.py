@@ -188,7 +188,7 @@ def test_many_writers_share_a_sync(tmp_path: Path) -> None:
 
 
 def test_a_single_append_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """G1: and an append that was there already too, because whoever wrote it may have died before the sync."""
+    """G1: a repeated append is synced too, because its first writer may have died before the sync."""
     vfs = CountingVfs("counting-2")
 
     async def work(ledger: SqliteLedger) -> None:
@@ -249,7 +249,7 @@ def test_cancelling_the_caller_does_not_withdraw_what_is_queued(tmp_path: Path) 
     assert with_ledger(tmp_path / "ledger.db", work) == 51
 
 
-def test_who_writes_faster_than_the_disk_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_faster_than_the_disk_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G18: only so much is in memory; nothing is lost."""
     monkeypatch.setattr(_writer, "_ROOM", 20_000)
 
@@ -514,7 +514,7 @@ def test_a_fork_does_not_read_what_it_shares(tmp_path: Path, monkeypatch: pytest
     assert short == long < 10
 
 
-def test_the_index_of_words_follows_when_somebody_searches(tmp_path: Path) -> None:
+def test_a_search_brings_the_index_of_words_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:

@@ -458,7 +458,7 @@ def test_limits_say_what_is_possible() -> None:
 
 @pytest.mark.slow
 def test_the_first_messages_may_be_made_by_many_threads_at_once() -> None:
-    """Schemas are built when first used; that must be safe whoever comes first."""
+    """Schemas are built when first used, which must be safe in any order of threads."""
     code = """
 import sys, threading
 from antiphon import Message, PartsPayload, TextPart, dumps, loads

@@ -91,8 +91,8 @@ async def test_a_phase_that_is_stopped_fails_the_threads_that_come_to_it_and_the
         assert (letter.to, letter.code, letter.message.thread_id) == ("intention/1", "ACTOR_STOPPED", result.thread_id)
 
 
-async def test_an_error_that_is_reported_of_a_manager_has_it_begun_anew() -> None:
-    """CH-110, CH-085, CH-086, CH-092, CH-093: by whoever watches from outside; the decision is in the manager's own thread."""
+async def test_a_reported_error_of_a_manager_restarts_it() -> None:
+    """CH-110, CH-085, CH-086, CH-092, CH-093: an outside monitor reports it; the manager's own thread has the decision."""
     async with chain_on() as chain:
         await chain.send({"type": "HEARTBEAT", "receiver": "agent/yield"})
         watched = await chain.send({"type": "SUPERVISE", "data": {"actor_id": "agent/yield"}})
@@ -412,7 +412,7 @@ async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in
         assert sum(len([row for row in trace if row.lane == "control" and row.to]) for trace in traces) + create == len(rows)
 
 
-async def test_a_subscriber_that_nobody_is_gets_a_dead_letter_and_the_others_their_result() -> None:
+async def test_an_unknown_subscriber_gets_a_dead_letter_and_the_others_their_result() -> None:
     """CH-128, CH-112: the thread ends as it would have, and nothing of it is left open."""
     heard: list[str] = []
     async with chain_on() as chain:

@@ -39,7 +39,7 @@ def no_word_of_killed_processes() -> Iterator[None]:
 
 
 class Client:
-    """Somebody who has a question answered in a simulated world, and does something in between."""
+    """A client that has a question answered in a simulated world, and does something in between."""
 
     def __init__(self, world: World) -> None:
         self._world = world

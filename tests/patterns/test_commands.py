@@ -81,7 +81,7 @@ DEEP = "a = " + "[" * 100_000
 @pytest.mark.parametrize("arguments", [("run", "Why?"), ("chat",)])
 @pytest.mark.parametrize("text", [DEEP, "model = 3", "modle = 'x'", "model ="])
 def test_a_configuration_that_is_wrong_is_said_in_one_line(folder: Path, arguments: tuple[str, ...], text: str) -> None:
-    """G21: a file of the folder that nobody named is refused as one that somebody did."""
+    """G21: a file that the folder has is refused like one that an option names."""
     (folder / "antiphon.toml").write_text(text)
     done = command(*arguments, stdin="Why?\n", ANTIPHON_CONFIG="", ANTIPHON_MODEL="")
 

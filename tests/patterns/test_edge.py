@@ -51,7 +51,7 @@ async def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample, m
     async with chain_on() as chain:
         thread_id = await chain.create(QUESTION)
         if sample.type in ("INVOKE_AGENT", "PROCESS_WITH_AGENT", "RESTART", "STOP", "ERROR_NOTIFICATION", "SUPERVISE"):
-            await chain.send({"type": "HEARTBEAT", "receiver": "agent/action"})  # so that somebody lives there
+            await chain.send({"type": "HEARTBEAT", "receiver": "agent/action"})  # so that there is an actor
         _check_shape(sample, await chain.send(_message(sample, thread_id, "m-1")), "m-1")
 
 
@@ -83,7 +83,7 @@ async def test_a_message_that_failed_is_tried_again_and_answered_as_it_would_hav
 
 
 async def test_words_are_told_while_they_come() -> None:
-    """CH-078, CH-104: pieces in order to whoever asked, then the answer, which is what they add up to."""
+    """CH-078, CH-104: the caller gets the pieces in order, then the answer, which is their sum."""
     heard: list[Any] = []
     async with chain_on() as chain:
         chain.hear(lambda client, said: heard.append((client, said)))

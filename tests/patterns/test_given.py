@@ -1,4 +1,4 @@
-"""What tools give reaches the answer: exactly, cited by the call, and whatever a model makes of it."""
+"""Tool results reach the answer: exactly, cited by the call, and whatever a model makes of them."""
 
 import asyncio
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_what_the_calculator_gave_is_in_the_answer_and_cited_by_its_call() -> No
     assert [(item["id"], item["source"], item["text"]) for item in added][-1] == (citation["id"], "tool", "391")
 
 
-def test_what_a_model_says_otherwise_changes_nothing_in_what_is_cited() -> None:
+def test_the_text_of_a_model_changes_no_cited_result() -> None:
     """A model that has never heard of the result cannot keep it out of the answer."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

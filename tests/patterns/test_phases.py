@@ -212,8 +212,8 @@ async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_
 
 
 @pytest.mark.slow
-async def test_what_one_thread_observed_later_threads_of_the_same_user_find() -> None:
-    """CH-124: a store on the ledger that can be asked; what somebody else has asked is not in it."""
+async def test_later_threads_of_the_same_user_find_what_a_thread_observed() -> None:
+    """CH-124: a store on the ledger that can be queried; observations of other users are not in it."""
     ledger = await known()
     async with chain_on(ledger) as chain:
         first = await chain.run(QUESTION, user_id="ada")

@@ -20,7 +20,7 @@ from antiphon.protocol import PHASES, AgentConfig
 
 
 def calls(tool: str, **arguments: Any) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:
-    """Stand in for a model that calls a tool once, and says what came of it."""
+    """Stand in for a model that calls a tool once, and reports the result."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         last: Any = messages[-1].parts[-1]

@@ -181,7 +181,7 @@ def test_a_deadline_passes_down_and_shrinks() -> None:
     assert remaining == [10, 9, 4]
 
 
-def test_cancelling_whoever_asked_reaches_the_handler_and_what_it_awaits() -> None:
+def test_cancelling_the_caller_cancels_the_handler_and_what_it_awaits() -> None:
     async def main() -> None:
         async with System() as system:
             system.register("probe", Probe)
@@ -203,7 +203,7 @@ def test_cancelling_whoever_asked_reaches_the_handler_and_what_it_awaits() -> No
     virtually(main())
 
 
-async def test_what_waits_in_a_mailbox_and_is_not_wanted_any_more_is_not_handled() -> None:
+async def test_a_message_in_the_mailbox_whose_caller_has_given_up_is_not_handled() -> None:
     async with System() as system:
         system.spawn("probe/1", Probe)
         busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))

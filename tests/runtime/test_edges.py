@@ -304,7 +304,7 @@ async def test_an_address_has_one_actor_and_a_supervisor_that_is_there() -> None
             system.spawn("probe/2", Probe, supervisor="team/9")
 
 
-async def test_passing_a_message_on_to_nobody_is_an_error_for_whoever_asked() -> None:
+async def test_forwarding_to_an_unknown_actor_is_an_error_for_the_caller() -> None:
     class Door(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> None:

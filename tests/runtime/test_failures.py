@@ -414,7 +414,7 @@ _BEATS = Supervision(heartbeat=1.0, misses=3)
 
 
 async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> None:
-    """Have an actor hang, and see that it is begun anew by somebody else, in time."""
+    """Have an actor hang, and check that it is restarted in time."""
     began = asyncio.get_running_loop().time()
     with pytest.raises(ActorFailedError, match="it was restarted meanwhile"):
         await system.ask(address, Do(what="wait", seconds=1000), within=2000)
@@ -437,7 +437,7 @@ async def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
 
 
 async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
-    """Return what the system thread of an actor has about its failures: whom they were told, why, and what was done."""
+    """Return what the system thread of an actor has about its failures: the supervisors, the reasons, the decisions."""
     said = [record.message for record in [each async for each in system.ledger.read(system_thread(address))]]
     told = {row.invocation_id: row for row in said if getattr(row.payload, "option_name", "") == "ERROR_NOTIFICATION"}
     calls = [row for row in said if row.kind == "option_call" and row.invocation_id in told]
@@ -452,7 +452,7 @@ async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
 # Mutant: Supervisor._check_heartbeat revives a child that has missed one heartbeat -> this test is red.
 @pytest.mark.parametrize(("seconds", "restarts"), [(0.9, 0), (2.9, 0), (4.5, 1), (1000.0, 1)])
 async def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: float, restarts: int) -> None:
-    """CH-127: it asks every second; whoever does not answer for the third time is begun anew, and not before."""
+    """CH-127: the supervisor asks every second; the third missing answer restarts the actor, and none before."""
     async with System() as system:
         system.supervise("team/1", _BEATS)
         system.spawn("probe/a", Probe, supervisor="team/1", grace=0.1)
@@ -494,7 +494,7 @@ async def test_a_supervisor_whose_child_hangs_too_often_escalates_to_the_one_abo
 
 
 def test_a_child_that_hangs_too_often_for_every_supervisor_ends_the_system() -> None:
-    """CH-127: where nobody is above the first supervisor, whoever opened the system is told, with the whole way."""
+    """CH-127: above the first supervisor there is none; the program gets the error, with the whole path."""
 
     async def main() -> None:
         async with System(supervision=Supervision(intensity=0)) as system:

@@ -155,7 +155,7 @@ def test_a_process_that_was_stopped_while_another_took_its_thread_over_starts_no
         processes.wait_for("stopped")
         assert others.run(folder, "idempotent") == 0
         before = _witnessed(folder)
-        assert before["fx m0/1/pay"] == 2  # the one that was killed, and the other
+        assert before["fx m0/1/pay"] == 2  # the killed process, and the other
         processes.signal(pid, signal.SIGCONT)
         assert processes.end() in (FENCED, 0)  # 0: its caller has the answer of the new owner, from the ledger
         after = _witnessed(folder)

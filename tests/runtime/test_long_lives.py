@@ -1,4 +1,4 @@
-"""A system that lives long: it forgets what it need not know, wakes whom it should, and ends in time (G14, G16, G18)."""
+"""A system that lives long: it frees its memory, wakes the right waiters, and ends in time (G14, G16, G18)."""
 
 import asyncio
 import gc
@@ -152,7 +152,7 @@ class Slow(MemoryLedger):
 
 @pytest.mark.parametrize(("what", "row"), [("nothing", "=TEST_DO"), ("refuse", "!NOT_TODAY")])
 async def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody(what: str, row: str) -> None:
-    """The answer is there, and whoever waits in the mailbox is handled."""
+    """The answer is stored, and the next message in the mailbox is handled."""
     ledger = Slow()
     async with System(ledger) as system:
         system.spawn("probe/1", Probe)

@@ -1,4 +1,4 @@
-"""Actors that nobody needs are let go of, and come back with the next message: none is lost, none there twice (G14, G18)."""
+"""Idle actors are released, and made again with the next message: none is lost, none is there twice (G14, G18)."""
 
 import asyncio
 from collections import Counter
@@ -163,7 +163,7 @@ async def _ask_again_and_again(kind: type[Alone]) -> None:
 
 
 async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> None:
-    """The ledger takes longer than the actor may be idle: whoever has found it must not find another one meanwhile."""
+    """The ledger takes longer than the actor may be idle; no second actor is made meanwhile."""
 
     class Slowly(MemoryLedger):
         @override
@@ -181,7 +181,7 @@ async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> 
         assert (await system.ask("probe/1", Do(what="list"))).said == ("first", "second")
 
 
-async def test_whoever_stops_an_actor_that_rests_stops_it_for_good() -> None:
+async def test_stopping_a_resting_actor_stops_it_for_good() -> None:
     async with System(settings=BRIEFLY) as system:
         system.register("probe", Probe)
         await system.ask("probe/1", Ping(text="a"))

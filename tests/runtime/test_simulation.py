@@ -57,7 +57,7 @@ def _messages(simulated: Simulated, thread_id: str) -> list[Message]:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_threads_run_through_every_fault_and_conform(group: int) -> None:
-    """Each seed is a world of its own; the one that fails is printed, and can be run alone."""
+    """Each seed is a world of its own; a failing seed is printed, and can be run alone."""
     landed: Counter[str] = Counter()
     for seed in range(group, SEEDS, GROUPS):
         simulated = _simulate(seed)

@@ -66,7 +66,7 @@ async def _left(ledger: Ledger, upto: int = 10**9) -> MemoryLedger:
 
 
 async def test_a_paused_thread_starts_no_effect_in_this_process_or_the_next() -> None:
-    """G12, G13: the one that runs ends; the next waits at the gate, after a crash too, until the thread is resumed."""
+    """G12, G13: the running effect ends; the next one waits at the gate, after a crash too, until the resume."""
     async with _system() as system:
         asked = _ask(system)
         await asyncio.sleep(1)

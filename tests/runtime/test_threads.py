@@ -489,7 +489,7 @@ async def test_closing_a_system_leaves_threads_to_the_next_one_and_holds_nothing
 async def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_again(
     order: tuple[str, str], is_handled: bool
 ) -> None:
-    """G13, G16: whichever of the two ends first, the thread has no answer that only the end of the system has caused."""
+    """G13, G16: in either order, the thread gets no answer whose only cause is the end of the system."""
     ledger = MemoryLedger()
 
     class Slow(Probe):

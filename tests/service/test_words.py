@@ -108,7 +108,7 @@ def _file() -> Path:
     return found
 
 
-async def test_words_come_from_the_host_of_the_thread_and_only_while_somebody_watches() -> None:
+async def test_words_come_from_the_host_of_the_thread_and_only_to_a_watcher() -> None:
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
     words = ThreadWords(ledger)
@@ -378,7 +378,7 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
             live_text._offered["one"] = live_text._Offered(asyncio.get_running_loop(), speaker)
 
 
-async def test_words_go_by_signals_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     await _owned(ledger, "t", "one")

@@ -38,7 +38,7 @@ def _check(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_no_body_is_in_any_log_of_a_crash(caplog: pytest.LogCaptureFixture) -> None:
-    """Handlers, effects and `stopped` raise with the text of the message; nothing of it is logged, whoever logs."""
+    """Handlers, effects and `stopped` raise with the text of the message; no logger writes it."""
 
     async def main() -> None:
         async with System(settings=Settings(attempts=2)) as system:
@@ -63,7 +63,7 @@ def test_no_body_is_in_any_log_of_a_crash(caplog: pytest.LogCaptureFixture) -> N
     _check(caplog)
 
 
-def test_no_body_is_logged_when_everybody_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_body_is_logged_when_every_supervisor_gives_up(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with System(supervision=Supervision(intensity=0, beyond="escalate")) as system:
             system.spawn("blabber/1", Blabber)

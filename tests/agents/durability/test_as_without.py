@@ -1,4 +1,4 @@
-"""As it was without a ledger: types of exceptions and results, models and toolsets of a run, URLs, conversations."""
+"""A durable agent behaves as one without a ledger: classes of exceptions and results, models and toolsets of a run, URLs."""
 
 import asyncio
 from dataclasses import dataclass

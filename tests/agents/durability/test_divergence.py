@@ -78,8 +78,8 @@ async def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
     await cut(*both)
 
 
-async def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None:
-    """One has still to come by what is recorded while the other is ahead of it, and another yet is new."""
+async def test_agents_that_ran_side_by_side_may_have_come_to_different_points() -> None:
+    """One agent still replays its records, another is past them, and a third one is new."""
     ledger, desk = MemoryLedger(), Desk()
 
     async def work(*names: str) -> None:
@@ -96,7 +96,7 @@ async def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None
     assert desk.taken() == ["model 0", "d pays 1", "model 1"]
 
 
-async def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
+async def test_a_tool_with_other_effects_is_another_tool() -> None:
     ledger, desk = MemoryLedger(), Desk()
     await cut(named(ledger, desk, "clerk"))
     with pytest.raises(HistoryMismatchError, match=r"tool 'pay' with other effects \('none', not 'once'\) .*clerk/pay:c1'"):

@@ -73,7 +73,7 @@ class Journal(NamedTuple):
 
 
 async def _settle(folder: Path) -> set[str]:
-    """Say of everything that is parked that it was done, and return what that was."""
+    """Settle every parked call as done, and return the calls."""
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger, System(ledger) as system:
         parked = await system.parked()
         for each in parked:
@@ -99,7 +99,7 @@ class Life:
         return witness.exists() and "ok done" in witness.read_text()
 
     def check(self) -> None:
-        """Check what one more life has done: it ran no finished step again, and started nothing twice that must not be."""
+        """Check one more life: it repeated no finished step, and started no `once` call twice."""
         started = _started(self._folder)
         again = {line for line in started if started[line] > self._before[line] > 0}
         assert not {line for line in started if line.endswith(" once") and started[line] > 1}  # R6, G7
@@ -110,14 +110,14 @@ class Life:
         self._in_flight |= journal.in_flight
 
     def settle(self) -> bool:
-        """Have a person look at what is parked, and say whether anything was."""
+        """Settle the parked calls as a person, and return whether there were any."""
         settled = asyncio.run(_settle(self._folder))
         assert not settled & self._parked
         self._parked |= settled
         return bool(settled)
 
     def finish(self) -> None:
-        """Have it finished, by a person where that must be: exactly what was in flight and must not be done twice."""
+        """Finish the run. A person settles exactly the `once` calls that were in flight."""
         for _ in range(10):
             code = self._processes.run(self._folder)
             self.check()

@@ -199,10 +199,10 @@ async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_pa
 
 @pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # the second program does nothing
 @pytest.mark.parametrize("is_parked_before", [False, True])
-async def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(
+async def test_a_call_that_a_dead_process_left_open_is_parked_even_if_the_program_does_not_reach_it_again(
     is_parked_before: bool,
 ) -> None:
-    """G7: an outcome that nobody knows is not forgotten when the run ends."""
+    """G7: an unknown outcome is not forgotten when the run ends."""
     ledger = MemoryLedger()
 
     async def pay(key: str) -> None:

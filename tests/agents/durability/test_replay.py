@@ -111,7 +111,7 @@ async def test_a_program_that_ended_in_the_middle_goes_on_there_and_pays_for_not
         result = await clerk(ledger, desk, script(desk, *EVERYTHING), output_type=Receipt).run("refund me")
     second = desk.taken()
     assert result.output == Receipt(total=3)
-    assert sorted(set(first) & set(second)) == [f"model {answers}"]  # the one that failed
+    assert sorted(set(first) & set(second)) == [f"model {answers}"]  # the failed request
     async with ledger_run("t"):
         again = await clerk(ledger, desk, script(desk, *EVERYTHING), output_type=Receipt).run("refund me")
     assert again.output == result.output
@@ -309,7 +309,7 @@ async def test_outside_of_a_run_an_agent_is_as_it_was() -> None:
     assert (await ledger.threads()).threads == ()
 
 
-async def test_who_listens_hears_each_word_and_the_ledger_has_the_whole_once() -> None:
+async def test_a_listener_gets_each_word_and_the_ledger_has_the_answer_once() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(
         script(desk, ["it is there"]), name="clerk", capabilities=[LedgerDurability(ledger, live=True)]

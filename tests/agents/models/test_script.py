@@ -190,12 +190,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_what_names_nothing_stays_as_it_is(value: Any) -> None:
+def test_a_value_without_names_stays_as_it_is(value: Any) -> None:
     assert spoken(value, {}) == value
 
 
 @given(short, json_values)
-def test_what_is_put_in_is_not_looked_at_again(text: str, value: Any) -> None:
+def test_inserted_text_is_not_expanded_again(text: str, value: Any) -> None:
     """A tool's result cannot reach the other names: content is data (S4)."""
     words = {"text": text, "result": value}
 

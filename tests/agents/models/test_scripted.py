@@ -82,7 +82,7 @@ def test_it_fills_in_the_output_that_is_wanted_in_every_mode(mode: Any) -> None:
 
 
 def test_six_phases_follow_each_other_on_it() -> None:
-    """It fills in response, confidence and next_phase; the phase that follows the one that the instructions name."""
+    """It fills in `response`, `confidence` and `next_phase`, which is the phase after the current one."""
     phase, went = "action", []
     while phase not in went:
         went.append(phase)

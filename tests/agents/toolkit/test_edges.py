@@ -77,7 +77,7 @@ def test_a_question_without_an_answer_says_no_to_nobody() -> None:
     assert asked.words == "nobody said no"
 
 
-def test_tools_of_others_say_what_they_do_unless_somebody_else_does() -> None:
+def test_the_program_may_override_the_declared_effects_of_a_toolset() -> None:
     def look() -> None: ...
 
     theirs = FunctionToolset[Any]([Tool(look, metadata={"antiphon": {"effects": "none"}})])

@@ -1,4 +1,4 @@
-"""Ways around permissions, approvals, marks and budgets that somebody might try. S4, S5, S7, S15, G22."""
+"""Attempts to bypass permissions, approvals, marks and budgets. S4, S5, S7, S15, G22."""
 
 import asyncio
 from typing import Any
@@ -52,8 +52,8 @@ async def asks(ledger: Ledger, agent: Agent[None, str]) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_an_agent_has_read_counts_for_one_that_runs_in_a_plain_tool(times: int) -> None:
-    """S4: it reads a page, and has somebody else pay, by a tool that is in no toolkit."""
+async def test_the_taint_of_an_agent_reaches_an_agent_in_its_plain_tool(times: int) -> None:
+    """S4: it reads a page, and another agent pays, through a tool that is in no toolkit."""
     witness = Witness()
 
     ledger, toolkit = MemoryLedger(), bank(witness)
@@ -71,7 +71,7 @@ async def test_what_an_agent_has_read_counts_for_one_that_runs_in_a_plain_tool(t
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
-async def test_what_an_agent_in_a_plain_tool_has_read_counts_for_whoever_called_the_tool(is_cut_off: bool) -> None:
+async def test_the_taint_of_an_agent_in_a_plain_tool_reaches_the_caller(is_cut_off: bool) -> None:
     """S4: also if the process ends in between, and the tool does not run again."""
     witness, turns = Witness(), list[int]()
 

@@ -74,7 +74,7 @@ SLOW: dict[str, tuple[str | None, str]] = {
 
 @dataclass
 class Seen:
-    """What came of a toolkit with one server that misbehaves."""
+    """The outcome of a toolkit with one server that misbehaves."""
 
     ours: Any = None
     theirs: str = ""
@@ -294,7 +294,7 @@ async def test_cancelling_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_server_that_comes_back_is_used_again() -> None:
-    """It is left alone for a while only as long as somebody is connected."""
+    """A broken server is skipped for a while only inside of a connected block."""
 
     class Flaky(FunctionToolset[Any]):
         is_broken = True

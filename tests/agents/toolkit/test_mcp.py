@@ -48,7 +48,7 @@ def url() -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def changed_url() -> Generator[str]:
-    """The same server, after somebody has changed it."""
+    """The same server, with changed tools."""
     with serving("changed") as url:
         yield url
 
@@ -211,8 +211,8 @@ async def test_a_yes_is_not_for_a_tool_that_has_changed_meanwhile(url: str, chan
 
 
 @pytest.mark.slow
-async def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_url: str) -> None:
-    """G9: also of a tool that nobody offers any more, and also that there was none."""
+async def test_direct_calls_of_a_program_get_their_recorded_results_again(url: str, changed_url: str) -> None:
+    """G9: also the result of a tool that the server no longer offers, and the error for an unknown one."""
 
     async def program(ledger: Ledger, server: str) -> list[Any]:
         toolkit = calculating(server)

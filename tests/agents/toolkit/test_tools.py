@@ -1,4 +1,4 @@
-"""Tools: what is registered, how it is checked, started and limited, and what becomes of its result."""
+"""Tools: how they are registered, checked, started and limited, and how their results are returned."""
 
 import asyncio
 import threading

@@ -141,7 +141,7 @@ def test_a_pattern_fits_what_the_pattern_says(parts: list[str], place: list[str]
 
 
 def test_hidden_files_are_listed_and_read_where_that_is_allowed(root: Path) -> None:
-    """S7: a secret in `.env` stays there unless somebody says otherwise."""
+    """S7: a secret in `.env` stays there unless the program allows hidden files."""
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("token")
     assert not any("git" in name or "hidden" in name for name in result_of(root, "list_files", pattern="**/*"))

@@ -134,7 +134,7 @@ CASES = [*ADDRESSES, *OTHERS]
 
 @pytest.fixture
 def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens a connection fails the test; names are still resolved, by this machine alone."""
+    """Opening a connection fails the test; names are still resolved, by this machine alone."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a connection was opened")
@@ -183,7 +183,7 @@ def test_no_mutation_of_one_reaches_anything_private(url: str, noise: str, place
     changed = url[:place] + noise + url[place:]
     host = changed.partition("//")[2].split("/")[0].rpartition("@")[2]
     if not host.startswith("[") and any(letter.isalpha() for letter in host.replace("x", "")):
-        return  # a name, which somebody would have to be asked about
+        return  # a name, which would need a resolver
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ssrf, "create_async_httpx2_client", lambda **_: httpx2.AsyncClient(transport=_Watching()))

@@ -120,7 +120,7 @@ def _with_unknown_keys(value: Any) -> Any:
 
 
 def test_the_form_of_content_survives_an_edit() -> None:
-    """A text that came as a list of one block goes out as one, whoever said it."""
+    """A text that came as a list of one block is written as one, whatever its role."""
     block = [{"type": "text", "text": "a"}]
     body = {"system": block, "messages": [{"role": role, "content": block} for role in ("user", "system", "assistant")]}
     conversation = decode(body, NAME)

@@ -283,7 +283,7 @@ def test_messages_are_values(message: Message) -> None:
 
 
 def test_metadata_and_calls_are_written_by_json_dumps_and_cannot_be_changed() -> None:
-    """MA-046: plain JSON for whoever reads it; a change raises."""
+    """MA-046: readers get plain JSON; a change raises."""
     calls = [{"id": "c", "type": "function", "function": {"name": "a", "arguments": "{}"}}]
     message = Message("assistant", "", tool_calls=calls, metadata={"path": ["a", {"b": 1}]})
 

@@ -198,7 +198,7 @@ def test_reasoning_of_others_is_not_said() -> None:
 
 
 def test_reasoning_of_our_own_goes_with_its_id_and_proof() -> None:
-    """Also in a message that somebody else put together; without its id, it cannot."""
+    """Also in a message that another program put together; without its id it is left out."""
     own = ReasoningPart(text="hm", encrypted_content="gAAA", metadata={RESPONSES: {"id": "rs_1", "in": "summary"}})
     more = ReasoningPart(text="ah", metadata={RESPONSES: {"in": "content"}})
     lost = ReasoningPart(text="hm", encrypted_content="gAAA", metadata={RESPONSES: {"id": None}})

@@ -99,7 +99,7 @@ def test_a_stream_goes_on_from_its_state(spoken: Answer, framing: str, data: st.
 
 @pytest.mark.parametrize("spoken", EVERY)
 def test_a_reconnected_stream_forgets_half_an_event(spoken: Answer) -> None:
-    """A server that goes on after the last whole event sends the one that was cut from its beginning."""
+    """A server that continues after the last whole event sends the cut event again from its beginning."""
     frames = FRAMINGS["CR LF"](spoken.events)
     for at in range(1, len(frames)):
         stream, before = read(spoken.dialect, [*frames[:at], frames[at][:-9]])

@@ -28,7 +28,7 @@ class Shelf:
 
 
 def librarian(**more: Any) -> Agent[Shelf, str]:
-    """Return an agent as somebody has written it who does not know of casts."""
+    """Return an agent as a program makes it that knows nothing of casts."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         asked = messages[0]

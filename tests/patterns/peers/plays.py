@@ -24,7 +24,7 @@ __all__ = ["QUICK", "Hearing", "Play", "asks", "calls", "line", "says", "spec", 
 
 QUICK = Patience(backoff=0, attempts=1)
 Part = Callable[[str, Sequence[Any]], ModelResponse]
-"""What somebody says, given what it was last asked, and what its tools gave since."""
+"""Returns an agent's next message from its last request and the tool results since."""
 
 
 def says(text: str) -> ModelResponse:
@@ -39,7 +39,7 @@ def calls(*wanted: tuple[str, dict[str, Any]]) -> ModelResponse:
 
 
 def asks(*wanted: tuple[str, str], **more: Any) -> ModelResponse:
-    """Ask others, all in one step: each a name and a request."""
+    """Ask several agents in one step: each a name and a request."""
     return calls(*(("invoke_agent", {"target": target, "request": request, **more}) for target, request in wanted))
 
 

@@ -86,7 +86,7 @@ async def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
 # Mutant: PeerMemory.search (_memory.py) finds nothing, everything, what is not remembered, or more than `limit`
 # -> this test is red.
 async def test_a_memory_is_searched_by_words() -> None:
-    """MA-060: all the words must be there, whoever said them; what others remember, or another thread has, is not found."""
+    """MA-060: all words must be there, in any author's message; other memories and other threads are not searched."""
     ledger = MemoryLedger()
     async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
         await peers.run("Where is the cat?", thread_id="other")
@@ -110,7 +110,7 @@ async def test_a_memory_is_searched_by_words() -> None:
 
 
 async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
-    """MA-046, MA-060: append-only: an earlier state of the thread has a beginning of the memory, whoever was told what."""
+    """MA-046, MA-060: append-only: the memory of an earlier state of the thread is a prefix of the later one."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
     answer = (await peers.memory("ada", "t")).by_role("agent_response")[0]
@@ -167,7 +167,7 @@ async def test_a_model_passes_on_what_it_was_answered() -> None:
     assert "from bob]: heard" in play.prompts["carl"][0]
 
 
-async def test_what_is_not_remembered_cannot_be_passed_on() -> None:
+async def test_only_remembered_messages_can_be_passed_on() -> None:
     """MA-062: a peer has only what came to it; that is told as an error."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
@@ -229,8 +229,8 @@ async def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() 
 
 # Mutant: for_model (_processors.py) has the words of others as the assistant's, PeerMemory.to encodes without `as_policy`, or
 # _with_results (_memory.py) yields a result without its call as it is -> this test is red.
-async def test_what_another_agent_has_said_and_done_is_not_told_as_the_peers_own() -> None:
-    """MA-060, MA-062: ada passes on a call, its result and her answer. To carl's model they are what somebody else says."""
+async def test_messages_of_another_agent_are_not_given_to_the_model_as_the_peers_own() -> None:
+    """MA-060, MA-062: ada passes on a call, its result and her answer. Carl's model gets them as another agent's."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
     rows = await peers.memory("ada", "t")
@@ -307,7 +307,7 @@ async def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(
     assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
 
 
-async def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
+async def test_failed_and_unfinished_exchanges_are_not_given_to_the_model() -> None:
     """MA-060: bob is asked twice at once, and once more: it is told what it had finished, and nothing that is half done."""
     told: dict[str, list[str]] = {}
 

@@ -40,7 +40,7 @@ async def added(ledger: Ledger, *messages: Message, name: str = "ada", thread: s
     return await (await PeerMemory.read(ledger, thread, name)).append(*messages, **more)
 
 
-async def test_what_is_added_between_two_requests_is_told_once_and_in_its_place() -> None:
+async def test_an_added_message_is_given_to_the_model_once_and_in_its_place() -> None:
     """MA-060: before the next request, after what was said by then; the thread and the memory have it once."""
     # Mutant: `_mark` in _retelling.py returns no ids -> this test is red.
     ledger, play = MemoryLedger(), Hearing(ada=echo)
@@ -118,7 +118,7 @@ async def test_the_same_again_is_no_news_and_another_of_the_same_id_is_refused()
     assert len(await memory.append()) == 2 + 1
 
 
-async def test_what_is_added_survives_its_process(tmp_path: Path) -> None:
+async def test_added_messages_survive_the_process(tmp_path: Path) -> None:
     """G6, MA-060: another process that opens the file has it, in its order, and verifies it."""
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     async with open_ledger(url) as ledger:
@@ -139,7 +139,7 @@ async def test_secrets_are_not_added() -> None:
 
 
 async def test_a_tool_adds_to_a_memory_while_the_thread_is_at_work() -> None:
-    """MA-060: the thread has an owner then; what strangers wrote stays theirs, whoever is told it."""
+    """MA-060: the thread has an owner then. Text of strangers stays untrusted for every reader."""
     # Mutant: `PeerMemory.append` does not ask `current_taint` -> this test is red.
     ledger, toolkit = MemoryLedger(), Toolkit()
 

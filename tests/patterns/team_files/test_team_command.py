@@ -88,7 +88,7 @@ def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
     called: list[str] = []
 
     async def wait() -> str:
-        """Wait until somebody interrupts, the first time."""
+        """Wait for an interruption, the first time."""
         called.append("wait")
         if len(called) == 1:
             os.kill(os.getpid(), signal.SIGINT)

@@ -21,7 +21,7 @@ Act: TypeAlias = tuple[str, dict[str, Any]]
 Say: TypeAlias = "str | dict[str, Any] | list[Act] | Exception"
 """A text, a structured output, or tools to use."""
 Part: TypeAlias = "Say | Callable[[str, int], Say]"
-"""What somebody says, always; or by what it was asked and how often it has spoken."""
+"""An agent's message: always the same, or a function of its prompt and its number of messages so far."""
 
 
 def play(parts: dict[str, Part], asked: list[str] | None = None) -> FunctionModel:

@@ -202,7 +202,7 @@ async def test_a_worker_gets_exactly_the_bundle_that_is_written_down() -> None:
 
 
 async def traced(part: Any, *tools: str, script: tuple[ScriptStep, ...] | None = None) -> tuple[list[Entry], str]:
-    """Return what a worker says that does this in a phase of its manager's, and how the turn ends."""
+    """Return the messages of a worker that does this in a phase of its manager, and the outcome of the turn."""
     desk = manager("desk", "ada", **({"plans": "whole"} if script is None else {"script": script}))
     parts: dict[str, Part] = {"orchestrator": planning(phase("desk", "Count it.")), "ada": part}
     async with team_of(parts, [agent("ada", *tools)], [desk], toolkit=kit()) as team:
@@ -214,7 +214,7 @@ def unlike(entries: list[Entry], *types: str) -> list[Entry]:
     return [each for each in entries if each["type"] not in types]
 
 
-def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and_the_end() -> None:
+def test_a_worker_records_its_task_each_action_with_its_result_and_the_end() -> None:
     """AF-055: every field of each; a call and its answer share a `call_id`, and so do the task and its end."""
     # Mutant: `_worker.TeamWorkerActor.do_task` says no `final`, or one that is no answer to the task -> red.
     # Mutant: `_worker.TeamWorkerActor._begin` leaves out the task, or who gave it -> red.
@@ -290,7 +290,7 @@ def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
 
 @pytest.mark.parametrize("is_scripted", [True, False], ids=["script", "model"])
 async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> None:
-    """AF-055: whoever looks while the tool runs sees the task and the action, and neither result nor final."""
+    """AF-055: a reader sees the task and the action while the tool runs, and neither result nor final."""
     # Mutant: `_worker.TeamWorkerActor._step` says the action after `toolkit.call` -> red.
     seen: list[list[str]] = []
     toolkit = Toolkit()

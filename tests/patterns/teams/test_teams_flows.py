@@ -33,7 +33,7 @@ WORKER = Flow(
 )
 MANAGER = Flow(
     "manager",
-    "A manager has its context, plans, delegates, hears of each end, and says what came of it.",
+    "A manager has its context, plans, delegates, gets each result, and writes a synthesis.",
     repeat(
         say("director_context"),
         repeat(say("script_plan")),

@@ -172,7 +172,7 @@ def test_phases_that_do_not_need_each_other_are_done_side_by_side() -> None:
     run(main({"plan": {"parallel_workers": ["ada", "bob"], "rationale": "Two see more."}}))
 
 
-async def test_what_was_asked_before_in_a_thread_is_given_back_and_nobody_is_asked_again() -> None:
+async def test_a_repeated_request_gets_the_recorded_answer_and_asks_nobody() -> None:
     asked: list[str] = []
     ledger = MemoryLedger()
     parts = {"orchestrator": planned(phase("ada", "Count.")), "ada": counting}
@@ -216,7 +216,7 @@ async def test_a_manager_without_readable_steps_gives_the_phase_to_its_first_wor
         assert (await team.run("Do it.", thread_id="t")).response == "I did it."
 
 
-async def test_a_phase_for_somebody_who_is_not_there_has_failed_and_the_others_are_run() -> None:
+async def test_a_phase_for_an_unknown_agent_fails_and_the_others_run() -> None:
     """Not skipped in silence: the delegation ends as a failure, and so does the turn."""
     parts = {"orchestrator": planned(phase("eve", "Spy."), phase("ada", "Work.")), "ada": "Worked."}
     async with team_of(parts, [agent("ada")]) as team:

@@ -88,7 +88,7 @@ def test_an_agent_uses_tools_step_by_step_each_with_what_the_step_before_gave() 
         flow, messages = find_flow("tool-execution"), list(said)
         assert flow.check(messages).state == "complete"
         assert flow.check(messages[:-1]).state == "open"
-        assert flow.check([*messages[:2], messages[-1]]).state == "open"  # nothing came of the request
+        assert flow.check([*messages[:2], messages[-1]]).state == "open"  # the request has no result
 
     async def talk(ledger: MemoryLedger) -> Any:
         return await conversation(ledger, "t", tools=True)

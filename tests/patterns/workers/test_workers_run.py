@@ -139,7 +139,7 @@ async def test_task_data_and_deadlines_go_with_a_task() -> None:
     assert said[1].metadata == {"type": "task", "priority": "high"}
 
 
-async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_error_to_whoever_waits() -> None:
+async def test_a_failed_step_is_not_handed_on_and_an_unknown_worker_is_an_error_for_the_caller() -> None:
     """AT-046, AT-050."""
 
     async def chain(query: StructuredMessage, assigner: Assigner) -> str:
@@ -174,8 +174,8 @@ async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
     assert outcome == Outcome("t", "failed", error_code="CLOSED", error_message="not today")
 
 
-async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever_waits() -> None:
-    """AT-046, AT-050: it says whose it is, and stands in the thread."""
+async def test_handing_on_to_a_stopped_worker_is_an_error_for_the_caller() -> None:
+    """AT-046, AT-050: the error names the worker, and is in the thread."""
 
     async def chain(query: StructuredMessage, assigner: Assigner) -> str:
         answer = await assigner.assign("ada", "Go.", route=["bob"])
@@ -214,7 +214,7 @@ async def test_three_may_work_on_one_task() -> None:
 # ---------------------------------------------------------------- who gets what
 
 
-async def test_a_message_goes_to_whom_it_is_for() -> None:
+async def test_a_message_reaches_its_target() -> None:
     """AT-051, AT-056: by `target_agent`; to the controller where none is named; an answer goes to `reply_to`."""
 
     async def policy(query: StructuredMessage, assigner: Assigner) -> str:
@@ -241,8 +241,8 @@ async def test_a_task_from_outside_is_answered_by_a_result() -> None:
 
 
 @pytest.mark.parametrize("kind", ["query", "task"])
-async def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
-    """AT-051: a `route` in the metadata is followed, whoever gives it; the last one answers whoever waits."""
+async def test_metadata_may_route_a_message(kind: str) -> None:
+    """AT-051: a `route` in the metadata is followed, whatever its author; the last worker answers the caller."""
     async with Workers(workers=[ADA, BOB], model=ECHO) as workers:
         message = StructuredMessage("Go.", {"type": kind, "route": ["bob"]}, "t", source_agent="me", target_agent="ada")
         answer = await workers.send(message)
@@ -374,8 +374,8 @@ async def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | No
 # ---------------------------------------------------------------- strangers
 
 
-async def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to() -> None:
-    """S9: strangers' words taint the result of the task, and the next worker that is given it."""
+async def test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker() -> None:
+    """S9: text of strangers taints the result of the task, and the next worker that gets it."""
 
     def read_letter() -> str:
         """Read a letter."""

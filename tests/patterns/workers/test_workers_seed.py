@@ -72,12 +72,12 @@ KEY: dict[type, ModuleType | tuple[Test, ...]] = {
     ToolCapableAgent: agent_tests,
     Assigner: (
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
-        run_tests.test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to,
+        run_tests.test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker,
     ),
     Workers: (
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
         run_tests.test_a_worker_that_is_not_there_is_an_error_that_the_model_reads,
-        report_tests.test_what_tools_and_policies_report_is_told_live_and_stands_in_the_thread,
+        report_tests.test_reports_of_tools_and_policies_are_sent_live_and_are_in_the_thread,
         schedule_tests.test_a_team_says_how_many_tasks_wait_by_worker,
     ),
 }
