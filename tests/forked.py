@@ -240,7 +240,7 @@ def _warm() -> None:
 
 
 def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]]) -> None:
-    """Begin a process for the next one who asks."""
+    """Start a process for the next request."""
     client, _ = listening.accept()
     said, streams, _, _ = socket.recv_fds(client, _LARGEST, 3)
     if not said:  # it only looked whether the server is there

@@ -315,7 +315,7 @@ def test_a_history_may_be_empty(target: str | None) -> None:
     assert codes(of(), target) == []
 
 
-def test_what_is_left_when_all_else_is_left_out() -> None:
+def test_a_message_is_added_when_all_others_are_left_out() -> None:
     made = mended(of(gives("c1")), GEMINI)
 
     assert [is_left_out(message) for message in made] == [True, False]

@@ -46,7 +46,7 @@ def test_nothing_is_refused_in_what_is_repaired(case: tuple[str | None, Conversa
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
+def test_a_repaired_history_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
     repaired = repair(conversation, target)
 
@@ -55,7 +55,7 @@ def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation])
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_in_order_is_left_as_it_is(case: tuple[str | None, Conversation]) -> None:
+def test_a_valid_history_is_left_unchanged(case: tuple[str | None, Conversation]) -> None:
     """No change where there is no error, and a change where there is one."""
     target, conversation = case
     repaired = repair(conversation, target)
@@ -88,7 +88,7 @@ def test_the_same_history_is_mended_to_the_same_bytes(case: tuple[str | None, Co
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]) -> None:
+def test_left_out_parts_are_not_projected(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
     mended = repair(conversation, target).conversation
     shown = projected(mended)

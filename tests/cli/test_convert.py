@@ -107,7 +107,7 @@ def with_film(path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_lost_is_listed_on_stderr_and_the_rest_is_written(tmp_path: Path) -> None:
+def test_losses_are_listed_on_stderr_and_the_rest_is_written(tmp_path: Path) -> None:
     done = start("convert", with_film(tmp_path / "x.jsonl"), "--from", "house", "--to", "marsys")
 
     assert done.returncode == 0
@@ -163,7 +163,7 @@ def test_losses_are_shown_as_they_are_said(chat: Path) -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_what_a_dialect_refuses_to_write_is_one_line(tmp_path: Path) -> None:
+def test_a_refusal_of_a_dialect_to_write_is_one_line(tmp_path: Path) -> None:
     source = save(tmp_path / "chat.json", [{"role": "user", "content": "the unspeakable"}])
 
     result = run("convert", source, "--from", "marsys", "--to", "twin")
@@ -350,7 +350,7 @@ def test_data_that_is_wrong_is_one_line_and_no_traceback(tmp_path: Path, command
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.json", "."])
-def test_a_file_that_cannot_be_written_is_said(chat: Path, tmp_path: Path, place: str) -> None:
+def test_an_output_file_that_cannot_be_written_is_reported(chat: Path, tmp_path: Path, place: str) -> None:
     result = run("convert", chat, "--from", "marsys", "--to", "house", "-o", tmp_path / place)
 
     assert result.exit_code == 2

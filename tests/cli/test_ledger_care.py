@@ -58,7 +58,7 @@ def test_a_changed_byte_is_named(url: str) -> None:
     assert (damage["thread_id"], damage["seq"]) == ("chat", 4)
 
 
-def test_what_was_altered_is_not_shown(url: str) -> None:
+def test_altered_messages_are_not_shown(url: str) -> None:
     alter(url, "UPDATE messages SET body = CAST(replace(CAST(body AS TEXT), 'cold', 'warm') AS BLOB) WHERE seq = 4")
 
     result = run("show", "chat", "--ledger", url)

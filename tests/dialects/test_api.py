@@ -94,7 +94,7 @@ def test_our_own_format_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("data", [[], {}, [1], "7", b"null", [{"hello": 1}], [{"type": "user_message"}, {"role": "user"}]])
-def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
+def test_data_of_no_known_format_is_reported_as_unknown(data: Any) -> None:
     found = detect(data)
 
     assert found.name is None
@@ -102,7 +102,7 @@ def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
     assert "none of" in found.reason
 
 
-def test_what_may_be_several_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_several_possible_formats_is_reported_as_ambiguous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_registry._OURS, "twin", "antiphon.dialects.marsys._dialect")
     found = detect([{"role": "user", "content": "hi", "message_id": "1"}])
 

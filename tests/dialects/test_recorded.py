@@ -214,7 +214,7 @@ def test_facts_that_come_in_pieces_are_put_together() -> None:
     assert stream.body["x_groq"] == {"id": "req_1", "usage": {"total_tokens": 3}}
 
 
-def test_why_a_server_failed_is_told_though_it_is_said_in_a_field_of_its_own() -> None:
+def test_the_reason_of_a_server_failure_is_found_in_its_own_field() -> None:
     stream = Stream("openai-chat")
     with pytest.raises(StreamFailedError, match="the model is overloaded"):
         stream.feed(b'error: {"message": "the model is overloaded", "code": 503}\n\n')
@@ -283,14 +283,14 @@ def test_a_key_that_decides_decides(dialect: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("body", STRANGE, ids=str)
-def test_what_is_no_known_format_is_said_so(body: Any) -> None:
+def test_a_format_that_no_dialect_reads_is_reported_as_unknown(body: Any) -> None:
     """Bedrock Converse, Ollama, embeddings and moderations look like others', and would come out empty."""
     found = detect(body)
 
     assert (found.name, found.candidates) == (None, ())
 
 
-def test_what_cannot_be_told_is_not_guessed() -> None:
+def test_an_ambiguous_format_is_not_guessed() -> None:
     both = ("openai-chat", "anthropic-messages")
 
     assert detect(request(max_tokens=99)).candidates == both
@@ -383,7 +383,7 @@ LOST: dict[str, tuple[str, Any, str, str]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_the_target_cannot_say_is_reported(name: str) -> None:
+def test_fields_that_the_target_cannot_express_are_reported(name: str) -> None:
     """G3: nothing is lost in silence."""
     source, body, target, what = LOST[name]
     conversation = decode(body, source)

@@ -272,8 +272,8 @@ def test_a_branch_of_what_was_deleted_meanwhile_is_refused(again: bool, tmp_path
         ("DELETE FROM messages WHERE seq = 3", "thread 't0' at seq 3: it is missing"),
     ],
 )
-def test_what_is_damaged_is_not_forked(sql: str, words: str, tmp_path: Path) -> None:
-    """G20: nothing goes on from what is not as it was written."""
+def test_a_damaged_thread_is_not_forked(sql: str, words: str, tmp_path: Path) -> None:
+    """G20: no branch continues from altered rows."""
     path = tmp_path / "ledger.db"
     fill(path, threads=1)
     connection = connect(LedgerFile(str(path), 5))
@@ -392,7 +392,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         asyncio.run(run())
 
 
-def test_numbers_that_meet_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_with_equal_hashes_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ids with the same number in the index are two messages, and each is found again."""
 
     def poor(name: str, salt: int = 0) -> int:
@@ -472,7 +472,7 @@ async def test_claims_and_releases_that_are_refused_harm_nothing_in_their_batch(
         assert (await ledger.verify()).is_whole
 
 
-async def test_a_claim_of_one_thread_leaves_what_is_known_of_others(tmp_path: Path) -> None:
+async def test_a_claim_of_one_thread_keeps_the_cached_state_of_others(tmp_path: Path) -> None:
     """The first append to the claimed thread, and the next one to each other, read no row of `threads`."""
     host = Host("one", "1", ("agent",), 600.0)
     async with at(tmp_path / "ledger.db") as ledger:

@@ -132,7 +132,7 @@ def test_no_known_shape_of_a_secret_is_stored_anywhere(place: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["password", "Password", "PASSWORD", "pass_word", "Pass-Word", "passWord"])
-def test_what_stands_under_the_name_of_a_secret_is_not_stored(key: str) -> None:
+def test_a_value_under_the_name_of_a_secret_is_not_stored(key: str) -> None:
     rules = STANDARD_REDACTION
     marker = "[redacted:key]"
     for value, left in (("x", marker), (7, marker), (["a"], [marker]), ({"b": {"c": 1.5}}, {"b": {"c": marker}})):
@@ -198,7 +198,7 @@ ORDINARY = (
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_what_only_looks_a_little_like_a_secret_stays(text: str) -> None:
+def test_text_that_only_resembles_a_secret_stays(text: str) -> None:
     assert STANDARD_REDACTION.text(text) == text
 
 
@@ -215,7 +215,7 @@ def test_ids_hashes_and_pictures_stay() -> None:
         assert STANDARD_REDACTION.text(text) == text
 
 
-def test_what_kind_of_value_a_secret_key_wants_stays() -> None:
+def test_the_type_of_a_secret_key_stays() -> None:
     """The schema of a tool that takes a password says no password; its default would."""
     wanted = {"type": "string", "title": "Password", "minLength": 8}
     maybe = {"anyOf": [wanted, {"type": "null"}], "default": None}
@@ -449,7 +449,7 @@ async def texts(ledger: Ledger, thread_id: str = "t") -> list[str]:
 
 
 @stores
-def test_a_ledger_redacts_unless_it_is_told_otherwise(tmp_path: Path, is_file: bool) -> None:
+def test_a_ledger_redacts_unless_it_is_turned_off(tmp_path: Path, is_file: bool) -> None:
     """S7, G23."""
 
     async def work(ledger: Ledger) -> list[str]:
@@ -616,7 +616,7 @@ _PIECES = st.sampled_from([*_WHOLE, *_CUT, " ", "\n"])
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(_PIECES, max_size=6).map("".join))
-def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
+def test_redacted_text_is_not_redacted_further(text: str) -> None:
     """G2: of texts made of pieces of secrets, once is the same as twice, alone, in JSON inside a text and in a message."""
     for said_so in (text, json.dumps({"a": text}), f"see {text}"):
         once = RULES.text(said_so)

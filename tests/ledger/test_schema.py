@@ -64,7 +64,7 @@ def test_an_old_schema_that_was_altered_is_refused_before_it_is_brought_up_to_da
     assert Connection(str(path), apsw.SQLITE_OPEN_READWRITE).setting("user_version") == 1
 
 
-def test_what_sqlite_counts_for_itself_is_no_alteration(tmp_path: Path) -> None:
+def test_statistics_of_sqlite_are_no_alteration(tmp_path: Path) -> None:
     path = old_ledger(tmp_path / "ledger.db")
     altered(path, "ANALYZE")
     assert with_ledger(path, verified).is_whole

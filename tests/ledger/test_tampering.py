@@ -155,8 +155,8 @@ def test_an_untouched_ledger_is_whole(either: tuple[Path, dict[str, Any]]) -> No
         assert (found.threads, found.messages) == (5, 80)
 
 
-def test_what_was_altered_is_not_handed_out(original: Path, tmp_path: Path) -> None:
-    """G20: reading stops at the place, with its name; what stands before it was given out."""
+def test_altered_messages_are_not_returned(original: Path, tmp_path: Path) -> None:
+    """G20: reading stops at the place, with its name, after the messages before it."""
 
     def alter(connection: Connection) -> None:
         for position, body in connection.rows("SELECT position, body FROM messages"):

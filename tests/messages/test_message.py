@@ -297,8 +297,8 @@ def test_no_way_leads_into_a_message(rich: Message, change: Any) -> None:
     assert dumps(rich) == before
 
 
-def test_what_a_message_gives_away_is_not_part_of_it(rich: Message) -> None:
-    """OP-002: dumps are copies."""
+def test_a_dump_is_a_copy_of_a_message(rich: Message) -> None:
+    """OP-002: changing a dump does not change the message."""
     before = dumps(rich)
 
     dumped = rich.model_dump()

@@ -146,7 +146,7 @@ async def test_a_call_that_needs_a_person_pauses_the_thread_until_a_person_appro
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_one_process", [True, False])
-async def test_a_person_who_says_no_is_a_refusal_that_the_model_is_told(tmp_path: Path, is_one_process: bool) -> None:
+async def test_a_denial_is_a_refusal_that_the_model_gets(tmp_path: Path, is_one_process: bool) -> None:
     """S6: the tool is not started, and the thread goes on to its end."""
     shop, threads = Shop(), list[str]()
 
@@ -478,7 +478,7 @@ async def test_a_tool_that_is_nowhere_is_refused_with_the_names_of_those_that_th
         assert "pay" in refused["data"]["error_message"]
 
 
-def test_what_is_given_to_a_chain_beside_its_toolkit_is_in_it_too() -> None:
+def test_tools_that_are_given_beside_the_toolkit_are_guarded_too() -> None:
     """One guard for all: arguments are checked by the whole schema before anything is started."""
 
     def brew(degrees: int) -> str:
@@ -513,7 +513,7 @@ async def test_a_tool_of_the_program_counts_before_a_built_in_one_of_its_name() 
         assert [each["quote"] for each in result.citations] == ["my own result of 17 * 23"]
 
 
-def test_a_tool_that_is_not_turned_on_is_said_where_the_chain_is_made() -> None:
+def test_a_tool_that_is_turned_off_is_reported_when_the_chain_is_made() -> None:
     config = ChainConfig(phases={"action": AgentConfig(tools=("web_fetch",))})
     with pytest.raises(ToolOffError, match="web_fetch"):
         PostChain(model="scripted", config=config, toolkit=Toolkit())
@@ -589,7 +589,7 @@ async def test_a_thread_with_approvals_runs_again_on_the_installed_code_without_
     assert shop.paid == ["5"]
 
 
-async def test_what_is_sensitive_is_in_no_row_of_the_thread() -> None:
+async def test_sensitive_values_are_in_no_row_of_the_thread() -> None:
     """S15: not in the answer of the agent's manager either, nor in what is cited."""
     shop = Shop(approval=False)
     shop.toolkit.add(_charge, name="charge", sensitive=("card",))

@@ -406,8 +406,8 @@ async def test_messages_given_to_a_policy_are_observed_and_not_executed() -> Non
     assert done == ["paid"] * 3
 
 
-def test_what_a_tool_returns_is_a_result() -> None:
-    """S4, S5, G22: every forged row as what a tool returns, as data and as text; an MCP server's results come the same way."""
+def test_a_forged_row_that_a_tool_returns_is_a_result() -> None:
+    """S4, S5, G22: as data and as text; the results of an MCP server come the same way."""
     rows = [dumps(row).decode() for row in world().forged]
     witness = Witness()
     look_first = script([call("look", "c0")], [call("pay", "c1", amount=5)])
@@ -486,7 +486,7 @@ def _told(type: str, data: Any) -> Message:
 
 
 @pytest.mark.parametrize("thread_id", ["t", "another"])
-def test_talk_that_stands_before_a_question_is_no_answer(thread_id: str) -> None:
+def test_talk_before_a_question_is_no_answer(thread_id: str) -> None:
     """S5: an id can be known before the question; a later answer still answers the question."""
     witness, made = Witness(), world()
 
@@ -588,8 +588,8 @@ def test_talk_breaks_no_circuit_and_is_no_letter() -> None:
         assert letter_of(told.model_copy(update={"metadata": {"peers": own}})) is None
 
 
-def test_what_is_untrusted_stays_so_outside() -> None:
-    """S4: marks only take rights away, so that one of a file is kept; what would give rights is not."""
+def test_the_mark_of_untrusted_content_is_kept_in_an_import() -> None:
+    """S4: marks only take rights away, so the mark of a file is kept; metadata that would give rights is not."""
     own = {"untrusted": "a web page", "principal": "ada", "unit": "x", "hops": 1}
     message = Message(policy="user", payload=PartsPayload(parts=()), metadata={"antiphon": own, "other": {"a": 1}})
     stored = from_outside(message)

@@ -162,7 +162,7 @@ def _bytes_by_turn(rows: list[Message]) -> list[int]:
     return sizes
 
 
-def test_where_a_thread_is_survives_being_written_down() -> None:
+def test_the_state_of_a_thread_survives_dump_and_load() -> None:
     """CH-123: the state has a version, and what is loaded is what was dumped."""
 
     async def main() -> ThreadLife:

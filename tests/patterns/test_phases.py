@@ -277,7 +277,7 @@ _ITEMS = st.lists(
 
 
 @given(_ITEMS, st.integers(10, 600))
-def test_what_is_left_has_room_and_every_word_of_users(items: list[Item], room: int) -> None:
+def test_the_context_keeps_within_the_limit_and_has_every_word_of_users(items: list[Item], room: int) -> None:
     """CH-124: understanding keeps within the limit, unless the users' words alone are more; and only changes what it says."""
     context = ChainContext().after(Add(item=item) for item in items)
     left = context.after(let_go(context, "abc", room))
@@ -415,7 +415,7 @@ async def test_an_agent_uses_a_function_that_it_was_given() -> None:
     assert called == [QUESTION]
 
 
-async def test_what_happens_is_seen_while_it_happens() -> None:
+async def test_events_are_seen_while_they_happen() -> None:
     """Phases, tools and words in order; the words of the last phase are those of its answer."""
     async with chain_on() as chain:
         thread_id = await chain.create(QUESTION)

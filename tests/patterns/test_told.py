@@ -25,7 +25,7 @@ async def _subscribe(chain: PostChain, thread_id: str, *names: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> None:
+async def test_the_creator_and_each_subscriber_get_the_result_once() -> None:
     """CH-112, CH-104: subscribed before the start, during the run, and twice; again at the end of the next turn."""
     witness = Witness(on_request=(held := Held("intention")))
     async with chain_on(witness=witness, grace=5) as chain:

@@ -51,7 +51,7 @@ RAISED = [Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt, Recu
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("suspends", [False, True])
-def test_whatever_a_handler_raises_gives_one_row_and_one_decision(raised: type[BaseException], suspends: bool) -> None:
+def test_any_exception_of_a_handler_gives_one_row_and_one_decision(raised: type[BaseException], suspends: bool) -> None:
     """F19."""
 
     class Fragile(Actor):
@@ -191,7 +191,7 @@ def test_a_message_of_a_thread_that_crashes_its_actor_is_parked_and_the_mailbox_
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("one_for_one", ["a", "c"]), ("one_for_all", []), ("rest_for_one", ["a"])])
-async def test_who_begins_anew_when_one_fails(strategy: str, kept: list[str]) -> None:
+async def test_the_strategy_decides_who_is_restarted(strategy: str, kept: list[str]) -> None:
     async with System() as system:
         system.supervise("team/1", Supervision(strategy=strategy))  # type: ignore[arg-type]
         for key in "abc":
@@ -248,7 +248,7 @@ async def test_restarts_wait_longer_each_time() -> None:
 # ---------------------------------------------------------------- the system's messages
 
 
-async def test_an_actor_can_be_told_to_begin_anew() -> None:
+async def test_an_actor_can_be_told_to_restart() -> None:
     """CH-087, CH-088, C23."""
     async with System() as system:
         system.spawn("probe/1", Probe)
@@ -343,7 +343,7 @@ async def test_a_supervisor_acknowledges_an_error_after_it_was_dealt_with() -> N
 # ---------------------------------------------------------------- who is told
 
 
-async def test_a_monitor_is_told_once_when_an_actor_ends() -> None:
+async def test_a_monitor_is_notified_once_when_an_actor_ends() -> None:
     class Watcher(Probe):
         @handles
         async def watch(self, note: Note, context: Context) -> None:
@@ -370,7 +370,7 @@ async def test_a_monitor_is_told_once_when_an_actor_ends() -> None:
         )
 
 
-async def test_what_is_linked_fails_together() -> None:
+async def test_linked_actors_fail_together() -> None:
     class Linked(Probe):
         @handles
         async def bind(self, note: Note, context: Context) -> None:
@@ -423,7 +423,7 @@ async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> 
 
 
 # Mutant: Supervisor._check_heartbeat counts no misses, or Supervisor._report_missed tells nobody -> this test is red.
-async def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
+async def test_an_actor_that_misses_heartbeats_is_restarted() -> None:
     """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
     async with System() as system:
         system.supervise("team/1", _BEATS)
@@ -529,7 +529,7 @@ async def test_heartbeats_run_from_the_first_child_on_however_the_supervisor_was
 
 
 @pytest.mark.parametrize("how", ["restart", "failure", "ledger"])
-async def test_heartbeats_go_on_after_the_supervisor_was_begun_anew(how: str) -> None:
+async def test_heartbeats_continue_after_the_supervisor_was_restarted(how: str) -> None:
     """G14: without a message for the new one."""
 
     class Team(Supervisor):
@@ -551,7 +551,7 @@ async def test_heartbeats_go_on_after_the_supervisor_was_begun_anew(how: str) ->
 
 
 async def test_an_actor_that_waits_for_an_answer_or_an_effect_does_not_hang() -> None:
-    """G14, G15: a model that takes a minute is no reason to begin its actor anew; what it may take is said elsewhere."""
+    """G14, G15: a slow model does not restart its actor; the request has its own time limit."""
     attempts: list[int] = []
 
     class Waiting(Actor):
@@ -594,7 +594,7 @@ async def test_an_actor_that_is_busy_with_one_message_after_the_other_does_not_h
         assert await rows(system.ledger, system_thread("probe/a")) == []
 
 
-async def test_an_actor_that_hangs_while_it_begins_is_begun_anew_and_there_is_one_of_it() -> None:
+async def test_an_actor_that_hangs_at_its_start_is_restarted_and_there_is_one_of_it() -> None:
     """G14: also one that handles many messages at once, and so answers heartbeats while a handler hangs."""
     made: list[int] = []
 

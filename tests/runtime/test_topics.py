@@ -240,7 +240,7 @@ async def test_a_second_subscriber_of_a_name_takes_over_its_cursor(url: str) -> 
 
 
 @pytest.mark.virtual_time
-async def test_a_subscriber_that_has_lost_its_cursor_while_it_waits_is_told_with_the_next_message() -> None:
+async def test_a_subscriber_that_loses_its_cursor_while_it_waits_gets_the_error_with_the_next_message() -> None:
     """G8."""
     async with open_ledger("memory:") as ledger, subscribe(ledger, cursor="one") as first:
         await _say(ledger, "1")
@@ -276,7 +276,7 @@ async def test_a_cursor_is_no_message_and_a_ledger_with_one_is_whole(url: str) -
                 pass
 
 
-async def test_what_is_said_to_the_thread_of_a_cursor_does_not_move_it(url: str) -> None:
+async def test_a_message_to_the_thread_of_a_cursor_does_not_move_it(url: str) -> None:
     """G22."""
     async with open_ledger(url) as ledger:
         await _say(ledger, "1")

@@ -193,7 +193,7 @@ async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
-async def test_a_host_that_was_killed_and_a_file_of_others_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
@@ -336,7 +336,7 @@ def test_an_endpoint_that_cannot_listen_says_what_is_missing(
 
 
 @pytest.mark.usefixtures("tls")
-async def test_an_address_that_is_taken_is_refused_and_all_addresses_are_told_by_the_name_of_the_machine() -> None:
+async def test_a_taken_address_is_refused_and_all_addresses_are_advertised_by_the_machine_s_name() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

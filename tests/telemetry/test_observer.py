@@ -61,7 +61,7 @@ async def _live(observer: Observer | None) -> None:
         await asyncio.sleep(5)  # of virtual time: for the second restart
 
 
-def test_an_observer_is_told_what_happens_in_its_order() -> None:
+def test_an_observer_gets_the_events_in_their_order() -> None:
     recorder = Recorder()
     virtually(_live(recorder))
 

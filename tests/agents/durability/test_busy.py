@@ -238,7 +238,7 @@ class Clerk(Actor):
 
 
 @pytest.mark.slow
-async def test_a_handler_that_forgets_its_context_is_told_so() -> None:
+async def test_a_run_without_the_context_of_its_handler_is_refused() -> None:
     """It would wait for its own thread, until the caller's deadline."""
     async with System(MemoryLedger()) as system:
         clerk = system.spawn("clerk", Clerk)
@@ -360,7 +360,7 @@ async def test_if_the_owner_sleeps_past_its_lease_the_joined_caller_continues_th
     assert folder.payments == ["paid"]
 
 
-async def test_a_duplicate_of_a_parked_run_is_told_so() -> None:
+async def test_a_duplicate_of_a_parked_run_gets_the_same_error() -> None:
     ledger, bank = MemoryLedger(), Bank()
     first = asyncio.create_task(bank.work(ledger))
     await bank.begun.wait()

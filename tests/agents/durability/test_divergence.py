@@ -228,8 +228,8 @@ async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, 
         await both(*in_other_order, on_change=on_change)
 
 
-async def test_an_agent_that_answers_many_questions_at_once_goes_on_with_other_instructions() -> None:
-    """Their questions tell the runs apart, also if they begin in another order; alike ones may take each other's place."""
+async def test_concurrent_runs_of_an_agent_continue_under_other_instructions() -> None:
+    """Their questions identify the runs, also in another order; runs with equal questions are interchangeable."""
     ledger, desk = MemoryLedger(), Desk()
 
     async def ask(who: str, *questions: str, **more: Any) -> list[str]:

@@ -153,7 +153,7 @@ def told(do: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_what_a_tool_of_a_durable_agent_returns_or_raises_is_cut() -> None:
+def test_a_large_result_or_error_of_a_tool_is_cut() -> None:
     def flood() -> str:
         return "x" * BIG
 
@@ -195,8 +195,8 @@ def kit_told(do: Callable[[], Any]) -> Any:
     ],
     ids=["text", "lines", "mute"],
 )
-def test_what_a_failing_tool_of_a_toolkit_says_is_cut_in_linear_time(error: Callable[[], Exception], said: str) -> None:
-    """G7: it is recorded, so nothing parks."""
+def test_a_large_error_of_a_toolkit_tool_is_cut_in_linear_time(error: Callable[[], Exception], said: str) -> None:
+    """G7: it is recorded, so nothing is parked."""
     (words,) = kit_told(raising(error()))
     assert words.endswith(said)
 
@@ -250,7 +250,7 @@ def answering(parts: list[ModelResponsePart], seen: list[int]) -> Callable[[Memo
     return program
 
 
-def test_an_answer_is_cut_and_the_run_goes_on_with_what_the_thread_says() -> None:
+def test_a_large_answer_is_cut_and_the_run_continues_with_the_stored_text() -> None:
     thought = ThinkingPart("t" * 2_000_000, signature="proof")
     came = asyncio.run(twice(answering([thought, TextPart("x" * 2_000_000), TextPart("end")], [])))
     _, (_, thinking), (_, text), end = came

@@ -59,7 +59,7 @@ class Chat:
 @pytest.mark.parametrize("model", [ScriptedModel, TestModel])
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("do_instructions_change", [False, True])
-async def test_a_prompt_is_said_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
+async def test_a_prompt_is_stored_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
     """Some model classes reword a prompt, add a sentence or escape tags: it is still the same prompt."""
     chat = Chat(model(), is_stored=is_stored, do_instructions_change=do_instructions_change)
 

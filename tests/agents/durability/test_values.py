@@ -22,7 +22,7 @@ class CutError(Exception):
 
 
 class Office:
-    """An agent whose prompts depend on the day, and what its model was told."""
+    """An agent whose prompts depend on the day, and the prompts that its model got."""
 
     def __init__(self, ledger: Ledger, *, requests: int = 2, cut_at: int | None = None) -> None:
         self.day = "Monday"
@@ -261,7 +261,7 @@ async def test_a_text_that_was_redacted_is_compared_with_what_the_function_says(
                 assert (await second.agent(instructions=second.today).run("look")).output == expected
 
 
-async def test_what_a_run_reads_itself_is_the_same_when_it_runs_again() -> None:
+async def test_time_random_numbers_and_ids_of_a_run_are_the_same_on_replay() -> None:
     ledger = MemoryLedger()
 
     async def read(run: LedgerRun) -> list[Any]:

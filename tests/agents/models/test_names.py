@@ -111,7 +111,7 @@ def test_an_unknown_name_gets_the_nearest_ones(name: str, nearest: str) -> None:
     assert raised.value.model == name
 
 
-def test_a_name_like_no_other_is_told_what_names_look_like() -> None:
+def test_an_unknown_name_gets_an_example_of_a_valid_one() -> None:
     with pytest.raises(UnknownModelError, match="a name is PROVIDER:MODEL"):
         model("xyz:abc")
 

@@ -74,7 +74,7 @@ async def run_agent(
     agent: str = "clerk",
     **more: Any,
 ) -> list[tuple[str, Any]]:
-    """Run an agent with what it may use of a toolkit, in a ledger if there is one, and return what it was told."""
+    """Run an agent with its tools of a toolkit, in a ledger if there is one, and return what its model got."""
     made = Agent(model, name=agent, capabilities=[toolkit.capability(agent)])
     if ledger is None:
         return returns((await made.run("go", **more)).all_messages())

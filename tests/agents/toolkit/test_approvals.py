@@ -95,7 +95,7 @@ def test_the_thread_stops_until_a_person_answers_and_continues_after_a_yes() -> 
     assert witness.names() == ["look", "pay"]
 
 
-def test_a_no_is_told_with_its_reason() -> None:
+def test_a_denial_reaches_the_model_with_its_reason() -> None:
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:

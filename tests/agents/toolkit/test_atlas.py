@@ -74,7 +74,7 @@ def test_nobody_may_use_a_tool_before_it_is_granted(toolkit: AgentToolkit) -> No
         toolkit.grant_permission("a", "nothing")
 
 
-def test_an_agent_is_told_about_the_tools_that_it_may_use(toolkit: AgentToolkit) -> None:
+def test_an_agent_sees_the_tools_that_it_may_use(toolkit: AgentToolkit) -> None:
     """AT-037."""
     toolkit.grant_permission("a", "get_weather")
 

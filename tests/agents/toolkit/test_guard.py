@@ -49,7 +49,7 @@ def shop(witness: Witness, **settings: Any) -> Toolkit:
 
 
 def test_a_decision_and_the_intent_are_written_down_before_the_tool_is_started() -> None:
-    """G6, S5: every decision is a row, and so is what it rests on."""
+    """G6, S5: every decision is a row, and so are the grants behind it."""
     seen: list[list[str]] = []
 
     async def work(ledger: Ledger) -> None:
@@ -126,8 +126,8 @@ def test_a_finished_call_is_not_made_again_and_its_decision_is_not_made_again() 
     assert witness.done == [("buy", "tea")]
 
 
-def test_what_a_tool_does_in_turn_is_numbered_for_itself() -> None:
-    """G9: when the tool is not run again, what comes after it still finds its own place."""
+def test_calls_inside_a_tool_are_numbered_separately() -> None:
+    """G9: when the tool is not run again, later calls keep their numbers."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:

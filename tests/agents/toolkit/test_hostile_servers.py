@@ -204,8 +204,8 @@ def page() -> str:
 
 
 @pytest.mark.slow
-async def test_an_agent_goes_on_without_a_server_and_the_same_when_it_runs_again() -> None:
-    """G9: the server is there the second time; what was offered then is offered again, and the warning stands once."""
+async def test_an_agent_continues_without_a_server_and_does_the_same_on_replay() -> None:
+    """G9: the server is there the second time; the same tools are offered, and there is one warning."""
     model = script([call("add", a=1, b=2)], [call("work", "c2")])
     async with open_ledger("memory:") as ledger:
         for way in ("exits", "good"):

@@ -57,7 +57,7 @@ def _text(item: Any) -> str:
 
 @dataclass
 class Obedient:
-    """A model that does first what it is told to begin with, then whatever any text says; and then says it all again."""
+    """A model that first does what its instructions say, then obeys every text, and then repeats all texts."""
 
     begin: Sequence[str] = ()
     tried: list[str] = field(default_factory=list[str])

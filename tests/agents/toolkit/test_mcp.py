@@ -122,8 +122,8 @@ async def test_two_servers_have_a_prefix_each(url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: str) -> None:
-    """S4, G9: a page from the web, and then a payment that nobody has approved; what was read is not read again."""
+async def test_results_of_a_server_are_untrusted_and_its_calls_are_in_the_ledger(url: str) -> None:
+    """S4, G9: a page from the web, and then a payment without an approval; the page is not read again."""
     paid: list[int] = []
 
     def pay(amount: int) -> None:
@@ -172,10 +172,10 @@ class Script:
 
 
 @pytest.mark.slow
-async def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what_is_new(
+async def test_a_replayed_program_is_offered_the_recorded_tools_until_its_first_new_step(
     servers: tuple[Any, Any],
 ) -> None:
-    """G9: the server offers other tools meanwhile. What was said about the old ones stays; the next step has the new ones."""
+    """G9: the server offers other tools meanwhile. Recorded steps keep the old ones; the next step has the new ones."""
     model = Script()
 
     async def program(ledger: Ledger, server: Any) -> list[tuple[str, Any]]:

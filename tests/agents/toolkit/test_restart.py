@@ -39,7 +39,7 @@ async def until_quiet(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_is_killed_while_it_waits_goes_on_with_the_answer(tmp_path: Path) -> None:
+def test_a_program_that_is_killed_while_it_waits_continues_with_the_answer(tmp_path: Path) -> None:
     """S5, G7, G9: SIGKILL while the question is open; a yes at the command line; started again, each tool ran once."""
     url, witness = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "witness"
     with start(url, witness) as program:

@@ -106,7 +106,7 @@ async def test_a_turn_that_has_read_untrusted_content_uses_what_allows_it_and_as
 
 
 def test_a_tool_beside_the_toolkit_that_is_untrusted_counts() -> None:
-    """S4: the agent has it from elsewhere; what it says of itself is in its metadata."""
+    """S4: the agent has it from elsewhere; its metadata declares it."""
     witness = Witness()
     toolkit = house(witness)
 

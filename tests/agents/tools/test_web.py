@@ -45,7 +45,7 @@ def nothing_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("make", "line"), [(web_fetch, "fetch = true"), (web_search, 'search = "duckduckgo"')])
-def test_the_web_is_off_and_it_is_said_how_to_turn_it_on(make: Callable[[], Any], line: str) -> None:
+def test_the_web_is_off_and_the_error_says_how_to_turn_it_on(make: Callable[[], Any], line: str) -> None:
     with pytest.raises(ToolOffError, match=f"`{line}` into the section") as raised:
         make()
     assert raised.value.tool == make.__name__
@@ -328,7 +328,7 @@ def test_a_chain_of_redirects_has_an_end(site: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["bomb", "endless"])
-def test_what_is_too_large_is_given_up(site: str, path: str) -> None:
+def test_a_page_that_is_too_large_is_not_read(site: str, path: str) -> None:
     with pytest.raises(ModelRetry, match="exceeds the maximum size of 100000 bytes"):
         fetch(f"{site}/{path}")
 

@@ -688,7 +688,7 @@ def test_an_intermediate_result_says_who_waits_for_the_end() -> None:
     assert {step.task_id, further.task_id, final.task_id} == {task.task_id}
 
 
-def test_who_waits_may_be_said_or_unknown() -> None:
+def test_reply_to_may_be_given_or_unknown() -> None:
     """AT-056"""
     unknown = StructuredMessage("x", {"reply_to": 5}, source_agent=None, target_agent="A")
     task = StructuredMessage.create_task("x", "controller", "A")

@@ -68,7 +68,7 @@ def test_an_error_in_the_stream_is_typed_and_in_the_providers_words(dialect: str
 
 
 @pytest.mark.parametrize("dialect", OVERLOADED)
-def test_what_came_before_an_error_is_told_first(dialect: str) -> None:
+def test_deltas_before_an_error_are_returned_first(dialect: str) -> None:
     """In one piece with the error: the deltas are returned, then the next call raises, and so does every other."""
     stream = Stream(dialect)
 

@@ -63,7 +63,7 @@ def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> N
     assert (quiet.stdout.splitlines()[0], quiet.stderr) == ("- units by city: Oslo 587, Kyoto 503, Rome 439", "")
 
 
-def test_a_file_that_is_wrong_is_said_in_one_line(folder: Path) -> None:
+def test_an_invalid_file_is_reported_in_one_line(folder: Path) -> None:
     (folder / "team.toml").write_text('pattern = "choir"')
     done = command("run", "--team", "team.toml", "Hello.")
     assert done.exit_code != 0

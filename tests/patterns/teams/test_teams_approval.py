@@ -319,7 +319,7 @@ async def test_a_host_that_ends_releases_what_waits_for_a_person() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("hosts", [True, False])
 async def test_an_answer_that_comes_while_another_agent_works_is_not_missed(hosts: bool) -> None:
-    """The one who waits for both hears of the question only when the other has ended: then the answer is there already."""
+    """The agent that waits for both gets the question only when the other has ended: the answer is there already."""
     ledger, paid, asked, sight = MemoryLedger(), list[int](), list[str](), asyncio.Event()
     async with paying(ledger, paid, asked, by_script=False, sight=sight) as team:
         hosting = asyncio.create_task(team.system.host()) if hosts else None

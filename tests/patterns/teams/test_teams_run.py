@@ -195,12 +195,12 @@ async def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, An
         assert (await team.run("Do it.", thread_id="t")).response == "Done."
 
 
-def test_what_is_no_object_is_no_plan() -> None:
+def test_a_plan_must_be_an_object() -> None:
     with pytest.raises(ValidationError, match="valid dictionary"):
         PlanDraft.model_validate("first this, then that")
 
 
-async def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_and_that_is_said() -> None:
+async def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_with_the_reason() -> None:
     parts = {"orchestrator": {"phases": []}, "ada": "I did it.", "bob": "Not me."}
     async with team_of(parts, [agent("ada"), agent("bob")]) as team:
         outcome = await team.run("Do it.", thread_id="t")

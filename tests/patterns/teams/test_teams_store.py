@@ -74,7 +74,7 @@ async def test_an_agent_has_the_conversation_its_own_that_of_its_subordinates_an
         assert not any(each.get("agent_key") == "clerk" for each in history)
 
 
-async def test_what_another_pattern_says_in_the_same_thread_is_not_shown() -> None:
+async def test_messages_of_another_pattern_in_the_same_thread_are_not_shown() -> None:
     async with busy_team() as team:
         toolkit = Toolkit()
 

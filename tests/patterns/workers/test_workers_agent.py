@@ -204,7 +204,7 @@ def test_the_prompt_lists_the_tools_that_are_granted_now_each_once(toolkit: Agen
     assert told.tools == [["get_weather"], []]
 
 
-def test_what_an_agent_registers_it_may_use() -> None:
+def test_an_agent_may_use_the_tools_that_it_registers() -> None:
     """AT-036: what is given to an agent directly is granted to it; the prompt lists it once."""
     agent = ToolCapableAgent("worker", "Weather")
 

@@ -53,8 +53,8 @@ def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[Mod
 # ---------------------------------------------------------------- a controller that is an agent
 
 
-async def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_come_to() -> None:
-    """AT-044: it is told who there is, and gets each result under the name of its worker."""
+async def test_a_controller_gives_tasks_side_by_side_and_answers_with_their_results() -> None:
+    """AT-044: it gets the list of workers, and each result under the name of its worker."""
     told = Told()
     responder = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
     async with Workers(workers=[ADA, BOB], model=saying(responder, told)) as workers:
@@ -253,7 +253,7 @@ async def test_metadata_may_route_a_message(kind: str) -> None:
     assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
 
 
-async def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
+async def test_an_invalid_message_is_refused_before_anything_happens() -> None:
     """AT-050: names with a line break, a route that is none, two calls with one id."""
     wrong = [
         StructuredMessage("Hello.", task_id="t", source_agent="a\nb", target_agent="ada"),
