@@ -22,7 +22,7 @@ def errors(conversation: Conversation, target: str | None) -> list[str]:
 
 
 def said(message: Message) -> bytes:
-    """Return what a message says, without ids and what is only known of the wire."""
+    """Return the content of a message, without ids and notes about the wire."""
     payload: dict[str, Any] = message.payload.model_dump()
     payload.pop("invocation_id", None)
     for part in payload.get("parts", ()):

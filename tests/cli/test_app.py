@@ -1,4 +1,4 @@
-"""The app as a whole: what it is called, what it needs, and that all of it is documented."""
+"""The app as a whole: its name, its extras, and that all of it is documented."""
 
 import contextlib
 import io

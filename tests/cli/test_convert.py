@@ -1,4 +1,4 @@
-"""`antiphon convert`: what is written, what is said about it, and how it ends."""
+"""`antiphon convert`: the output, the messages on stderr, and the exit code."""
 
 import json
 import re

@@ -125,7 +125,7 @@ def test_a_folder_is_reported(tmp_path: Path) -> None:
 
 
 def test_only_the_beginning_decides_what_it_is(tmp_path: Path) -> None:
-    """A format is told by its first messages; what is wrong further down is then said by that format."""
+    """The first messages decide the format; that format then reports later faults."""
     source = save(tmp_path / "chat.json", [CHAT[0]] * 30 + [{"role": "king", "content": "x"}])
 
     result = run("show", source)

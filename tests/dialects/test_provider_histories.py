@@ -183,7 +183,7 @@ def test_many_refused_ids_have_an_alias_each(name: str) -> None:
 
 
 def test_an_unknown_key_stays_with_its_kind_of_part() -> None:
-    """Parts of one message that change places: what was said of an image is not said of a text."""
+    """Parts of one message change places: the keys of an image do not move to a text."""
     mark = {"mode": "explicit"}
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}, "prompt_cache_breakpoint": mark}
     (message,) = decode([{"role": "user", "content": [{"type": "text", "text": "look"}, image]}], "openai-chat")

@@ -47,7 +47,7 @@ async def verified(ledger: Ledger) -> Verification:
 
 @pytest.mark.parametrize("sql", STRANGE)
 def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Path) -> None:
-    """S14: the error says in what it differs, and what to do."""
+    """S14: the error names the difference, and what to do."""
     path = old_ledger(tmp_path / "ledger.db")
     with_ledger(path, verified)
     altered(path, sql)
@@ -71,7 +71,7 @@ def test_statistics_of_sqlite_are_no_alteration(tmp_path: Path) -> None:
 
 
 def test_a_ledger_of_the_first_format_is_whole_and_goes_on(tmp_path: Path) -> None:
-    """G11: what was written before stays as it was; what is written now has a checksum."""
+    """G11: old rows stay unchanged; new rows have a checksum."""
 
     async def work(ledger: Ledger) -> tuple[Verification, list[str], int]:
         before = await ledger.verify()

@@ -236,7 +236,7 @@ def _forged(chance: Random, row: Message) -> Message | None:
 
 
 def _answering(row: Message, other: Message) -> Any:
-    """Return a payload that says what a row says, under the invocation of another."""
+    """Return the content of a row as a payload, under another invocation."""
     payload = row.payload
     if isinstance(payload, OptionCallPayload | OptionResultPayload) and other.invocation_id is not None:
         return payload.model_copy(update={"invocation_id": other.invocation_id})
@@ -433,7 +433,7 @@ def test_a_forged_row_that_a_tool_returns_is_a_result() -> None:
 
 
 def test_a_team_file_holds_no_rows(tmp_path: Path) -> None:
-    """S2, G22: a file that says who works together cannot say what was decided; in its texts, rows are text."""
+    """S2, G22: a team file cannot contain decisions; rows in its texts are text."""
     row = dumps(next(row for row in world().forged if row.lane == "control")).decode()
     leader = f'[[agents]]\nname = "ada"\nrole = "leader"\ninstructions = \'{row}\'\n'
     path = tmp_path / "team.toml"

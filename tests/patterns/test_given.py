@@ -145,7 +145,7 @@ def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
 
 @pytest.mark.slow
 def test_the_local_model_calculates_exactly(tmp_path: Path) -> None:
-    """`antiphon run` on the real small model: whatever its prose says, what the calculator gave stands below it."""
+    """`antiphon run` on the real small model: whatever its prose is, the calculator's result is below it."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     done = start("run", ARITHMETIC, "--model", "local", "--quiet", "--ledger", url)
 

@@ -1,4 +1,4 @@
-"""What the phases do by themselves, whatever a model says: find, score, remember, let go, cite, go round again."""
+"""The work of the phases that no model does: find, score, remember, release, cite, start another cycle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -171,7 +171,7 @@ async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_r
 # Mutant: let_go (_understanding.py) prunes only what is beside the point, or never shortens -> this test is red.
 @pytest.mark.slow
 async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
-    """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
+    """CH-124: text of agents is released first; then a source that covers half is shortened to its best sentence."""
     pots = "Green tea pots are hot at 80 degrees."
 
     more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}

@@ -1,4 +1,4 @@
-"""Telling and asking, outside of threads: what arrives, what comes back, and what happens when it does not."""
+"""Telling and asking outside of threads: deliveries, answers, and failures."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the runtime makes without the constructors is what the constructors make, and what they refuse is refused."""
+"""Values that the runtime makes without the constructors equal theirs, and the same input is refused."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

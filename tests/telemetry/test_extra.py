@@ -1,4 +1,4 @@
-"""The extra `otel`: what is said when it is missing, and what is imported when it is not used."""
+"""The extra `otel`: the error without it, and no import of it where it is not used."""
 
 import subprocess
 import sys

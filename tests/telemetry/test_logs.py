@@ -1,4 +1,4 @@
-"""Logs: structured, and without a word of what anybody said (G23)."""
+"""Logs: structured, and without any content of messages (G23)."""
 
 import logging
 
@@ -13,7 +13,7 @@ SECRET = "the walrus was Paul"
 
 
 class Blabber(Actor):
-    """Fails with what it was told, in every way."""
+    """Fails with the text of its message, in every way."""
 
     @handles
     async def ping(self, ping: Ping, context: Context) -> Pong:

@@ -1,4 +1,4 @@
-"""The runtime's hooks: what an observer is told, and that it can do no harm."""
+"""The runtime's hooks: what an observer is given, and that it can do no harm."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ HOOKS = ["opened", "closed", "origin", "accepted", "began", "ended", "restarted"
 
 
 class Recorder(Observer):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -45,7 +45,7 @@ def _started(folder: Path) -> Counter[str]:
 
 
 class Journal(NamedTuple):
-    """What the ledger says was begun and ended; the ledger is whole."""
+    """The calls and results in the ledger; the ledger is whole."""
 
     once: frozenset[str]
     """The calls that must not be made twice."""
@@ -162,7 +162,7 @@ def test_a_program_killed_at_any_time_is_finished_by_the_next(processes: Process
 
 
 def _killed(processes: Processes, folder: Path, seconds: float) -> int:
-    """Start a process, kill it so long after it has begun something, and return how it ended."""
+    """Start a process, kill it some time after its first step, and return its exit."""
     pid = processes.start(folder)
     processes.wait_for("busy")
     time.sleep(seconds)  # the moment is the fault

@@ -1,4 +1,4 @@
-"""`antiphon local`: what is missing is said, what is there is tried, and another file than the pinned one is not taken."""
+"""`antiphon local`: missing parts are reported, installed ones are tried, and only the pinned file is accepted."""
 
 import sys
 from importlib.metadata import PackageNotFoundError

@@ -1,4 +1,4 @@
-"""Scripts: what is read from a file, what is refused with its place, and what a turn may speak of."""
+"""Scripts: how they are read, which faults are refused with their place, and which names a turn may use."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What blocks of Anthropic Messages become in the core, and what is said about those that are wrong."""
+"""How blocks of Anthropic Messages are read, and how faults in them are reported."""
 
 from typing import Any
 

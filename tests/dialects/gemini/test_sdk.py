@@ -1,4 +1,4 @@
-"""google-genai, the provider's own client library: what it makes is read, and what we write it understands as it was meant."""
+"""google-genai, the provider's client library: we read its dumps, and it reads what we write, with the same meaning."""
 
 from typing import Any
 

@@ -64,7 +64,7 @@ def test_what_pydantic_ai_dumps_it_can_load_after_we_wrote_it_without_our_notes(
 
 @pytest.mark.parametrize("name", DUMPED)
 def test_little_is_kept_besides_what_the_core_says(name: str) -> None:
-    """What the residue holds are facts of requests and responses, and no part of what was said."""
+    """The residue holds facts of requests and responses, and no content."""
     patches = [each for message in decode(HISTORIES[name], PYDANTIC_AI) for each in _residue(message)]
     deep = [each["at"] for each in patches if each["at"][1] == "parts"]
 

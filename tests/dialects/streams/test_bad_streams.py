@@ -1,4 +1,4 @@
-"""Streams that are not what they should be: a typed error that says which event, what was wrong, and never a crash."""
+"""Invalid streams: a typed error that names the event and the fault, and never a crash."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""However the bytes of a streamed answer are framed and cut, the answer and what is told of it are the same."""
+"""However the bytes of a streamed answer are framed and cut, the answer and its deltas are the same."""
 
 import json
 import re

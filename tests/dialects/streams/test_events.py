@@ -1,4 +1,4 @@
-"""Events from bytes: three framings, cut anywhere; what is not an event yet is kept, what never will be is said."""
+"""Events from bytes: three framings, cut anywhere; incomplete events are kept, invalid ones are reported."""
 
 import json
 from collections.abc import Iterable

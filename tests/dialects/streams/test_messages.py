@@ -1,4 +1,4 @@
-"""A streamed answer becomes the messages that the whole answer is; what is told of it adds up to them."""
+"""A streamed answer becomes the same messages as the whole answer; its deltas add up to them."""
 
 import pytest
 from hypothesis import given
@@ -74,7 +74,7 @@ def _calls(conversation: Conversation) -> list[tuple[str, str, object, str | Non
 
 
 def test_names_that_were_given_instead_of_ours_are_ours_again() -> None:
-    """Where a format refuses a name, what was written for it comes back in the answer, also in what is told."""
+    """Where a format refuses a name, the answer has the alias; messages and deltas have the original name again."""
     aliases = {"get_weather": "wetter/heute", "call_x": "invocation:1"}
     spoken = answer("openai-chat", "sample")
     stream = Stream("openai-chat", aliases=aliases)

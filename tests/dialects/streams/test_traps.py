@@ -1,4 +1,4 @@
-"""What each format, or a server that speaks it, is known to do to those who read its streams."""
+"""Known oddities of the streams of each format, and of compatible servers."""
 
 import json
 from typing import Any
@@ -156,7 +156,7 @@ def test_items_are_known_by_id_where_a_server_gives_no_index(name: str) -> None:
     "gone", [(".delta",), (".delta", ".done"), (".delta", ".done", ".added"), ("_part.added", "_part.done")]
 )
 def test_whatever_a_server_leaves_out_the_deltas_add_up(gone: tuple[str, ...]) -> None:
-    """Everything is said several times; text that no delta told is told when it is said as a whole."""
+    """Everything comes several times; text without a delta is returned when it comes as a whole."""
     spoken = answer("openai-responses", "all kinds of items")
     events = [event for event in spoken.events if not event["type"].endswith(gone)]
 

@@ -85,7 +85,7 @@ async def test_the_executor_completes_the_calls_of_a_conversation() -> None:
 
 
 async def test_the_executor_completes_the_calls_of_a_stored_thread() -> None:
-    """OP-067: those of any policy, once; a policy whose name nobody can have is told so."""
+    """OP-067: calls of any policy, once; a policy with an invalid name gets PERMISSION_DENIED."""
     started: list[str] = []
     ledger = MemoryLedger()
     odd = MessageBuilder(policy="Ада и Боб").add_option_call("search_web", {"query": "tea"}).last_option_call

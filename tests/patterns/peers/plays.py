@@ -1,4 +1,4 @@
-"""Plays for the tests: who says what when it is asked, a ledger to say it in, and letters by what they say."""
+"""Plays for the tests: scripted agents, a ledger for them, and short forms of letters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -137,7 +137,7 @@ async def talk_in(ledger: Ledger, thread_id: str, lane: str = "talk") -> list[Me
 
 
 def briefly(letters: Iterable[marsys.Message]) -> list[str]:
-    """Return letters in a few words: role, who to whom, and what."""
+    """Return letters in a few words: role, sender, receiver and text."""
     return [
         f"{each.role} {each.caller}>{(each.metadata or {})['callee']}: {each.error_type or each.content}" for each in letters
     ]

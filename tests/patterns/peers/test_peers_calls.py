@@ -123,7 +123,7 @@ async def test_a_call_that_may_not_be_made_is_an_error_that_is_returned(
 
 
 async def test_depth_counts_along_the_line_of_calls() -> None:
-    """MA-062: ada asks bob, who asks carl, who may ask nobody any more."""
+    """MA-062: ada asks bob, and bob asks carl, who has reached the depth limit."""
     play = Play(ada=line(asks(("bob", "1"))), bob=line(asks(("carl", "2"))), carl=line(asks(("ada", "3"))))
     async with Peers(None, TEAM, topology=mesh("ada", "bob", "carl"), limits=PeerLimits(max_depth=2), model=play) as peers:
         await peers.run("0", thread_id="t")

@@ -92,8 +92,8 @@ async def test_a_memory_may_end_in_any_role(last: Message) -> None:
 
 
 @pytest.mark.parametrize(("limits", "told"), [({"remember": 0}, 4), ({"told": 2}, 2), ({"told": 0}, 0), ({"remember": 1}, 4)])
-async def test_limits_say_how_much_is_told(limits: Any, told: int) -> None:
-    """MA-060: what falls out of the exchanges that are told is told as an addition; `told` bounds that."""
+async def test_limits_bound_how_much_a_model_gets(limits: Any, told: int) -> None:
+    """MA-060: a message outside of the latest exchanges is given as an addition; `told` bounds these."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
     async with Peers(ledger, [spec("ada")], model=play, limits=PeerLimits(**limits)) as peers:
         await added(ledger, *(user(f"Note {number}", id=f"m{number}") for number in range(4)))
@@ -210,8 +210,8 @@ async def test_added_messages_are_found_cut_and_said_as_all_others() -> None:
     assert [each for each in check(plain, "openai-chat") if each.severity == "error"] == []
 
 
-async def test_letters_media_and_open_calls_are_told_as_a_model_can_take_them() -> None:
-    """MA-034, MA-060: what agents said is a user's or the agent's own; a call that nobody has answered is not told yet."""
+async def test_letters_media_and_open_calls_are_given_in_a_form_that_a_model_accepts() -> None:
+    """MA-034, MA-060: messages of agents are a user's or the agent's own; a call without a result is left out."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
     call, result = loop()
     messages = [
@@ -258,8 +258,8 @@ async def test_a_memory_with_additions_only_grows_at_its_end() -> None:
     assert len(some) == len(whole)
 
 
-async def test_a_shared_memory_is_told_as_it_was_when_the_peer_was_asked() -> None:
-    """G6, MA-060: a process that goes on after a crash tells the model the same, though others have added since."""
+async def test_a_model_gets_a_shared_memory_as_it_was_when_the_peer_was_asked() -> None:
+    """G6, MA-060: after a crash the model gets the same messages, though others have added more since."""
     # Mutant: `PeerActor._shared` in _actor.py reads to the end, without `before` -> this test is red.
     ledger = MemoryLedger()
     team, topology = [spec("ada", shares=("board",)), spec("bob")], star("ada", ["bob"])

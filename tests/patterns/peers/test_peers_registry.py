@@ -1,4 +1,4 @@
-"""Who there is: names that nobody else has, given out by as many threads as like; and whom each may ask. MA-062."""
+"""The registry: unique names, also from several threads; and topologies. MA-062."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ def test_names_are_made_of_a_prefix_and_a_number_and_not_used_again() -> None:
 
 
 def test_threads_that_register_at_once_get_different_names() -> None:
-    """MA-062: thread-safe: of those who want the same name, one gets it; of those who want any, each gets its own."""
+    """MA-062: thread-safe: one thread gets a given name, and each thread gets its own generated name."""
     registry = PeerRegistry()
 
     def take(number: int) -> bool:
@@ -91,7 +91,7 @@ def test_topologies_say_who_may_ask_whom() -> None:
     "make",
     [lambda: star("a", ["b", "b"]), lambda: pipeline("a", "b", "a"), lambda: mesh("a", "a"), lambda: hierarchy({"a": ["a"]})],
 )
-def test_nobody_stands_in_two_places(make: Callable[[], object]) -> None:
+def test_no_peer_has_two_places_in_a_topology(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="is in two places"):
         make()
 

@@ -1,4 +1,4 @@
-"""Typed outputs: what the agent of a phase judges counts, code checks it, and the output of the phase says who decided."""
+"""Typed outputs: the agent's judgement counts, code checks it, and the output of the phase names who decided."""
 
 import asyncio
 from typing import Any

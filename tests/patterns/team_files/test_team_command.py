@@ -1,4 +1,4 @@
-"""`antiphon run --team`: who is asked and what they use on stderr, the answer on stdout; what is wrong in one line."""
+"""`antiphon run --team`: agents and tools on stderr, the answer on stdout, and errors in one line."""
 
 import asyncio
 import json

@@ -100,7 +100,7 @@ def team_of(
 
 
 async def types_in(team: Team, thread_id: str) -> list[str]:
-    """Return what was said in a thread: `who: type`."""
+    """Return the messages of a thread as `sender: type`."""
     found = await team.store.get_messages(thread_id)
     return [f"{each.get('agent_key', each.get('from_manager', '-'))}: {each['type']}" for each in found]
 

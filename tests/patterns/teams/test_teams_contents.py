@@ -1,4 +1,4 @@
-"""What the messages of a turn say, word for word: contexts, traces and syntheses, beside what the models were really asked."""
+"""The contents of a turn's messages, word for word: contexts, traces and syntheses, compared with the real prompts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,8 +77,8 @@ async def place(team: Team, words: str) -> int:
 # ---------------------------------------------------------------- director_context
 
 
-async def test_the_orchestrator_plans_with_the_text_that_was_assembled_for_it_and_written_down_before() -> None:
-    """AF-032: who is in the team and can what, the conversation before, the request; the model is asked with exactly that."""
+async def test_the_orchestrator_plans_with_the_assembled_text_that_was_recorded_before() -> None:
+    """AF-032: the team with its tools, the earlier conversation, the request; the prompt is exactly that text."""
     # Mutant: `_orchestrator._Turn.take` does not say `director_context`, or says it after the plan -> red.
     # Mutant: `_orchestrator._Turn._plan` asks with the request alone instead of `brief` -> red.
     # Mutant: `_Turn._director_context` leaves out `described(...)`, or the lines of the conversation, or the request -> red.
@@ -114,10 +114,8 @@ STEP = ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "
     ],
     ids=["steps", "script", "whole", "given script"],
 )
-async def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_written_down_before(
-    desk: ManagerSpec, asks: str | None
-) -> None:
-    """AF-032: the goal and its notes, its workers with their tools, what the phase before came to; however it plans."""
+async def test_a_manager_plans_with_the_assembled_text_that_was_recorded_before(desk: ManagerSpec, asks: str | None) -> None:
+    """AF-032: the goal and its notes, its workers with their tools, the outcome of the previous phase; for each `plans`."""
     # Mutant: `_manager._Phase.lead` does not say `director_context`, or says it after `_assignments` -> red.
     # Mutant: `_Phase._director_context` leaves out the goal, the notes, the workers or the previous phase -> red.
     # Mutant: `_Phase._assignments` or `_written` asks with `self._request.goals` instead of `brief` -> red.
@@ -268,7 +266,7 @@ def test_a_worker_that_fails_ends_its_task_with_an_error_and_says_no_final(part:
     assert details in (None, end["content"].get("details"))
 
 
-def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
+def test_a_script_is_recorded_step_by_step_up_to_the_first_failure() -> None:
     """AF-055: without a model, the same trace; the error of a step has the code, the text and the tool."""
     # Mutant: `_worker.TeamWorkerActor._step` answers a failure with an `observation`, or `_run` goes on after it -> red.
     late = ScriptStep(name="Fetch", worker="ada", tool_name="fetch", args={"url": "http://x"})
@@ -326,8 +324,8 @@ async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: boo
         (RuntimeError("the model is gone"), "ada: three | bob: failure: No page. | cyd: nothing"),
     ],
 )
-async def test_a_manager_makes_one_synthesis_of_what_all_its_workers_say(says: Any, content: str) -> None:
-    """AF-056: it is asked with the words of each, those who failed too; without a model they are joined."""
+async def test_a_manager_makes_one_synthesis_of_the_results_of_all_its_workers(says: Any, content: str) -> None:
+    """AF-056: its prompt has the result of each, failures too; without a model they are joined."""
     # Mutant: `_manager._Phase._summary` gives the words of the last worker alone, or leaves out those who failed -> red.
     # Mutant: `_manager._Phase._synthesise` says no `phase_id` or another `from_manager`, or is called for each worker -> red.
     heard: Heard = {}

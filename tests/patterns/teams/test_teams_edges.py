@@ -52,7 +52,7 @@ async def test_a_thread_without_money_for_the_plan_is_a_stopped_outcome() -> Non
 
 
 async def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:
-    """A guard stops it, not its models: its workers do not get the phase instead, and what it began is ended."""
+    """A guard stops it, not its models: its workers do not get the phase instead, and its open work is closed."""
     toolkit = Toolkit()
 
     @toolkit.tool(effects="none")

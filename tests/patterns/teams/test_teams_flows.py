@@ -1,4 +1,4 @@
-"""The flows of a team, as automata that judge the ledgers of real runs: who asks whom, and what each says in its turn."""
+"""The flows of a team, as automata that check the ledgers of real runs: the order of delegations and messages."""
 
 from collections.abc import Callable
 from typing import Any

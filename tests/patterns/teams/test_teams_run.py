@@ -1,4 +1,4 @@
-"""A turn of a team, from what a user says to the answer: who says what, in which order, and what the next one gets."""
+"""A turn of a team, from the request to the answer: the messages of each role, their order, and what each gets."""
 
 from typing import Any
 
@@ -239,7 +239,7 @@ async def test_a_manager_can_give_the_whole_to_all_of_its_workers() -> None:
 
 
 async def test_the_orchestrator_sees_the_last_messages_of_the_conversation_before_the_request() -> None:
-    """AF-060: eight messages, not eight turns; and what it was asked, it was asked with."""
+    """AF-060: eight messages, not eight turns; the recorded context is what the model got."""
     prompts: list[str] = []
 
     def planning(prompt: str, spoken: int) -> Any:

@@ -36,7 +36,7 @@ def types(entries: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_store_shows_conversation_agent_team_and_global() -> None:
-    """AF-061: each view is what it says, in the order of the ledger, without what agents were asked themselves."""
+    """AF-061: each view has its messages in the order of the ledger, without the prompts of the agents."""
     async with busy_team() as team:
         await team.run("Where is the key?", thread_id="t")
         store = TeamStore(team.ledger)

@@ -37,7 +37,7 @@ QUICK = Patience(attempts=1, backoff=0)
 
 
 def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[ModelMessage], AgentInfo], Any]:
-    """Return a responder that gives tasks at once if it is the controller, and says what it was told if it is not."""
+    """Return a responder that gives tasks at once as the controller, and otherwise repeats its prompt."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
         if not (info.instructions or "").startswith("You are the controller"):
@@ -120,7 +120,7 @@ async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> Non
 
 
 async def test_task_data_and_deadlines_go_with_a_task() -> None:
-    """AT-051: what is given with a task is told; a worker that takes too long is an error with the code of it."""
+    """AT-051: the worker sees the data of its task; a worker that takes too long gives an error with the code TIMEOUT."""
 
     async def hurried(query: StructuredMessage, assigner: Assigner) -> str:
         task = await assigner.assign("ada", "Add.", task_data={"priority": "high"})
@@ -451,7 +451,7 @@ async def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledge
 
 
 async def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
-    """AT-053, BP7: in metadata, in arguments, in what is said and in what comes back, on a ledger that redacts."""
+    """AT-053, BP7: in metadata, arguments, messages and results, on a ledger that redacts."""
 
     def look_up(api_key: str) -> dict[str, str]:
         """Look something up."""

@@ -1,4 +1,4 @@
-"""What is said in a thread comes back as it was said; what is sensitive is taken out, and put back."""
+"""Messages come back unchanged from a thread; sensitive values are taken out, and put back."""
 
 from typing import Any
 
