@@ -106,7 +106,7 @@ async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> Non
         chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
     ):
         first, *_ = await _run(chain, 20)
-        await _run(chain, 1)  # alone: the ledger holds what it wrote last until it writes again, which may be of many threads
+        await _run(chain, 1)  # alone: the ledger keeps its last batch, perhaps of many threads, until the next one
         await _idle(chain)
         assert _kept(chain) == {}
         before = _objects()

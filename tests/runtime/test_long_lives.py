@@ -78,7 +78,7 @@ async def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.
         for thread in ("a", "b", "c", "c", "a"):
             await system.tell("probe/1", Note(text=""), thread_id=thread)
 
-    assert found == ["c"]  # of "a", nobody knows any more how it began
+    assert found == ["c"]  # the start of "a" is no longer in memory
 
 
 # ---------------------------------------------------------------- what goes on

@@ -403,7 +403,7 @@ def test_a_subscriber_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> Non
 def _live(path: Path, least: int | None, last: str = "") -> list[int]:
     """Let a subscriber handle at least so many messages, or up to one, then kill it; return all that it has handled."""
     process = forked.start(SUBSCRIBER, path, "killed", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    limit = Timer(60, process.terminate)  # what it says then is not enough
+    limit = Timer(60, process.terminate)  # then the number of messages fails the test
     limit.start()
     try:
         said = list(_handled(process, least, last))

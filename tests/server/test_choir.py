@@ -41,7 +41,7 @@ async def test_a_thread_is_created_started_and_asked_for_its_status(tmp_path: Pa
                 await asyncio.sleep(0.05)
         first = [record.message async for record in server.ledger.read(thread_id, 0, 2)]
         principal = (await server.client.get("/api/session")).json()["principal"]
-        assert first[0].policy == f"client/{principal}"  # who sends is who has the token
+        assert first[0].policy == f"client/{principal}"  # the sender is the principal of the token
         settings = await service.settings_of(server.ledger, thread_id)
         assert settings is not None
         assert settings.model == "scripted"

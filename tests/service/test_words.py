@@ -189,7 +189,7 @@ async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureF
                 assert await reader.read() == b""
         assert speaker.count() == 0
         writer.close()
-    gc.collect()  # the error of a task that nobody has asked for is logged then
+    gc.collect()  # an error of a task that nothing awaits is logged then
     assert caplog.records == []
 
 
@@ -373,7 +373,7 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
             async with ThreadWords(ledger)(thread_id, heard.append):
                 await _until(lambda: speaker.count() == 1)
                 yield speaker
-            await _until(lambda: speaker.count() == 0)  # nobody says any more that it watches
+            await _until(lambda: speaker.count() == 0)  # no watcher announces itself any more
         finally:
             live_text._offered["one"] = live_text._Offered(asyncio.get_running_loop(), speaker)
 

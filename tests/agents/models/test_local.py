@@ -154,7 +154,7 @@ def test_a_server_that_answers_nobody_twice_is_the_error_of_a_provider() -> None
     with pytest.raises(ModelConnectionError):
         asyncio.run(Agent(LocalModel(server=server)).run("Hi"))
     endpoint = server.endpoint
-    assert endpoint is not None  # the second one, of which nobody has asked how it is
+    assert endpoint is not None  # the second server, which was not checked yet
     assert server.is_lost(endpoint)
     assert server.pid is None
     assert server.is_lost(endpoint)

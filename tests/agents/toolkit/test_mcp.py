@@ -262,7 +262,7 @@ async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_wha
             await program(ledger, url)
         model.is_cut_off = False
         first, second, third = await program(ledger, changed_url)
-        assert (first, third[0]) == (("success", 3), "retried")  # for the whole of a run, it is what it was
+        assert (first, third[0]) == (("success", 3), "retried")  # the list stays the same for a whole run
         assert second == ("failed", "'add' takes other arguments now, and was not called")
 
     assert model.offered == [["add", "login"]] * 5

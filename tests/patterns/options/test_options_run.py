@@ -767,7 +767,7 @@ async def test_another_program_against_the_same_history_is_stopped(change: str) 
         (call,) = [each for each in await talk(ledger) if each.kind == "option_call"]
         forged = OptionResultPayload(invocation_id=call.invocation_id or "", option_name="pay", result="forged")
         await ledger.post("t", Message(policy="pay", payload=forged, to=("clerk",)))
-        assert (await ran(options, ledger)).response == "Done."  # who posts a result has answered the call
+        assert (await ran(options, ledger)).response == "Done."  # a posted result is the answer to the call
         return
     else:
         rows = [record.message async for record in ledger.read("t")]

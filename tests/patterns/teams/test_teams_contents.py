@@ -390,5 +390,5 @@ async def test_a_synthesis_is_broadcast_if_it_is_global_and_is_the_orchestrators
     assert {name for name, view in seen.items() if synthesis in view} == (set(seen) if is_global else set())
     assert ("Under the sofa." in heard["late"][0]) is is_global
     assert ("Under the sofa." in heard["bob"][0]) is is_global
-    assert "Closed." in heard["clerk"][0]  # what the others broadcast is told as before
+    assert "Closed." in heard["clerk"][0]  # broadcasts of the others are passed on as before
     assert "Phase of desk: Under the sofa." in heard["orchestrator"][-1]

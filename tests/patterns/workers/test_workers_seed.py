@@ -147,7 +147,7 @@ def _no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_model")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # nobody awaits what a broken part leaves over
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a broken part leaves coroutines that nothing awaits
 @pytest.mark.parametrize(("cls", "name"), MEMBERS, ids=[f"{cls.__name__}.{name}" for cls, name in MEMBERS])
 def test_whatever_is_public_has_a_unit_test_that_fails_when_it_does_nothing(cls: type, name: str) -> None:
     """AT-062: every public part of the classes in turn; one that is added without a test fails here."""
