@@ -53,7 +53,7 @@ CHANGES: dict[str, Callable[[list[Any]], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_messages_changed_since_the_last_prompt_are_read_again(name: str) -> None:
-    """G9: a change of the history in place gives the same hash as a fresh reading."""
+    """G9: after a change of the history in place, the hash is that of a fresh reading."""
     messages = _history()
     before = HashedPrompt(messages)
     CHANGES[name](messages)
