@@ -125,13 +125,13 @@ def test_a_broken_dialect_of_another_package_breaks_nothing(monkeypatch: pytest.
         get("broken")
 
 
-def test_what_is_written_is_recognised() -> None:
+def test_written_data_is_recognised() -> None:
     """Tools become types in Choir, which are not in capitals."""
     for name in SAMPLES:
         assert detect(antiphon.convert(SAMPLES["marsys"], source="marsys", target=name).value).name == name
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_data_that_is_no_json_is_refused() -> None:
     with pytest.raises(DecodeError, match="not JSON"):
         detect(b"{")
 

@@ -81,7 +81,7 @@ SHAPES: dict[str, tuple[str, Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_a_provider_sent_or_took_is_read_and_comes_back_as_it_was(name: str) -> None:
+def test_recorded_data_of_a_provider_comes_back_unchanged(name: str) -> None:
     """G2"""
     dialect, body, words = SHAPES[name]
 
@@ -429,7 +429,7 @@ def test_pieces_of_one_text_are_put_together_as_they_were(target: str) -> None:
     assert "text" not in {loss.what for loss in encoded.losses}
 
 
-def test_what_was_spoken_is_told_in_its_own_words() -> None:
+def test_a_transcript_is_written_as_text() -> None:
     body = answered({"role": "assistant", "content": None, "audio": {"id": "audio_1", "transcript": "It is mild."}})
     conversation = decode(body, CHAT)
 
@@ -448,7 +448,7 @@ def test_labels_say_what_a_medium_is_there_for() -> None:
     assert "hint" in {loss.what for loss in encode(told, CHAT).losses}
 
 
-def test_an_answer_that_says_nothing_is_no_content_of_a_request() -> None:
+def test_an_empty_answer_is_no_content_of_a_request() -> None:
     body = {"candidates": [{"content": {}, "finishReason": "STOP"}]}
     answer, ask = decode(body, GEMINI), {"role": "user", "parts": [{"text": "Hi"}]}
     asked = decode([ask], GEMINI).extend(answer)

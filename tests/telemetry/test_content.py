@@ -79,7 +79,7 @@ def test_an_utterance_is_one_message_and_results_are_the_tools() -> None:
     ]
 
 
-def test_an_outcome_is_written_whatever_it_is() -> None:
+def test_any_outcome_can_be_written() -> None:
     message = Message(policy="ann", payload=PartsPayload(parts=(TextPart(text="hi"),)))
 
     assert outcome_text(message) == body_of(message)

@@ -47,7 +47,7 @@ def test_it_keeps_what_every_dialect_promises(body: Any) -> None:
 
 
 @given(mutated())
-def test_whatever_is_accepted_comes_back(body: Any) -> None:
+def test_every_accepted_body_comes_back(body: Any) -> None:
     """A body with keys gone, of other types or twice, at any depth: a typed error, or the same data."""
     try:
         conversation = decode(body, NAME)
@@ -60,7 +60,7 @@ def test_whatever_is_accepted_comes_back(body: Any) -> None:
 
 
 @given(mutated())
-def test_what_is_written_without_our_notes_is_stable(body: Any) -> None:
+def test_a_body_that_is_written_without_our_notes_is_stable(body: Any) -> None:
     with suppress(DecodeError):
         encoded = encode(_bare(decode(body, NAME)), NAME)
         again = encode(decode(encoded.value, NAME), NAME)

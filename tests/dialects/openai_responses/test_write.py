@@ -104,7 +104,7 @@ def test_instructions_in_front_have_their_own_place_and_later_ones_are_items() -
     assert losses(*history) == set()
 
 
-def test_nothing_is_written_of_what_says_nothing_here() -> None:
+def test_empty_messages_are_not_written() -> None:
     nothing = said(ForeignPart(dialect="gemini", value={"x": 1}))
 
     assert items(nothing, said("hi")) == [{"role": "user", "content": "hi"}]
@@ -177,7 +177,7 @@ def test_media_get_labels_on_request() -> None:
     assert labels == ["Media 1:", "Media 2:", "Media 3:"]
 
 
-def test_what_the_assistant_says_is_one_text() -> None:
+def test_an_assistant_message_is_one_text() -> None:
     """A list would need the parts of the service's own messages, and those an id."""
     cited = TextPart(text="Yes.", citations=(Citation(url="https://example.com"),))
     message = said(cited, "No.", IMAGE, policy="assistant")
@@ -190,7 +190,7 @@ def test_what_the_assistant_says_is_one_text() -> None:
 # ---------------------------------------------------------------- thoughts
 
 
-def test_reasoning_of_others_is_not_said() -> None:
+def test_reasoning_of_other_providers_is_not_written() -> None:
     message = said(ReasoningPart(text="hm", signature="s", encrypted_content="e"), "yes", policy="assistant")
 
     assert items(message) == [{"role": "assistant", "content": "yes"}]

@@ -344,7 +344,7 @@ def test_any_bytes_give_a_typed_error(dialect: str, data: list[bytes]) -> None:
         read(dialect, data).stream.finish()
 
 
-def test_what_is_not_json_at_all_is_refused() -> None:
+def test_data_that_is_not_json_is_refused() -> None:
     """Also where half a character, which is let through, stands beside it."""
     for value in (object(), float("nan")):
         for event in ({"a": value}, {"a": value, "b": "\ud83d"}):

@@ -132,7 +132,7 @@ def test_a_cut_stream_says_what_is_open_and_goes_on(spoken: Answer) -> None:
 
 
 @pytest.mark.parametrize("spoken", EVERY)
-def test_what_is_whole_never_holds_half_a_call(spoken: Answer) -> None:
+def test_the_complete_pieces_never_hold_half_a_call(spoken: Answer) -> None:
     """After each event, every call that is there is one of the whole answer."""
     whole = _calls(spoken.body)
     stream = Stream(spoken.dialect)

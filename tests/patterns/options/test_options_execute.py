@@ -139,7 +139,7 @@ async def test_a_conversation_without_open_calls_is_as_it_was() -> None:
         assert [each.parts for each in await executor.execute([said])] == [said.parts]
 
 
-async def test_what_is_no_message_is_refused() -> None:
+async def test_a_value_that_is_no_message_is_refused() -> None:
     async with Executor(None, Options()) as executor:
         with pytest.raises(RefusedError, match="not JSON") as refused:
             await executor.system.ask("options/1", CompleteCalls(observations=("hello",)), thread_id="t")

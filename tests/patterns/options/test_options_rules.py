@@ -55,7 +55,7 @@ def test_a_rule_is_data_and_travels_with_a_decision(rule: Rule, names: list[str]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "some"}, {"kind": "n_of_m", "n": 0}, {"kind": "groups", "groups": []}, "all"])
-def test_what_is_no_rule_is_refused(wrong: Any) -> None:
+def test_an_invalid_rule_is_refused(wrong: Any) -> None:
     call = calls_of(["a"])[0].model_copy(update={"metadata": {"options": {"rule": wrong}}})
     with pytest.raises(ValueError, match="names an invalid rule"):
         rule_in([call])

@@ -204,7 +204,7 @@ async def test_a_plain_return_is_the_answer(value: Any, response: str | None) ->
     assert (await ran(options, MemoryLedger())).response == response
 
 
-async def test_an_answer_of_several_parts_is_told_as_text() -> None:
+async def test_an_answer_of_several_parts_is_returned_as_text() -> None:
     options = Options()
     parts = (
         Spoken(text="Here."),

@@ -116,8 +116,8 @@ def test_the_result_of_one_worker_goes_to_another_and_the_last_one_to_the_contro
 
 
 @pytest.mark.parametrize("name", ["request-response", "task-delegation", "tool-execution", "collaboration"])
-async def test_every_call_that_is_said_has_its_one_result(name: str) -> None:
-    """AT-047, G10: what was asked is answered, and stands in the thread so."""
+async def test_every_call_has_exactly_one_result(name: str) -> None:
+    """AT-047, G10: every request in the thread has its answer there."""
     module, ledger = example(), MemoryLedger()
     async with module.workers(ledger) as team:
         thread_id = await module.FLOWS[name](team)
