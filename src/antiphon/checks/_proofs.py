@@ -22,8 +22,7 @@ from antiphon.checks._native import (
     without_settings,
 )
 from antiphon.checks._rule import CheckRule, Edits, Trouble
-from antiphon.checks._view import View
-from antiphon.checks._written import items_with_ids
+from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import Message, ReasoningPart
 
 _SIGNATURE = "thoughtSignature"
