@@ -13,8 +13,21 @@ from typing import Any, cast
 
 from antiphon.checks import is_left_out, projected
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
-from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units, skim_body
-from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
+from antiphon.dialects._body import (
+    Body,
+    BodyFormat,
+    began,
+    joins,
+    opened,
+    read_body,
+    read_tools,
+    read_units,
+    skim_body,
+    talk,
+    write_body,
+    write_long,
+    write_more,
+)
 from antiphon.dialects._losses import Written, all_losses, reported
 from antiphon.dialects._order import is_regular, is_whole
 from antiphon.dialects._reading import parsed_loosely
