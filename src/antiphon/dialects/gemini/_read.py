@@ -17,35 +17,9 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from antiphon.dialects._content import (
-    as_data_url,
-    error_of,
-    file_urn,
-    json_text,
-    modality_of,
-    read_arguments,
-    split_data_url,
-)
-from antiphon.dialects._reading import (
-    CallFields,
-    OutcomeFields,
-    Reading,
-    ResultFields,
-    Unit,
-    as_object,
-    kind_of,
-)
-from antiphon.dialects.gemini._wire import (
-    ANSWER,
-    DATA,
-    MODIFIERS,
-    NAME,
-    ROLES,
-    kept_proof,
-    known,
-    look,
-    spelled_otherwise,
-)
+from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
+from antiphon.dialects._reading import CallFields, OutcomeFields, Reading, ResultFields, Unit, as_object, kind_of
+from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
 from antiphon.messages import (
     Citation,
     ForeignPart,
