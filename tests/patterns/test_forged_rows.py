@@ -26,7 +26,7 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import AntiphonError, ParkedError, RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
-from antiphon.ledger._chain import genesis, link, to_micros
+from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     DataPart,

@@ -17,7 +17,6 @@ from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 
 # ---------------------------------------------------------------- AP2xx: ids and names
 
-
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool"})
 _SHOWN = 60
 """The maximum length of a shown name, in characters."""
@@ -176,7 +175,6 @@ NAMING = (
 
 
 # ---------------------------------------------------------------- AP7xx: settings
-
 
 _CHOICES = ("tool_choice", "toolConfig", "tool_config")
 

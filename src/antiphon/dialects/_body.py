@@ -258,7 +258,6 @@ def _refuse(form: BodyFormat, exc: ValidationError, what: str, where: str = "") 
 
 # ---------------------------------------------------------------- write a body
 
-
 _NONE: Mapping[str, Any] = {}
 _CONTROL = "the protocol of actors is not said to a model"
 

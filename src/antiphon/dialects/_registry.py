@@ -22,7 +22,6 @@ from antiphon.messages.json_values import parse, write
 
 # ---------------------------------------------------------------- the registry
 
-
 GROUP = "antiphon.dialects"
 """The entry-point group: `my-format = "my_package.my_module:DIALECT"`."""
 

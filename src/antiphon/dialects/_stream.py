@@ -27,7 +27,6 @@ from antiphon.messages import Conversation, current_limits, thaw
 
 # ---------------------------------------------------------------- events
 
-
 _BETWEEN = re.compile(rb"[\s,\[\]\xef\xbb\xbf]*")
 """Bytes between events that are skipped: empty lines, the punctuation of an array, a byte order mark."""
 _BLOCK_END = re.compile(rb"(?>\r\n|\n|\r){2}")  # atomic: CR LF is one line end, never two
@@ -178,7 +177,6 @@ def _block(text: bytes) -> RawEvent:
 
 
 # ---------------------------------------------------------------- streams
-
 
 _VERSION = 1
 """The version of the stored state."""

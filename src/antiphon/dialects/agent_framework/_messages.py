@@ -258,7 +258,6 @@ AnyMessage: TypeAlias = (
 
 # ---------------------------------------------------------------- the catalogue
 
-
 ContentModel: TypeAlias = type[Value]
 
 

@@ -196,7 +196,6 @@ def _has_blocks(unit: dict[str, Any]) -> bool:
 
 # ---------------------------------------------------------------- messages
 
-
 _Path: TypeAlias = tuple[str | int, ...]
 _Said: TypeAlias = tuple[PayloadFields, dict[str, Any]]
 """The fields of a payload, and the dialect's metadata of the message."""

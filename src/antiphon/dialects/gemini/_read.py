@@ -206,7 +206,6 @@ def says_error(error: object) -> bool:
 
 # ---------------------------------------------------------------- contents
 
-
 _WITH_ID = "\n"
 """The end of the key of open calls with an id: no name contains a line break."""
 _TYPES: dict[str, type] = {"id": str, "name": str, "args": dict, "response": dict, "parts": list}

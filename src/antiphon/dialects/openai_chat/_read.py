@@ -47,7 +47,6 @@ from antiphon.messages import (
 
 # ---------------------------------------------------------------- bodies
 
-
 NAME = "openai-chat"
 ROLES = frozenset({"developer", "system", "user", "assistant", "tool", "function"})
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "image", "document", "input_text", "input_image", "output_text"})
@@ -170,7 +169,6 @@ def _has_blocks(unit: dict[str, Any]) -> bool:
 
 
 # ---------------------------------------------------------------- messages
-
 
 FILE, AUDIO = "openai-file", "openai-audio"
 """The owner of the ids of files and spoken answers."""

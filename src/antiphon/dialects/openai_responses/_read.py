@@ -228,7 +228,6 @@ def _has_own_parts(unit: dict[str, object]) -> bool:
 
 # ---------------------------------------------------------------- items
 
-
 THOUGHTS = {"summary": "summary_text", "content": "reasoning_text"}
 """The keys of the texts of a reasoning item, with their types."""
 TEXT_SETTINGS = ("prompt_cache_breakpoint",)

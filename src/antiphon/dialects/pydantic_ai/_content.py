@@ -277,7 +277,6 @@ def is_recorded(item: _Item, digests: list[object] | None) -> bool:
 
 # ---------------------------------------------------------------- the return of a tool
 
-
 DIGESTS = "content_file_digests"
 _SCALARS = (str, int, float, bool, type(None))
 
