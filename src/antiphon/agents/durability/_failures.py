@@ -30,7 +30,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents._secrets import Unit
+from antiphon.agents._guards import Unit
 from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._content import is_result
