@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from antiphon.messages import thaw
-from antiphon.patterns.postchain._protocol import ProcessOwnPhase
+from antiphon.patterns.postchain._config import ProcessOwnPhase
 from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
 
 ItemSource: TypeAlias = Literal["user", "agent", "knowledge", "memory", "observation", "tool"]

@@ -56,16 +56,21 @@ from antiphon.patterns.postchain._outputs import (
     without_marks,
 )
 from antiphon.patterns.postchain._phase import PhaseActor
-from antiphon.patterns.postchain._quoting import PICKED, USED, citation, likely_items, place_of, quoted_answer
 from antiphon.patterns.postchain._retrieval import (
     HEARSAY,
+    PICKED,
+    USED,
     Observations,
+    citation,
     entities_in,
     find_knowledge,
     goals_in,
     items_given,
+    likely_items,
     observation_message,
+    place_of,
     quote_of,
+    quoted_answer,
     relevance,
     significant,
 )
