@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from antiphon.checks._findings import Severity
-from antiphon.checks._native import ABSENT, box_of, own_block, setting_of, unit_id, wire_value
+from antiphon.checks._findings import ABSENT, Severity, box_of, own_block, setting_of, unit_id, wire_value
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS
 from antiphon.checks._view import ResponsesItem, View, is_unsaid, items_with_ids

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.checks._findings import Severity, is_marked
-from antiphon.checks._native import (
+from antiphon.checks._findings import (
     ABSENT,
     DROPPED,
     Path,
+    Severity,
     box_of,
+    is_marked,
     is_own,
     items_of,
     mentions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from antiphon.checks._native import ABSENT, box_of, items_of, own_block, wire_value, without_settings
+from antiphon.checks._findings import ABSENT, box_of, items_of, own_block, wire_value, without_settings
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View, items_with_ids

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from antiphon.checks._findings import Severity, is_left_out
-from antiphon.checks._native import ABSENT, is_native, is_own, own_block, setting_of, unit_id
+from antiphon.checks._findings import ABSENT, Severity, is_left_out, is_native, is_own, own_block, setting_of, unit_id
 from antiphon.checks._targets import Place, Target
 from antiphon.messages import (
     Conversation,
