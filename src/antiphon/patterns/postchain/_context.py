@@ -206,7 +206,7 @@ class PhaseWork:
     search_for: str | None = None
     """The search terms from the last cycle."""
     is_quoted: bool = False
-    """Whether the agent of this phase only chooses, and answers are assembled from quotes; see `_quoting.py`."""
+    """Whether the agent of this phase only chooses, and answers are assembled from quotes; see `_retrieval.py`."""
     is_typed: bool = False
     """Whether the agent of this phase gives a typed output, as recorded in the thread; see `_outputs.py`."""
 
