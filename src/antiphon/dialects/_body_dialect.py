@@ -1,7 +1,7 @@
 """Dialects of providers' formats: a body (a request, a response or a bare list) of units that hold a conversation.
 
-`_body` defines what a format provides, and reads and writes a body. This file has the verbs, measures their losses, and writes a
-growing conversation without rewriting all of it.
+`_body` defines what a format provides, and reads and writes a body. This file has the verbs, measures their losses, and writes
+a growing conversation without rewriting all of it.
 """
 
 from __future__ import annotations
