@@ -33,7 +33,7 @@ from antiphon.messages import Conversation, Message, Tool, Usage, thaw
 from antiphon.messages.json_values import plain
 from antiphon.messages.trusted import EMPTY
 
-# ---------------------------------------------------------------- read a body
+# ---------------------------------------------------------------- a body, and the functions of a format
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ def _refuse(form: BodyFormat, exc: ValidationError, what: str, where: str = "") 
     raise DecodeError(f"{what}: {error['msg']}", dialect=form.name, where=where) from None
 
 
-# ---------------------------------------------------------------- write a body
+# ---------------------------------------------------------------- writing a body
 
 _NONE: Mapping[str, Any] = {}
 _CONTROL = "the protocol of actors is not said to a model"
@@ -340,7 +340,7 @@ def write_more(
         writing.previous = group if units else writing.previous
 
 
-# ---------------------------------------------------------------- around the units
+# ---------------------------------------------------------------- writing: around the units
 
 
 def _begun(form: BodyFormat, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
@@ -394,7 +394,7 @@ def _in_slot(message: Message, writing: BodyWriting) -> bool:
     return message.payload.kind == "parts" and writing.role(message) == "system"
 
 
-# ---------------------------------------------------------------- units
+# ---------------------------------------------------------------- writing: units
 
 
 def _groups(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[list[Message]]:

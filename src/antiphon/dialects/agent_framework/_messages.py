@@ -38,7 +38,7 @@ from antiphon.dialects.agent_framework._content import (
 from antiphon.dialects.agent_framework.constants import FAMILIES, STRATEGIC_PLAN
 from antiphon.messages import Json, JsonArray, JsonObject, Name, thaw
 
-# ---------------------------------------------------------------- the models
+# ---------------------------------------------------------------- what all messages have
 
 
 def _check_iso(text: str) -> str:

@@ -137,7 +137,7 @@ _DETAIL = ("openai-chat", "openai-responses")
 _TO_STANDARD = str.maketrans("-_", "+/")
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- files: reading
 
 
 def read_file(item: _Item) -> MediaPart | None:
@@ -218,7 +218,7 @@ def _identifier(content: bytes) -> str:
     return sha1(content, usedforsecurity=False).hexdigest()[:6]
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- files: writing
 
 
 def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
@@ -292,7 +292,7 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
     return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- the return of a tool: reading
 
 
 def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
@@ -362,7 +362,7 @@ def _said(item: Any) -> Part:
     return TextPart(text=item) if isinstance(item, str) else DataPart(data=item)
 
 
-# ---------------------------------------------------------------- writing
+# ---------------------------------------------------------------- the return of a tool: writing
 
 
 def write_result(
