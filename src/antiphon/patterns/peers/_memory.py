@@ -42,8 +42,19 @@ from antiphon.patterns.peers._additions import (
     stored_units,
     units_of,
 )
-from antiphon.patterns.peers._letters import as_known, dated, for_model, letter_of, marsys_form, role_of, words_of
-from antiphon.patterns.peers._registry import INVOKE_AGENT, InvokePeer, PeerLimits, address_of
+from antiphon.patterns.peers._letters import (
+    InvokePeer,
+    PeerLimits,
+    address_of,
+    as_known,
+    dated,
+    for_model,
+    letter_of,
+    marsys_form,
+    role_of,
+    words_of,
+)
+from antiphon.patterns.peers._registry import INVOKE_AGENT
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- the memory

@@ -46,25 +46,24 @@ from antiphon.patterns.cast import (
 )
 from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn, Wanted
-from antiphon.patterns.peers._letters import dated, for_model, from_model, letter_of, marsys_form
-from antiphon.patterns.peers._memory import PeerMemory, is_answer, prompt_of, recollect
-from antiphon.patterns.peers._registry import (
-    EVERYBODY,
-    INVOKE_AGENT,
+from antiphon.patterns.peers._letters import (
     KIND,
     PATTERN,
-    PEER_NOT_FOUND,
     DelegateToPeer,
     InvokePeer,
     PeerAnswered,
     PeerHeard,
     PeerLimits,
-    PeerRegistry,
-    PeerSpec,
-    Topology,
     address_of,
+    dated,
+    for_model,
+    from_model,
+    letter_of,
+    marsys_form,
     peer_at,
 )
+from antiphon.patterns.peers._memory import PeerMemory, is_answer, prompt_of, recollect
+from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PEER_NOT_FOUND, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import ErrorCode, Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 

@@ -7,9 +7,6 @@ from antiphon.patterns.postchain._cast import GO_ON_WITH as GO_ON_WITH
 from antiphon.patterns.postchain._chain import ChainEvent as ChainEvent
 from antiphon.patterns.postchain._chain import event_of as event_of
 from antiphon.patterns.postchain._config import ChainConfig as ChainConfig
-from antiphon.patterns.postchain._config import RunThread as RunThread
-from antiphon.patterns.postchain._config import SubscribeThread as SubscribeThread
-from antiphon.patterns.postchain._config import ThreadSubscribed as ThreadSubscribed
 from antiphon.patterns.postchain._config import prepared_agent as prepared_agent
 from antiphon.patterns.postchain._context import Add as Add
 from antiphon.patterns.postchain._context import ChainContext as ChainContext
@@ -19,7 +16,10 @@ from antiphon.patterns.postchain._context import Link as Link
 from antiphon.patterns.postchain._context import PhaseWork as PhaseWork
 from antiphon.patterns.postchain._context import Prioritize as Prioritize
 from antiphon.patterns.postchain._context import Prune as Prune
+from antiphon.patterns.postchain._context import RunThread as RunThread
+from antiphon.patterns.postchain._context import SubscribeThread as SubscribeThread
 from antiphon.patterns.postchain._context import Tag as Tag
+from antiphon.patterns.postchain._context import ThreadSubscribed as ThreadSubscribed
 from antiphon.patterns.postchain._context import Transform as Transform
 from antiphon.patterns.postchain._gateway import ClientActor as ClientActor
 from antiphon.patterns.postchain._gateway import post_request as post_request

@@ -27,7 +27,8 @@ from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.cast import CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
-from antiphon.patterns.postchain._config import ChainConfig, ProcessOwnPhase
+from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._context import ProcessOwnPhase
 from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.protocol import PHASES, Phase

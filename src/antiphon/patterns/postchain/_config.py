@@ -1,7 +1,5 @@
 """The configuration of a chain: prompts, limits, `ChainConfig`, and changes by INITIALIZE_PHASE and UPDATE_AGENT_CONFIG.
 
-Also the addresses of its actors, and the requests and notices that `antiphon.protocol` does not have.
-
 A user's input is accepted whole, or refused with the limit; it is never cut. Agents' answers and tool arguments pass from
 phase to phase, so long ones are cut there: otherwise six phases would repeat more text than one message may hold. The ledger
 has the full text.
@@ -9,10 +7,8 @@ has the full text.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -27,119 +23,8 @@ from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
-from antiphon.protocol import (
-    PHASES,
-    AgentConfig,
-    InitializePhase,
-    Notice,
-    Object,
-    Phase,
-    PhaseContext,
-    PhaseOutput,
-    PrepareContext,
-    Reply,
-    Request,
-    UpdateAgentConfig,
-)
-from antiphon.runtime import system_thread
-
-# ---------------------------------------------------------------- requests and addresses
-
-
-def agent_of(phase: str) -> str:
-    """Return the name of a phase's agent, which is its manager's address."""
-    return f"agent/{phase}"
-
-
-def phase_of_agent(agent_id: str, own: Iterable[str] = ()) -> Phase | None:
-    """Return the phase whose agent has a name, one of the six or an `own` one; None if none has."""
-    named = (phase for phase in (*PHASES, *own) if agent_id.partition(":")[0] == agent_of(phase))
-    return cast("Phase | None", next(named, None))
-
-
-def config_thread(phase: str) -> str:
-    """Return the thread with the configuration messages of a phase's agent."""
-    return system_thread(agent_of(phase))
-
-
-def thread_of_message(message_id: str) -> str:
-    """Return the thread id of a CREATE_THREAD; the same message gives the same thread."""
-    digest = hashlib.blake2b(message_id.encode(errors="replace"), digest_size=10).digest()
-    return f"t-{base64.b32encode(digest).decode().lower()}"
-
-
-def thread_address(thread_id: str) -> str:
-    """Return the address of a thread's actor."""
-    return f"thread/{thread_id}"
-
-
-CLIENT = "client/local"
-"""The default sender."""
-
-SUPERVISOR = "supervisor/agents"
-
-DELEGATE: Final = "delegate/1"
-"""The actor that runs the phases in threads of other patterns."""
-OUTSIDE: Final = "client/outside"
-"""The sender of messages from other processes."""
-
-
-class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
-    """Run the phases, from the state of the thread."""
-
-    thread_id: str
-
-
-class ChainAnswered(Reply, frozen=True, type="CHAIN_ANSWERED"):
-    """The phases are done."""
-
-    thread_id: str
-    result: Object
-    """The data of the THREAD_RESULT of a completed thread."""
-
-
-class AskChain(Request[ChainAnswered], frozen=True, type="ASK_CHAIN", family="thread"):
-    """Run the phases once, in a thread of another pattern."""
-
-    thread_id: str
-    input: str
-
-
-class OwnPhaseProcessed(Reply, frozen=True, type="OWN_PHASE_PROCESSED"):
-    """A phase of the program is done."""
-
-    thread_id: str
-    phase: str
-    output: PhaseOutput
-    processing_time: float
-
-
-class ProcessOwnPhase(Request[OwnPhaseProcessed], frozen=True, type="PROCESS_OWN_PHASE", family="phase"):
-    """Run a phase of the program: PROCESS_PHASE, for phases that the protocol of Choir does not know.
-
-    The field is not `phase_type`, which has one of the six in every message.
-    """
-
-    thread_id: str
-    phase: str
-    input: str
-    context: PhaseContext | None = None
-
-
-class ThreadSubscribed(Reply, frozen=True, type="THREAD_SUBSCRIBED"):
-    """From now on, at the end of each turn."""
-
-    thread_id: str
-    subscriber: str
-
-
-class SubscribeThread(Request[ThreadSubscribed], frozen=True, type="SUBSCRIBE_THREAD", family="thread"):
-    """Subscribe to THREAD_RESULT."""
-
-    thread_id: str
-
-
-# ---------------------------------------------------------------- prompts and settings
+from antiphon.patterns.postchain._context import MENTIONED, config_thread
+from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
 
 _FORM = re.compile(r"version: (\d+)\n\n(.+)", re.DOTALL)
 
@@ -236,8 +121,6 @@ TOO_LARGE: Final = "TOO_LARGE"
 """The code of an input that is too large."""
 ANSWER: Final = 16_000
 """The maximum length of an answer for other phases and the client, in characters."""
-MENTIONED: Final = 600
-"""The maximum length of a source or an argument in the context, in characters."""
 _ABOUT: Final = 8_000
 """The maximum size of a thread's metadata as JSON, in bytes: every message to a phase contains them."""
 

@@ -17,14 +17,14 @@ from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, Refuse
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
 from antiphon.messages.keys import kind_of
-from antiphon.patterns.postchain._config import (
+from antiphon.patterns.postchain._config import check_input
+from antiphon.patterns.postchain._context import (
     CLIENT,
     OUTSIDE,
     SUPERVISOR,
     AskChain,
     RunThread,
     agent_of,
-    check_input,
     config_thread,
     thread_address,
     thread_of_message,

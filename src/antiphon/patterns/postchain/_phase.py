@@ -27,18 +27,21 @@ from antiphon.messages import Json, thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import (
+from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name, prompt_text
+from antiphon.patterns.postchain._context import (
     MENTIONED,
-    PROMPT,
     SUPERVISOR,
+    Add,
+    ContextOperation,
+    Item,
     OwnPhaseProcessed,
+    PhasePrompt,
+    PhaseWork,
     ProcessOwnPhase,
     agent_of,
-    prompt_digest,
-    prompt_name,
-    prompt_text,
+    operations_to,
+    told,
 )
-from antiphon.patterns.postchain._context import Add, ContextOperation, Item, PhasePrompt, PhaseWork, operations_to, told
 from antiphon.patterns.postchain._outputs import TYPED, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, choice_prompt, contribution, items_given
 from antiphon.protocol import PHASES

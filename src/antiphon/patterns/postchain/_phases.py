@@ -28,8 +28,9 @@ from typing_extensions import override
 from antiphon.agents import ledger_run
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH
-from antiphon.patterns.postchain._config import MENTIONED, ChainConfig
+from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import (
+    MENTIONED,
     Add,
     ChainContext,
     ContextOperation,

@@ -36,19 +36,8 @@ from antiphon.patterns.cast import (
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
-from antiphon.patterns.postchain._config import (
-    CLIENT,
-    DELEGATE,
-    SUPERVISOR,
-    AskChain,
-    ChainConfig,
-    check_about,
-    check_input,
-    prepared_agent,
-    prompt_text,
-    thread_address,
-    thread_of_message,
-)
+from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
+from antiphon.patterns.postchain._context import CLIENT, DELEGATE, SUPERVISOR, AskChain, thread_address, thread_of_message
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
 from antiphon.patterns.postchain._phase import OwnPhaseActor, PhaseActor, PhaseLike, ordered_phases

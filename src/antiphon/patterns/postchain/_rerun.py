@@ -28,7 +28,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.cast import AgentSpec, Pattern, PatternOptions, together
 from antiphon.patterns.postchain._cast import OwnAgent, make_named_model
-from antiphon.patterns.postchain._config import ChainConfig, ProcessOwnPhase
+from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._context import ProcessOwnPhase
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._phase import PhaseLike
 from antiphon.patterns.postchain._postchain import PostChain

@@ -25,8 +25,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
-from antiphon.patterns.postchain._config import MENTIONED
-from antiphon.patterns.postchain._context import Item, Link, PhasePrompt, PhaseWork
+from antiphon.patterns.postchain._context import MENTIONED, Item, Link, PhasePrompt, PhaseWork
 from antiphon.protocol import Phase, ToolCall
 from antiphon.retrieval import (
     LIKELY,
