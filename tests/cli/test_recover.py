@@ -95,6 +95,63 @@ def test_runs_that_are_left_are_listed_and_then_recovered(shop: Path) -> None:
     assert "these programs have no run to continue" in run("recover", "--app", f"{shop.stem}:desk").stderr
 
 
+BARE = """
+import asyncio
+import os
+import sys
+
+from antiphon import open_ledger
+from antiphon.agents import ledger_run
+
+
+async def pay(key):
+    return "paid"
+
+
+async def main():
+    async with open_ledger("sqlite:///antiphon.db") as ledger, ledger_run("bare-1", ledger=ledger) as run:
+        await run.effect("pay", {}, pay)
+        if "crash" in sys.argv:
+            os._exit(9)
+    print("done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def _start_bare(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([COMMAND[0], "bare.py", *arguments], check=False, capture_output=True, text=True, env=PLAIN)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_a_program_with_a_bare_run_is_continued_by_starting_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no @program that could be imported. Whatever command lists the run says so first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare.py").write_text(BARE)
+    assert _start_bare("crash") == (9, "")
+    advice = "no process runs it: start program 'bare' again; if that is a @program or an agent, `antiphon recover --app "
+    assert advice in run("threads").stderr
+    assert advice in run("status", "bare-1").stdout
+    assert run("recover").stderr.startswith("start their programs again; those with @program, and agents, also continue with")
+    refused = run("recover", "--app", "bare:main")
+    assert (refused.exit_code, "calls ledger_run itself continues when you start it again" in refused.stderr) == (2, True)
+    left = run("resume", "bare-1")
+    assert (left.exit_code, left.stderr.startswith("only its own program can continue thread bare-1: ")) == (2, True)
+    assert advice in left.stderr
+    asked = run("run", "Hello?", "--thread", "bare-1", "--model", "scripted")
+    assert (asked.exit_code, asked.stderr) == (2, "thread 'bare-1' has an open run of program 'bare', which continues it\n")
+
+    assert run("pause", "bare-1").exit_code == 0
+    assert _start_bare()[0] == 1
+    assert advice in run("resume", "bare-1").stderr  # the printed command; it is not paused any more
+    assert _start_bare() == (0, "done\n")
+    completed = run("resume", "bare-1")
+    assert (completed.exit_code, "thread bare-1: completed" in completed.stderr) == (0, True)
+
+
 @pytest.mark.slow
 def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> None:
     shown = run("threads")

@@ -141,6 +141,7 @@ def _is_of_team(thread: str, ledger: str | None) -> bool:
     """Whether a thread says that a team has worked in it."""
 
     async def look(found: Ledger) -> bool:
+        await service.check_not_ended(found, thread, may_have_failed=True)
         settings = await service.settings_of(found, thread)
         return settings is not None and settings.team is not None
 

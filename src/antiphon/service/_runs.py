@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import CursorError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
-from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_document, list_threads, thread_json
+from antiphon.service._threads import find_thread, hostless_reason, is_document, is_of_runs, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,7 +81,7 @@ async def list_with_runs(
             continue  # a folder may have ten thousand of them
         listed = await with_open_runs(ledger, each, living)
         if status is None or listed.status == status:
-            yield replace(listed, waits_for=hostless_reason(each, hosts)) if is_hosted else listed
+            yield replace(listed, waits_for=hostless_reason(each, hosts, ledger)) if is_hosted else listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collecti
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    if thread.kind is None or not thread.kind.startswith(RUN_KIND):
+    if not is_of_runs(thread):
         if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
             return ListedThread(thread, thread.status)
         alive = await _living(ledger) if living is None else living
