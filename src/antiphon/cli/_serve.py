@@ -21,6 +21,7 @@ from antiphon.cli._live import ModelOption, typed
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import fail, note, open_console, print_table
+from antiphon.errors import NotWaitingError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -264,8 +265,15 @@ def revoke(
     ledger: LedgerOption = None,
 ) -> None:
     """Revoke a token permanently. Servers refuse it at once, and end its streams within seconds."""
-    revoked = with_ledger(ledger, partial(service.revoke_token, token_id=token_id))
+    revoked = with_ledger(ledger, partial(_revoke, token_id=token_id, place=ledger))
     note(f"token {revoked.id} of {revoked.principal}: revoked")
+
+
+async def _revoke(ledger: Ledger, *, token_id: str, place: str | None) -> Token:
+    try:
+        return await service.revoke_token(ledger, token_id)
+    except NotWaitingError as exc:
+        fail(f"{exc}; `{typed(place, 'token', 'list')}` lists the tokens")
 
 
 def _state(token: Token) -> str:
