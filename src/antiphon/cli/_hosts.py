@@ -136,11 +136,14 @@ def _tell_run(run: RecoveredRun) -> None:
 
 @contextmanager
 def until_signal(
-    word: str = "stopping; other hosts take over the threads", *, hurry: Callable[[], None] | None = None
+    word: str = "stopping; other hosts take over the threads",
+    *,
+    hurry: Callable[[], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Generator[asyncio.Event]:
     """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash.
 
-    With `hurry`, the second calls that, and the third ends the process.
+    With `hurry`, the second calls that, and the third ends the process. `tell` prints the word; default: to stdout.
     """
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -152,7 +155,7 @@ def until_signal(
             hurry()
 
     def stop() -> None:
-        print_line(word)
+        (tell or print_line)(word)
         event.set()
         if hurry is None:
             again()
