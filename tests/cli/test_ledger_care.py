@@ -598,3 +598,37 @@ def test_a_folder_is_no_file(tmp_path: Path, command: str) -> None:
     refused = run(command, tmp_path, *more, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
     assert (refused.exit_code, refused.stderr.startswith(f"{tmp_path}: it is a folder")) == (2, True)
     assert not (tmp_path / "none.db").exists()
+
+
+LONG = "x" * 300
+"""A name that no file can have. The system says so for every question about it, as it does for a folder one may not enter."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("threads", "--ledger", LONG),
+        ("import", "chat.json", "--from", "marsys", "--ledger", LONG),
+        ("import", LONG),
+        ("convert", LONG, "--to", "house"),
+        ("convert", "chat.json", "--from", "marsys", "--to", "house", "-o", LONG),
+        ("heads", "-o", LONG),
+        ("verify", "--save-heads", LONG),
+        ("backup", LONG),
+        ("export", "-o", LONG),
+        ("show", LONG),
+        ("trust", LONG),
+        ("knowledge", "add", LONG),
+        ("run", "Hello?", "--add", LONG, "--model", "scripted"),
+        ("local", "install", "--from", LONG),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = with_chat(tmp_path)
+
+    refused = run(*command, ANTIPHON_LEDGER=url)
+
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

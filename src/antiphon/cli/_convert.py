@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +154,7 @@ def _text(values: Sequence[Any], dialect: str, *, each_line: bool) -> bytes:
 
 def _kind(file: Path, output: Path | None, dialect: str) -> OutputKind:
     """Return the kind of the output; the input is never an earlier output."""
-    if output is not None and output.exists() and file.exists() and output.samefile(file):
+    if output is not None and os.path.exists(output) and os.path.exists(file) and output.samefile(file):
         return lambda _: False
     return is_of_dialect(dialect)
 

@@ -324,7 +324,7 @@ def limits(
         fail("--file sets the limits of all models: leave out MODEL and the other options", code=2)
     if (changes or is_removed) and model is None:
         fail("name the model whose limits are set, or '*' for all models together", code=2)
-    if model is not None and Path(model).exists():
+    if model is not None and os.path.exists(model):
         fail(f"{model!r} is a file in this folder: for all models together, write '*' with its quotes", code=2)
     if model is not None and not changes and not is_removed:
         fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)

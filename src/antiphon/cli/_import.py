@@ -6,6 +6,7 @@ conversation ends the one before. Any other file is one JSON value, or lines of 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -79,7 +80,7 @@ class Taken(NamedTuple):
 
 
 def _size(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
+    return file.stat().st_size if os.path.isfile(file) else 0
 
 
 async def _take_in(

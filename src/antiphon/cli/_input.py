@@ -336,11 +336,7 @@ def _not_a_file(name: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether there is a file of that name. A folder does not count: a thread may have the same name."""
-    path = Path(name)
-    try:
-        return path.exists() and not path.is_dir()
-    except OSError:  # the name is too long for a file
-        return False
+    return os.path.exists(name) and not os.path.isdir(name)
 
 
 async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:

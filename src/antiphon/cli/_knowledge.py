@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -56,8 +57,8 @@ def add(
         _check_language(language)
     # Named files are read before the ledger is created: one that cannot be read creates none. The files of a folder are read
     # one after the other, and those that cannot be read are left out.
-    named = {document_name(path): read_document(path, encoding) for path in files if not path.is_dir()}
-    found = [each for path in files if path.is_dir() for each in service.files_in(path)]
+    named = {document_name(path): read_document(path, encoding) for path in files if not os.path.isdir(path)}
+    found = [each for path in files if os.path.isdir(path) for each in service.files_in(path)]
     if not named and not found:
         fail(f"{files[0]}: no file in this folder can be read as a document", code=2)
     added = with_ledger(ledger, partial(_add, named=named, found=found, encoding=encoding, language=language), create=True)

@@ -192,7 +192,10 @@ def ledger_option(given: str | None) -> str:
 def missing_ledger(url: str) -> Path | None:
     """Return the file of a ledger that does not exist; None if it exists, or the ledger is no file."""
     path = url.removeprefix(_FILE)
-    return None if path in ("", url) or Path(path).exists() else Path(path)
+    try:
+        return None if path in ("", url) or Path(path).exists() else Path(path)
+    except OSError:  # its folder may not be entered, or its name is too long: opening the ledger says so
+        return None
 
 
 def with_ledger(
@@ -349,7 +352,7 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
         advice = f"`antiphon run` and `antiphon import` make one, --ledger or {VARIABLE} names another"
         return f"there is no ledger {path} in this folder; {advice}"
     named_by = "" if is_named else f", which {VARIABLE} names"
-    if Path("/", path).exists():
+    if os.path.exists(Path("/", path)):
         return f"{path}{named_by}: there is no such ledger; an absolute path has four slashes, {_FILE}/{path}"
     making = f"antiphon import FILE{_naming(str(path)) if is_named else ''}"
     return f"{path}{named_by}: there is no such ledger; check the path, or make one with `{making}`"

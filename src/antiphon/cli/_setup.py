@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tomllib
@@ -167,7 +168,7 @@ def install(
             with bar("installing") as progress:
                 path = service.install_local_model(source, progress)
         except ModelError as exc:
-            fail(exc.reason, code=2 if source is not None and not source.is_file() else 1)
+            fail(exc.reason, code=2 if source is not None and not os.path.isfile(source) else 1)
     note(f"{path}: the hash is right; use it as the model `local`")
 
 
