@@ -152,6 +152,28 @@ def test_a_program_with_a_bare_run_is_continued_by_starting_it_again(tmp_path: P
     assert (completed.exit_code, "thread bare-1: completed" in completed.stderr) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("raise ValueError('no key')", "ValueError: no key"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"wrong_{re.sub('[^a-z0-9]', '', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(f"\n{code}\n")
+
+    refused = run("recover", "--app", f"{name}:desk")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"module {name!r} cannot be imported: {reason} (")
+    assert refused.stderr.endswith(f"{name}.py, line 2)\n")
+
+
 @pytest.mark.slow
 def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> None:
     shown = run("threads")
