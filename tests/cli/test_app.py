@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -234,3 +235,15 @@ def printed(line: str, folder: Path) -> str:
     shell = ["/bin/sh", "-c", f"{{ {line.removeprefix('$ ')}; }} 2>&1"]
     done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, check=False)
     return f"{line}\n{TIME.sub('2026-01-31 12:00:00', done.stdout.decode())}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str) -> None:
+    """As a service manager may start it. What a command writes there is lost, and no file gets its descriptor."""
+    (tmp_path / "chat.json").write_text('[{"role": "user", "content": "Hi"}]')
+    own = shlex.join(COMMAND)
+    script = f"{own} convert chat.json --from openai-chat --to house {closed} && {own} dialects {closed}"
+    done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, cwd=tmp_path, env=PLAIN)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert list(tmp_path.iterdir()) == [tmp_path / "chat.json"]

@@ -121,7 +121,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     """And without --each-line, the error says that it is there."""
     file = tmp_path / "many.jsonl"
     file.write_text("".join(json.dumps({"messages": each, "seed": 1}) + "\n" for each in (BROKEN[:1], BROKEN, BROKEN)))
-    hint = "each line seems to be a conversation of openai-chat: --each-line, which import, convert and check have"
+    hint = "each line seems to be a conversation of openai-chat: --each-line, which import, convert, check and repair have"
 
     result = run("check", file, "--each-line")
     refused = run("check", file)
@@ -129,7 +129,8 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{file}: line 2, messages[1]: AP101 error: ")
     assert f"\n{file}: line 3, messages[1]: AP101 error: " in result.stdout
-    assert result.stdout.endswith("Found 2 errors for openai-chat. `antiphon repair` fixes errors.\n")
+    repair = f"antiphon repair {file} --each-line"
+    assert result.stdout.endswith(f"Found 2 errors for openai-chat. `{repair}` fixes errors.\n")
     assert (refused.exit_code, refused.stderr) == (2, f"{file}: a list of these is no conversation; {hint}\n")
     assert run("check", file, "--from", "openai-chat").stderr.endswith(f"; {hint}\n")
     assert run("check", file, "--each-line", "--flow", "collaboration").exit_code == 2
@@ -322,3 +323,21 @@ def test_changes_to_the_whole_are_listed_as_such(tmp_path: Path) -> None:
     result = run("repair", empty, "--from", "openai-chat")
 
     assert "(conversation)  AP305  a user message '.' is added" in result.stderr
+
+
+def test_each_line_may_be_repaired_as_a_conversation(tmp_path: Path) -> None:
+    """Each becomes a line again, and a change names its line."""
+    file, out = tmp_path / "many.jsonl", tmp_path / "out.jsonl"
+    whole, broken = {"messages": BROKEN[:1]}, {"messages": BROKEN}
+    file.write_text("".join(json.dumps(each) + "\n" for each in (whole, broken, broken)))
+
+    done = run("repair", file, "--each-line", "-o", out)
+
+    assert done.exit_code == 0
+    assert "repaired: 2\n" in done.stderr
+    assert [line.split(": ")[0] for line in done.stderr.splitlines() if "AP101" in line] == ["line 2", "line 3"]
+    first, *others = [json.loads(line) for line in out.read_text().splitlines()]
+    assert first == whole
+    assert [len(each["messages"]) for each in others] == [len(BROKEN) + 1] * 2
+    assert run("check", out, "--each-line").exit_code == 0
+    assert run("repair", out, "--each-line").stderr.endswith("nothing needed a repair\n")

@@ -251,7 +251,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     refused = type_command("convert", source, "--to", "gemini", "-o", out)
     seen = type_command("convert", source, "--to", "gemini", "-o", out, "--each-line")
 
-    assert (refused.code, refused.said.endswith("--each-line, which import, convert and check have")) == (2, True)
+    assert (refused.code, refused.said.endswith("--each-line, which import, convert, check and repair have")) == (2, True)
     assert seen.code == 0
     assert "losses: 2" in seen.said
     assert "line 2: (conversation)" in seen.said

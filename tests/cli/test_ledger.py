@@ -278,7 +278,7 @@ def test_a_tail_follows_new_messages_until_it_is_stopped(url: str) -> None:
 
     assert "│ It is cold." in before[-1]
     assert "news 1  user  │ did you hear?" in heard
-    assert (process.returncode, last) == (0, "continue from here with --after 6\n")
+    assert (process.returncode, last) == (0, f"continue from here with: {program_name()} tail --after 6 --ledger {url}\n")
 
 
 @pytest.mark.slow

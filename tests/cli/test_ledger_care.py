@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
 from tests.cli.running import CHAT, PLAIN, in_terminal, run, save, start
+from tests.cli.screens import Terminal
 from tests.ledger.test_hostile_rows import HOSTILE, plant
 
 from antiphon.cli import _ledger, _threads
@@ -65,7 +66,7 @@ def test_altered_messages_are_not_shown(url: str) -> None:
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("thread 'chat' at seq 4: ")
-    assert "`antiphon verify`" in result.stderr
+    assert f"`antiphon verify --ledger {url}`" in result.stderr
 
 
 @pytest.mark.slow
@@ -285,7 +286,8 @@ def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
 
     assert {refusal(*command) for command in [*COMMANDS, *MORE] if command[0] != "show"} == {missing}  # which shows files too
     assert refusal("threads", ANTIPHON_LEDGER="sqlite:///no.db") == (
-        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; check the path, or make one with `antiphon import`\n"
+        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; check the path, "
+        "or make one with `antiphon import FILE`\n"
     )
     assert not list(tmp_path.iterdir())
 
@@ -334,7 +336,7 @@ def test_a_path_is_as_good_as_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @each_command
 def test_a_missing_file_is_not_made(tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "none.db: there is no such ledger; check the path, or make one with `antiphon import`" in refusal(
+    assert "none.db: there is no such ledger; check the path, or make one with `antiphon import FILE --ledger " in refusal(
         *command, "--ledger", "sqlite:///none.db"
     )
     assert not list(tmp_path.iterdir())
@@ -556,3 +558,75 @@ def test_calls_that_are_open_are_counted(url: str) -> None:
 
     (thread,) = json.loads(run("threads", "--limit", "1", "--json", "--ledger", url).stdout)
     assert (thread["thread_id"], thread["open_calls"]) == ("open", 1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_a_question_says_that_nothing_is_done(tmp_path: Path) -> None:
+    with_chat(tmp_path)
+    with Terminal("delete", "chat", "--ledger", tmp_path / "ledger.db", folder=tmp_path) as terminal:
+        terminal.until("Delete this for good? [y/N]")
+        terminal.type("\x03")
+        code, screen = terminal.ended()
+    assert (code, screen.splitlines()[-1]) == (130, "nothing is deleted")
+    assert run("show", "chat", "--ledger", tmp_path / "ledger.db").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (("recover",), "antiphon threads"),
+        (("limits",), "antiphon limits MODEL --at-once N"),
+        (("limits", "m", "--remove"), "antiphon limits"),
+        (("schedule", "list"), "antiphon schedule add NAME QUESTION --cron LINE"),
+        (("knowledge", "list"), "antiphon knowledge add FILES"),
+        (("show", "kb-2e3c9c8fb9-1-1"), "antiphon knowledge search WORDS"),
+        (("replay",), "antiphon threads"),
+        (("fork", "chat", "--at", "yield"), "antiphon show chat --all"),
+        (("approve", "nothing", "--as", "ada"), "antiphon approvals"),
+    ],
+)
+def test_a_command_to_type_names_the_ledger(url: str, command: tuple[str, ...], hint: str) -> None:
+    """Otherwise it would be about another ledger."""
+    assert f"{hint} --ledger {url}`" in run(*command, "--ledger", url).stderr
+
+
+@pytest.mark.parametrize("command", ["import", "restore", "convert", "check", "repair", "show"])
+def test_a_folder_is_no_file(tmp_path: Path, command: str) -> None:
+    more = ("--to", "house") if command == "convert" else ()
+    refused = run(command, tmp_path, *more, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
+    assert (refused.exit_code, refused.stderr.startswith(f"{tmp_path}: it is a folder")) == (2, True)
+    assert not (tmp_path / "none.db").exists()
+
+
+LONG = "x" * 300
+"""A name that no file can have. The system says so for every question about it, as it does for a folder one may not enter."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("threads", "--ledger", LONG),
+        ("import", "chat.json", "--from", "marsys", "--ledger", LONG),
+        ("import", LONG),
+        ("convert", LONG, "--to", "house"),
+        ("convert", "chat.json", "--from", "marsys", "--to", "house", "-o", LONG),
+        ("heads", "-o", LONG),
+        ("verify", "--save-heads", LONG),
+        ("backup", LONG),
+        ("export", "-o", LONG),
+        ("show", LONG),
+        ("trust", LONG),
+        ("knowledge", "add", LONG),
+        ("run", "Hello?", "--add", LONG, "--model", "scripted"),
+        ("local", "install", "--from", LONG),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = with_chat(tmp_path)
+
+    refused = run(*command, ANTIPHON_LEDGER=url)
+
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

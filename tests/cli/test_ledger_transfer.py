@@ -17,6 +17,7 @@ from tests.strategies import messages
 
 from antiphon import Conversation, MediaPart, TextPart, dumps, loads
 from antiphon.cli._import import histories
+from antiphon.cli._live import program_name
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 from antiphon.messages import Tool
 from antiphon.patterns.decisions import export_transitions
@@ -288,7 +289,15 @@ def test_trajectories_have_the_rewards_that_were_recorded(url: str) -> None:
         lines = run("export", "steps", "--trajectories", *more, "--ledger", url).stdout.splitlines()
         assert [json.loads(line)["reward"] for line in lines] == [0.5, -1.0]
     done = run("reward", "steps", "nowhere", "1", "--as", "ann", "--ledger", url)
-    assert (done.exit_code, done.stderr) == (1, "thread 'steps' has no message 'nowhere' of the talk lane\n")
+    last = second[-1].id
+    show = f"`{program_name()} show steps --json --ledger {url}` prints all messages with their ids"
+    missing = f"thread 'steps': message 'nowhere' does not exist; its last one is {last!r}; {show}\n"
+    assert (done.exit_code, done.stderr) == (2, missing)
+    begun = run("reward", "steps", last[:-1], "1", "--as", "ann", "--ledger", url)
+    assert f"is it {last!r}?" in begun.stderr
+    assert (
+        run("reward", "steps", last, "nan", "--as", "ann", "--ledger", url).stderr == "a reward is a finite number, not nan\n"
+    )
 
 
 def test_a_decision_that_is_not_over_says_so(url: str) -> None:

@@ -73,7 +73,7 @@ def test_a_table_breaks_no_word_and_goes_beyond_no_edge(columns: int) -> None:
     """It has columns where there is room, and is a block a row where there is none."""
     shown = table_in(columns)
 
-    assert max(map(len, shown.splitlines())) <= max(columns, 35)  # a label and the least that text gets
+    assert max(map(len, shown.splitlines())) <= columns
     assert all(word in shown for row in ROWS for cell in row for word in cell.split())
 
 
@@ -101,6 +101,13 @@ def test_a_narrow_terminal_gets_a_block_a_row_without_what_is_not_known() -> Non
         "thread         knowledge\n"
         "updated (UTC)  2026-01-31 12:00:00\n"
     )
+
+
+def test_in_a_very_narrow_terminal_a_value_begins_below_its_name() -> None:
+    shown = table_in(20)
+
+    assert max(map(len, shown.splitlines())) <= 20
+    assert shown.startswith("thread\n  t-wvko6qsxfklkjmae\nstatus\n  completed\nupdated (UTC)\n  2026-01-31\n  12:00:00\n\n")
 
 
 # ---------------------------------------------------------------- cut text

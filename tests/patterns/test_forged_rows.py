@@ -372,7 +372,9 @@ def test_an_open_call_from_a_file_is_not_delivered(tmp_path: Path) -> None:
 
     taken = run("import", file, "--ledger", url)
 
-    assert taken.stderr == f"{file}: line 1: calls that were open, and got an error result: 1\n"
+    made = "1 call has no result in the file; an error result (not_executed) was added for it"
+    assert taken.stderr == f"{file}: line 1: {made}\n"
+    assert taken.stdout.split() == ["thread", "messages", "new", "t", "1", "1"]
     assert within(url, _recovered) == Recovered()
     assert Bank.paid == []
 
