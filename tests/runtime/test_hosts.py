@@ -391,7 +391,7 @@ async def test_an_answer_that_was_stored_before_its_caller_waits_is_looked_up_un
     """The tail had passed it, and the only look-up failed: the caller waited until its time was over."""
     ledger = Unread()
     async with _two(ledger) as (_, other):
-        first = asyncio.create_task(other.ask("probe/1", Do(what="wait", seconds=20), thread_id="t", id="w", within=60))
+        first = asyncio.create_task(other.ask("probe/2", Do(what="wait", seconds=20), thread_id="t", id="w", within=60))
         await asyncio.sleep(1)  # there is a tail from now on
         ledger.is_late = True
         assert await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m", within=40) == Pong(text="x!")
