@@ -547,6 +547,10 @@ async def test_a_change_of_owner_is_made_once_though_a_failover_has_used_its_num
     async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=f"{tenant}-cut") as ledger:
         assert await change(ledger, lambda: cuts.arm_commit(is_answered=is_stored)) == expected
     assert cuts.landed == 1
+    async with _connected(postgres.url) as other:
+        owners = "SELECT epoch, owner IS NULL FROM antiphon.threads WHERE starts_with(tenant, $1) ORDER BY tenant"
+        made, made_after_cut = await other.fetch(owners, tenant)
+    assert made == made_after_cut
 
 
 @pytest.mark.slow
