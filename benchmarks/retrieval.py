@@ -26,7 +26,7 @@ from rank_bm25 import BM25Okapi
 
 from antiphon.ledger import open_ledger
 from antiphon.retrieval import KnowledgeBase
-from antiphon.retrieval._passages import kind_of, passages_of
+from antiphon.retrieval._documents import kind_of, passages_of
 from benchmarks._harness import Sample, Table
 from benchmarks.answers._questions import Question, plain, read_documents, read_questions
 

@@ -32,7 +32,7 @@ NATIVE = "dialects"
 """The folder whose subfolders have classes with other people's names."""
 SEEDS = {SOURCE / "agents" / "toolkit" / "atlas.py"}
 """Further files whose classes have the names of a seed."""
-SEED_NAMES = {(SOURCE / "protocol" / "_envelopes.py", "Message")}
+SEED_NAMES = {(SOURCE / "protocol" / "_messages.py", "Message")}
 """Single classes that have the name of a seed: Choir's actors call the message on the wire `Message`, and programs that were
 written for it import that name from `antiphon.protocol`. The other classes of the file have names of our own, and count."""
 

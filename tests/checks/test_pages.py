@@ -7,7 +7,7 @@ from tests.checks.pages import BY_CODE, INDEX, example_of, page_of, with_head, w
 
 from antiphon import Conversation, check, encode, repair
 from antiphon.checks import TARGETS, Finding
-from antiphon.checks._native import released
+from antiphon.checks._findings import released
 
 ROOT = INDEX.parent.parent.parent
 

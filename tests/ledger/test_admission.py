@@ -15,7 +15,7 @@ from antiphon import Conversation, Message, OptionCallPayload, OptionResultPaylo
 from antiphon.checks import check
 from antiphon.errors import AppendRefusedError
 from antiphon.ledger import Ledger
-from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._records import OpenCalls, Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import dumps

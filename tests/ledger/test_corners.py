@@ -27,7 +27,7 @@ from antiphon.errors import (
     UnknownThreadError,
 )
 from antiphon.ledger import Host, Ledger, open_ledger
-from antiphon.ledger._pairing import Pairing
+from antiphon.ledger._records import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger.sqlite import _appends, _changes, _hosts, _ledger, _rows, _verify, _writer

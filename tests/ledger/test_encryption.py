@@ -31,8 +31,8 @@ from antiphon.errors import (
     WrongMasterKeyError,
 )
 from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
-from antiphon.ledger._chain import Record, genesis, link
 from antiphon.ledger._encryption import ThreadKey
+from antiphon.ledger._records import Record, genesis, link
 from antiphon.ledger.postgres import _careful
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase

@@ -26,7 +26,7 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import AntiphonError, ParkedError, RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
-from antiphon.ledger._chain import genesis, link, to_micros
+from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     DataPart,
@@ -43,7 +43,7 @@ from antiphon.patterns.peers._calls import _failed
 from antiphon.patterns.peers._letters import letter_of
 from antiphon.patterns.postchain import LIFE, ThreadLife
 from antiphon.patterns.postchain._config import current_agent, prepared_agent
-from antiphon.patterns.postchain._protocol import config_thread
+from antiphon.patterns.postchain._context import config_thread
 from antiphon.patterns.team_files import TeamFile, TeamFileError
 from antiphon.protocol import AgentConfig, Reply, Request
 from antiphon.runtime import Actor, Context, Recovered, System, handles

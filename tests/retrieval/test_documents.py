@@ -12,7 +12,7 @@ from pypdf import PdfWriter
 from antiphon.errors import DocumentError, MissingReaderError
 from antiphon.ledger import open_ledger
 from antiphon.retrieval import KnowledgeBase, files_in, read_document
-from antiphon.retrieval._passages import passages_of
+from antiphon.retrieval._documents import passages_of
 from antiphon.service import add_files
 
 PAGE = b"""<html><head><title>Shop</title><style>p {color: red}</style></head><body>

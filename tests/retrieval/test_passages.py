@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval._passages import TextPiece, kind_of, passages_of
+from antiphon.retrieval._documents import TextPiece, kind_of, passages_of
 
 SHOP = """# Returns
 

@@ -35,7 +35,7 @@ async def test_the_page_needs_no_token_and_its_files_are_kept_for_ever(tmp_path:
             assert "immutable" in file.headers["cache-control"]
             assert file.headers["x-content-type-options"] == "nosniff"
         script = next(each for each in addresses if each.endswith("/app.js"))
-        for wrong in ("/app.js", "/index.html", "/../_page.py", "/%2e%2e/_page.py", "/vendor/vendor.json"):
+        for wrong in ("/app.js", "/index.html", "/../_static.py", "/%2e%2e/_static.py", "/vendor/vendor.json"):
             assert (await server.client.get(script.replace("/app.js", "") + wrong + ".x")).status_code == 401
         assert (await server.client.get(script.replace("app.js", "index.html"))).status_code == 401
 

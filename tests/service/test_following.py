@@ -14,7 +14,7 @@ from typing_extensions import override
 from antiphon.errors import CursorError, UnknownThreadError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.postchain._events import ChainEvents
+from antiphon.patterns.postchain._chain import ChainEvents
 from antiphon.service import ChainRunner, Followed, HearWords, SpokenWords, chain_words, follow, replay_thread
 
 pytest.importorskip("apsw")

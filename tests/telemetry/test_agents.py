@@ -236,7 +236,7 @@ def test_the_check_of_arguments_is_no_execution_of_the_tool() -> None:
 @both
 def test_content_is_recorded_only_when_asked_for_and_without_secrets(toolkit: bool) -> None:
     """AT-061, G23, S7: prompts, arguments and results are opt-in, and redacted as the thread's ledger does it."""
-    # Mutant: set the text as it is in `Spans.end` (telemetry/_spans.py), without `redacted` -> this test is red.
+    # Mutant: set the text as it is in `Spans.end` (telemetry/_telemetry.py), without `redacted` -> this test is red.
     rules = Redaction(secrets={"pass": TOKEN})
     silent = Office(LOOK, (f"It rains, {TOKEN}.",), toolkit=toolkit, ledger=MemoryLedger(redaction=rules))
     silent.run()

@@ -8,7 +8,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from antiphon.runtime import Place
-from antiphon.telemetry._spans import DerivedIds, read_traceparent, span_id, trace_id, write_traceparent
+from antiphon.telemetry._telemetry import DerivedIds, read_traceparent, span_id, trace_id, write_traceparent
 
 names = st.text(max_size=20)
 contexts = st.builds(

@@ -32,7 +32,7 @@ from antiphon.runtime import (
 )
 from antiphon.runtime.extending import Effect, Journal, Lease, observe
 from antiphon.telemetry import Telemetry
-from antiphon.telemetry._spans import read_traceparent
+from antiphon.telemetry._telemetry import read_traceparent
 
 SECRET = "the walrus was Paul"
 

@@ -87,7 +87,7 @@ def test_meaning_hidden_in_the_namespace_is_noticed() -> None:
     plain = [{"role": "user", "content": "one", "message_id": "1"}]
     with pytest.raises(AssertionError, match="in its namespace|does not give back"):
         check_dialect(Broken(), [plain])
-    from antiphon.testing._dialects import _check_meaning
+    from antiphon.testing._conformance import _check_meaning
 
     with pytest.raises(AssertionError, match="keeps text of '1' in its namespace"):
         _check_meaning(Broken(), plain)

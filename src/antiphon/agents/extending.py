@@ -6,11 +6,10 @@ parts of its own run. These names may change with a minor version; stored rows k
 
 from antiphon.agents._budget import Amount, Bounds, BudgetLimits
 from antiphon.agents._changes import Choice, allow_change
-from antiphon.agents._guards import ThreadGuards
+from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._opening import is_outside, may_pass
 from antiphon.agents._run import run_scope
-from antiphon.agents._secrets import SENSITIVE
 from antiphon.agents.durability import (
     ModelOutages,
     ThreadTalk,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from antiphon.checks._native import Fact, Path, own_block, said_on_wire
+from antiphon.checks._findings import Fact, Path, own_block, said_on_wire
 from antiphon.checks._rule import CheckRule, Edits, Trouble
-from antiphon.checks._view import View
-from antiphon.checks._written import is_silent, plain_text
+from antiphon.checks._view import View, is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
 from antiphon.messages.json_values import JsonError, parse
 

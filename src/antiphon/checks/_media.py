@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from antiphon.checks._findings import is_left_out, with_parts
-from antiphon.checks._native import mentions, own_block, without_keys
+from antiphon.checks._findings import is_left_out, mentions, own_block, with_parts, without_keys
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.checks._findings import Severity, is_marked
-from antiphon.checks._native import (
+from antiphon.checks._findings import (
     ABSENT,
     DROPPED,
     Path,
+    Severity,
     box_of,
+    is_marked,
     is_own,
     items_of,
     mentions,
@@ -22,8 +23,7 @@ from antiphon.checks._native import (
     without_settings,
 )
 from antiphon.checks._rule import CheckRule, Edits, Trouble
-from antiphon.checks._view import View
-from antiphon.checks._written import items_with_ids
+from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import Message, ReasoningPart
 
 _SIGNATURE = "thoughtSignature"

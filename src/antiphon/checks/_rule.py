@@ -13,8 +13,19 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from antiphon.checks._findings import ADDED, LEFT_OUT, MENDED, Severity, marked, with_parts
-from antiphon.checks._native import Path, is_unit_id, loosened, released, without_facts
+from antiphon.checks._findings import (
+    ADDED,
+    LEFT_OUT,
+    MENDED,
+    Path,
+    Severity,
+    is_unit_id,
+    loosened,
+    marked,
+    released,
+    with_parts,
+    without_facts,
+)
 from antiphon.checks._targets import ANSWERS, Target
 from antiphon.checks._view import PLACEHOLDER, View
 from antiphon.messages import (

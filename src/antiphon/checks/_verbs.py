@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from antiphon.checks._content import CONTENT
 from antiphon.checks._findings import Change, Finding, Repaired, Severity
 from antiphon.checks._media import MEDIA
-from antiphon.checks._naming import NAMING
-from antiphon.checks._order import ORDER
-from antiphon.checks._pairing import PAIRING
+from antiphon.checks._order import ORDER, PAIRING
 from antiphon.checks._proofs import PROOFS
-from antiphon.checks._request import REQUEST
+from antiphon.checks._request import NAMING, REQUEST
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View

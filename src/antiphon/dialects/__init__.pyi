@@ -6,12 +6,12 @@ from antiphon.dialects._assembler import Delta as Delta
 from antiphon.dialects._losses import FACETS as FACETS
 from antiphon.dialects._losses import meaning as meaning
 from antiphon.dialects._registry import Detected as Detected
+from antiphon.dialects._registry import Projection as Projection
+from antiphon.dialects._registry import convert as convert
+from antiphon.dialects._registry import decode as decode
 from antiphon.dialects._registry import detect as detect
+from antiphon.dialects._registry import encode as encode
 from antiphon.dialects._registry import get as get
 from antiphon.dialects._registry import names as names
+from antiphon.dialects._registry import places as places
 from antiphon.dialects._stream import Stream as Stream
-from antiphon.dialects._verbs import Projection as Projection
-from antiphon.dialects._verbs import convert as convert
-from antiphon.dialects._verbs import decode as decode
-from antiphon.dialects._verbs import encode as encode
-from antiphon.dialects._verbs import places as places

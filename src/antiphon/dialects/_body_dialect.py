@@ -1,7 +1,7 @@
 """Dialects of providers' formats: a body (a request, a response or a bare list) of units that hold a conversation.
 
-`_body` defines what a format provides, and reads a body; `_body_write` writes one. This file has the verbs, measures their
-losses, and writes a growing conversation without rewriting all of it.
+`_body` defines what a format provides, and reads and writes a body. This file has the verbs, measures their losses, and writes
+a growing conversation without rewriting all of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,21 @@ from typing import Any, cast
 
 from antiphon.checks import is_left_out, projected
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
-from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units, skim_body
-from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
+from antiphon.dialects._body import (
+    Body,
+    BodyFormat,
+    began,
+    joins,
+    opened,
+    read_body,
+    read_tools,
+    read_units,
+    skim_body,
+    talk,
+    write_body,
+    write_long,
+    write_more,
+)
 from antiphon.dialects._losses import Written, all_losses, reported
 from antiphon.dialects._order import is_regular, is_whole
 from antiphon.dialects._reading import parsed_loosely

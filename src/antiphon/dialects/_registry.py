@@ -1,19 +1,26 @@
-"""The registry of dialects, including those of other packages; format detection; and the house format as a dialect."""
+"""The registry of dialects, and the verbs that take the name of one: `decode`, `encode`, `convert`, `detect`.
+
+The registry includes dialects of other packages, and the house format as a dialect. A `Projection` writes a growing history.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from antiphon.dialects._api import Dialect, Encoded, Losses, Path
+from antiphon.dialects._api import Converts, Dialect, Encoded, Losses, Path, Places
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, Message, dumps, loads
+from antiphon.messages import Conversation, Message, PartsPayload, dumps, loads, new_id
 from antiphon.messages.json_values import parse, write
+
+# ---------------------------------------------------------------- the registry
 
 GROUP = "antiphon.dialects"
 """The entry-point group: `my-format = "my_package.my_module:DIALECT"`."""
@@ -142,3 +149,132 @@ class HouseDialect:
 
 
 DIALECT = HouseDialect()
+
+
+# ---------------------------------------------------------------- decode, encode, convert
+
+
+def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
+    """Read a conversation from a format: bytes, text, or parsed JSON.
+
+    `aliases` are those of the `Encoded` that was sent, if the format refused some of our ids or names. A message without an id
+    gets one from its place and content, so reading the same data twice gives the same ids. With `fresh_ids` it gets a new id
+    instead: use it for a new answer, because two answers with the same text are two messages.
+
+    Raises:
+        DecodeError: the data is not in that format; the error has the place and what was expected.
+        LookupError: no dialect has that name.
+    """
+    read = get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
+    return with_fresh_ids(read, dialect) if fresh_ids else read
+
+
+def encode(
+    conversation: Conversation, dialect: str, as_policy: str | None = None, losses: Losses = "report", **options: Any
+) -> Encoded:
+    """Write a conversation in a format, and report the losses.
+
+    `as_policy` is the viewpoint: the policy whose messages are the assistant's.
+
+    Raises:
+        EncodeError: `losses="raise"`, and something would be lost.
+        LookupError: no dialect has that name.
+    """
+    return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
+
+
+def convert(
+    data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
+) -> Encoded:
+    """Turn data in one format into another.
+
+    Raises:
+        DecodeError: the data is not in the source's format.
+        EncodeError: `losses="raise"`, and something would be lost.
+    """
+    reader, writer = get(source), get(target)
+    if (
+        source == target
+        or options
+        or losses == "raise"
+        or not isinstance(reader, Converts)
+        or not isinstance(writer, Converts)
+    ):
+        return encode(reader.decode(data), target, as_policy, losses, **options)
+    if not isinstance(data, bytes | str):
+        return writer.encode(reader.skim(data), as_policy=as_policy)
+    conversation = reader.skim(data)
+    value, aliases, is_consumed = writer.write_away(conversation, as_policy)
+    if is_consumed:
+        return Encoded(value, lambda: writer.losses_of(reader.skim(data, is_checked=True), as_policy), aliases)
+    return Encoded(value, lambda: writer.losses_of(conversation, as_policy), aliases)
+
+
+def places(data: Any, dialect: str) -> tuple[Path, ...]:
+    """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect has none.
+
+    Several core messages have the same path if the format has one message for them.
+
+    Raises:
+        DecodeError: the data is not in that format.
+        LookupError: no dialect has that name.
+    """
+    reader = get(dialect)
+    return reader.places(data) if isinstance(reader, Places) else ()
+
+
+# ---------------------------------------------------------------- fresh ids
+
+
+def with_fresh_ids(conversation: Conversation, dialect: str) -> Conversation:
+    """Return a conversation with new ids in place of those that the dialect made; references between messages are kept."""
+    made = re.compile(re.escape(dialect) + r"-\d+-[0-9a-f]{12}")
+    known: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        found = made.match(name)
+        if found is None:
+            return name
+        if found[0] not in known:
+            known[found[0]] = new_id()
+        return known[found[0]] + name[found.end() :]
+
+    messages = map(partial(_renamed, renamed=renamed), conversation)
+    return Conversation(messages, tools=conversation.tools, metadata=conversation.metadata)
+
+
+def _renamed(message: Message, *, renamed: Callable[[str], str]) -> Message:
+    update: dict[str, Any] = {"id": renamed(message.id)}
+    for field in ("turn_id", "in_reply_to", "parent_id"):
+        if (value := getattr(message, field)) is not None:
+            update[field] = renamed(value)
+    payload = message.payload
+    if not isinstance(payload, PartsPayload) and renamed(payload.invocation_id) != payload.invocation_id:
+        update["payload"] = payload.model_copy(update={"invocation_id": renamed(payload.invocation_id)})
+    return message.model_copy(update=update)
+
+
+# ---------------------------------------------------------------- a history that grows
+
+# An agent sends its whole history with every request. Writing all of it each time takes quadratic time. The output for the
+# beginning stays valid, because the output of a longer history begins like that of a shorter one.
+
+
+class Projection:
+    """Writes a growing conversation in one format, each time only the new messages.
+
+    The value is that of `encode`, but its units are the same objects each time: send them, do not change them. Use one for
+    one conversation in one task. If the beginning has changed, it writes everything again.
+    """
+
+    def __init__(self, dialect: str, *, as_policy: str | None = None, **options: Any) -> None:
+        self._dialect = get(dialect)
+        self._as_policy = as_policy
+        self._options = options
+        self._memory = self._dialect.memory() if isinstance(self._dialect, BodyDialect) else None
+
+    def encode(self, conversation: Conversation) -> Encoded:
+        """Write a conversation."""
+        if self._memory is None or not isinstance(self._dialect, BodyDialect):
+            return self._dialect.encode(conversation, as_policy=self._as_policy, **self._options)
+        return self._dialect.go_on(self._memory, conversation, self._as_policy, self._options)

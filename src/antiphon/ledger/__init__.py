@@ -1,23 +1,14 @@
 """The ledger: its contract, its stores, and the values that they take and return."""
 
-from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._encryption import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken, instance_at
 from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
 from antiphon.ledger._open import check_opened, command_line, open_ledger
-from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
-from antiphon.ledger._permits import (
-    ALL_MODELS,
-    START_WITHIN,
-    Limit,
-    LimitStatus,
-    PermitGrant,
-    PermitHolder,
-    PermitWants,
-)
+from antiphon.ledger._permits import ALL_MODELS, START_WITHIN, Limit, LimitStatus, PermitGrant, PermitHolder, PermitWants
+from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction, RedactionRules
-from antiphon.ledger._rewards import Reward, record_reward, rewards_of
+from antiphon.ledger._request import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._signals import SIGNALS_VARIABLE, NoSignals, Signalling, Signals, signal_subject
 from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
 from antiphon.ledger._values import (
@@ -41,6 +32,7 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
+from antiphon.ledger._verbs import Reward, record_reward, rewards_of
 
 __all__ = [
     "ALL_MODELS",

@@ -10,9 +10,9 @@ transaction. `admit` checks in this order and raises at the first failure, befor
 3. Version: the thread has as many messages as the caller expects.
 4. Rules: each message has its own id; a result follows its call; a call has one result, of the same option. A message from
    outside must not call or answer an invocation that is open in the thread, even with `allow_foreign`.
-5. Calls from outside that are still open: each gets an error result, because they are never executed (see `_outside`).
+5. Calls from outside that are still open: each gets an error result, because they are never executed (see `_request`).
 
-The open calls are stored with the thread (see `_pairing`), so a check takes the same time however long the thread is. Each row
+The open calls are stored with the thread (see `_records`), so a check takes the same time however long the thread is. Each row
 stores the place of the first call since no call was open (`open_from`): a fork at that row reads back to there to find the
 open calls.
 """
@@ -27,11 +27,9 @@ from typing import Final, NamedTuple, Protocol
 import orjson
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerCorruptError, ThreadMovedError
-from antiphon.ledger._chain import Record, genesis, link
 from antiphon.ledger._encryption import ThreadKey
-from antiphon.ledger._outside import not_executed
-from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
-from antiphon.ledger._request import AppendEntry, AppendRequest
+from antiphon.ledger._records import ORPHAN, OpenCalls, Pairing, Record, genesis, link
+from antiphon.ledger._request import AppendEntry, AppendRequest, not_executed
 from antiphon.messages import Message, dumps
 from antiphon.messages.keys import kind_of
 

@@ -51,10 +51,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
-from antiphon.ledger._chain import Record
 from antiphon.ledger._encryption import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants
+from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import Redaction, RedactionRules
 from antiphon.ledger._signals import Signals
 from antiphon.ledger._terms import TermIndex, TermMatches

@@ -47,7 +47,7 @@ from antiphon.errors import (
     NotSearchableError,
     WrongMasterKeyError,
 )
-from antiphon.ledger._pairing import OpenCall
+from antiphon.ledger._records import OpenCall
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

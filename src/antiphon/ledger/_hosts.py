@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from antiphon.ledger._chain import from_micros
+from antiphon.ledger._records import from_micros
 from antiphon.messages import current_port, is_name
 
 _LONGEST_LEASE = 24 * 3600.0

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from antiphon.ledger._admission import State, move_of
-from antiphon.ledger._chain import from_micros
 from antiphon.ledger._ownership import unfit_of
+from antiphon.ledger._records import from_micros
 from antiphon.ledger._values import CallOrder, Head, ThreadCount, ThreadOrder, ThreadSummary
 
 # ---------------------------------------------------------------- summaries, pages, cursors

@@ -34,9 +34,9 @@ import orjson
 
 from antiphon.errors import FencedError, LedgerCorruptError
 from antiphon.ledger._admission import MOVED, State, check_here, move_of
-from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._encryption import WITHHELD
 from antiphon.ledger._hosts import Host, Unfit, Why
+from antiphon.ledger._records import from_micros, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import ThreadStanding

@@ -17,7 +17,7 @@ from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import is_sealed
 from antiphon.ledger._hosts import Host
 from antiphon.ledger._listing import summary_of
-from antiphon.ledger._pairing import OpenCall
+from antiphon.ledger._records import OpenCall
 from antiphon.ledger._values import ThreadSummary
 from antiphon.ledger._verification import Examination
 

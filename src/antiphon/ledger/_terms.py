@@ -24,7 +24,7 @@ from math import hypot, log
 from typing import Protocol, runtime_checkable
 
 from antiphon.errors import DecodeError, EmbeddingMismatchError
-from antiphon.ledger._chain import Record
+from antiphon.ledger._records import Record
 from antiphon.messages import NO_LIMITS, Message, loads
 
 MOST_TERMS = 400

@@ -8,9 +8,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from antiphon.ledger._chain import Record
 from antiphon.ledger._encryption import WrappedKey
 from antiphon.ledger._hosts import Unfit
+from antiphon.ledger._records import Record
 from antiphon.messages import Json, Message
 
 StateT = TypeVar("StateT")

@@ -19,9 +19,8 @@ from typing import NamedTuple, TypeAlias
 
 from antiphon.errors import DecodeError, LedgerCorruptError, RestoreRefusedError
 from antiphon.ledger._admission import NOTHING_SPENT, AdmittedRow, Spent, State, new_state, spent
-from antiphon.ledger._chain import Record, link, to_micros
 from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey, is_sealed
-from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
+from antiphon.ledger._records import OpenCall, OpenCalls, Pairing, Record, link, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal, ThreadStanding

@@ -27,7 +27,6 @@ from antiphon.errors import (
     UnknownThreadError,
 )
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
-from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
 from antiphon.ledger._encryption import (
     LEDGER_KEY,
     EncryptionStatus,
@@ -74,8 +73,8 @@ from antiphon.ledger._ownership import (
     withheld,
 )
 from antiphon.ledger._ownership import seen as seen_upto
-from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants, check_limited
+from antiphon.ledger._records import OpenCalls, Pairing, Record, from_micros, genesis, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._signals import CommitSignal

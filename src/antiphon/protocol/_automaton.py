@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages.keys import kind_of
-from antiphon.protocol._envelopes import response_type_of
+from antiphon.protocol._messages import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
 """Instead of a type: any message of that kind, whatever its type."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 from antiphon.messages import Count, Text
-from antiphon.protocol._open import NOTHING
-from antiphon.protocol._types import Entry, Notice, Reply, Request, entries
+from antiphon.protocol._messages import Entry, Notice, Reply, Request, entries
 from antiphon.protocol._values import (
+    NOTHING,
     AgentConfig,
     AgentContext,
     AgentResult,

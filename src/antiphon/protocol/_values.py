@@ -1,23 +1,164 @@
 """Fields and values inside the data of requests and replies: text, times, numbers, phases; contexts, outputs, error codes.
 
-All values keep the keys they do not know.
+All values are frozen and keep the keys they do not know, at every depth: another program may send more than we know. JSON in a
+value, known or not, is checked and copied at construction, and returned as a value that cannot be changed. Fields are stored
+frozen (the core stores text until the first access, but these fields are nearly always read). Unknown keys are stored plain,
+because Pydantic before 2.13 writes them without their schema, and are frozen when they are read.
+
+A field whose default is a plain constant (`status: Literal["created"] = "created"`) is always written, and data from outside
+must have its key. A field with any other default is optional, and left out unless it is set.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field, PlainValidator, Strict
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Strict
+from pydantic_core import PydanticCustomError, core_schema
+from typing_extensions import override
 
-from antiphon.messages import Json, Text
-from antiphon.protocol._open import NOTHING, Frozen, Open
+from antiphon.messages import Json, JsonObject, Text
+from antiphon.messages.json_values import canonical, freeze, plain, unpacked
+from antiphon.messages.trusted import JsonField
+
+# ---------------------------------------------------------------- frozen values that keep unknown keys
+
+_EMPTY = JsonObject({})
+
+NOTHING: Any = Field(default_factory=lambda: _EMPTY)
+"""The default of a JSON object: an empty one."""
+
+
+class Frozen(JsonField):
+    """Marks a field as JSON that is stored frozen."""
+
+    @override
+    def take(self, value: Any) -> Any:
+        return freeze(unpacked(super().take(value)))
+
+    @override
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        # The serialiser reads the value without a copy; only its output is a copy.
+        serialization = core_schema.plain_serializer_function_ser_schema(plain)
+        return core_schema.no_info_plain_validator_function(self.take, serialization=serialization)
+
+
+class _Unknown(JsonField):
+    """Marks the values of unknown keys."""
+
+    @override
+    def take(self, value: Any) -> Any:
+        return unpacked(super().take(value))
+
+
+class Open(BaseModel, frozen=True, extra="allow"):
+    """A frozen value with content equality that keeps unknown keys."""
+
+    __pydantic_extra__: dict[str, Annotated[Json, _Unknown("any")]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    _constants: ClassVar[frozenset[str]] = frozenset()
+    """The fields with a constant default, which the constructor sets."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        cls._constants = frozenset(name for name, default in defaults.items() if isinstance(default, str | int | float))
+
+    @override
+    def model_post_init(self, context: Any, /) -> None:
+        self.__pydantic_fields_set__.update(self._constants)
+
+    @property
+    @override
+    def model_extra(self) -> dict[str, Any]:
+        """The keys that the model does not know."""
+        return {name: freeze(value) for name, value in self.__pydantic_extra__.items()}
+
+    def unknown(self, name: str) -> Any:
+        """Return the value of a key that the model does not know; None if it has none. The other keys are not read."""
+        return freeze(self.__pydantic_extra__.get(name))
+
+    def with_unknown(self, **values: Any) -> Self:
+        """Return a copy with more keys that the model does not know. Only these are checked: all others have been.
+
+        Raises:
+            ValueError: the model knows one of them, or a value is not JSON.
+        """
+        if known := values.keys() & type(self).model_fields.keys():
+            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(known))}: use `model_copy`")
+        copied = copy(self)
+        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **_taken(values)})
+        object.__setattr__(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *values})
+        return copied
+
+    if not TYPE_CHECKING:  # pragma: no branch (a type checker would believe in every attribute)
+
+        def __getattr__(self, name: str) -> Any:
+            return freeze(super().__getattr__(name))
+
+    @override
+    def __iter__(self) -> Any:
+        for name, value in super().__iter__():
+            yield name, freeze(value)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Open) or type(self) is not type(other):
+            return NotImplemented
+        return self is other or _content(self) == _content(other)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(_content(self))
+
+    @override
+    def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
+        """Return a copy with some fields changed; the copy is validated.
+
+        Raises:
+            ValidationError: an updated field is not valid.
+        """
+        changed = type(self).model_validate({**dict(self), **(update or {})})
+        changed.__pydantic_fields_set__.intersection_update(self.__pydantic_fields_set__.union(update or ()))
+        return changed
+
+    @classmethod
+    @override
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Construct with every check, unlike Pydantic's method of this name."""
+        return cls.model_validate(values)
+
+
+def _taken(values: dict[str, Any]) -> dict[str, Any]:
+    taker = _Unknown("any")
+    return {name: taker.take(value) for name, value in values.items()}
+
+
+def _content(model: Open) -> bytes:
+    return canonical(model.model_dump(mode="json"))
+
+
+@lru_cache(maxsize=1024)  # asked for every message that comes in
+def required_fields(model: type[Open]) -> tuple[str, ...]:
+    """Return the keys that data of this model must have when it comes from outside."""
+    constants = model._constants  # pyright: ignore[reportPrivateUsage]
+    return tuple(name for name, field in model.model_fields.items() if field.is_required() or name in constants)
+
+
+def optional_fields(model: type[Open]) -> tuple[str, ...]:
+    """Return the keys that data of this model may have."""
+    required = required_fields(model)
+    return tuple(name for name in model.model_fields if name not in required)
+
 
 # ---------------------------------------------------------------- fields
 
@@ -154,7 +295,7 @@ class AgentConfig(Open, frozen=True):
     """The names of its tools; None if not set, empty if it has none."""
     system_prompt: Text | None = None
 
-    def merged(self, update: AgentConfig) -> AgentConfig:
+    def merged(self, update: "AgentConfig") -> "AgentConfig":
         """Return the settings, updated with those that `update` sets."""
         given: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
         return self.model_copy(update=given)

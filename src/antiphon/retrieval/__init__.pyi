@@ -4,6 +4,7 @@ from antiphon.retrieval._answers import find_answers as find_answers
 from antiphon.retrieval._answers import rate_answers as rate_answers
 from antiphon.retrieval._documents import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval._documents import Document as Document
+from antiphon.retrieval._documents import Kind as Kind
 from antiphon.retrieval._documents import files_in as files_in
 from antiphon.retrieval._documents import read_document as read_document
 from antiphon.retrieval._language import LANGUAGES as LANGUAGES
@@ -11,7 +12,6 @@ from antiphon.retrieval._language import detect_language as detect_language
 from antiphon.retrieval._language import is_stop_word as is_stop_word
 from antiphon.retrieval._language import stem_of as stem_of
 from antiphon.retrieval._language import telling_words as telling_words
-from antiphon.retrieval._passages import Kind as Kind
 from antiphon.retrieval._quotes import Quote as Quote
 from antiphon.retrieval._quotes import quote as quote
 from antiphon.retrieval._quotes import relevance as relevance

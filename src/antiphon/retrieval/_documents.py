@@ -1,8 +1,14 @@
-"""Files as documents: the text of Markdown, plain text, HTML, PDF, DOCX, tables and source code, and the files of a folder.
+"""Documents: the text of files, and passages, which are readable pieces of a text with their headings and lines.
 
-A reader returns text with the headings that its format has. It runs no code of a file, fetches nothing, and reads a limited
-number of bytes, pages and characters. Text is only data. A file that cannot be read raises an error that names the file and
-says what to do; the other files of a folder are still read.
+**Files** are Markdown, plain text, HTML, PDF, DOCX, tables and source code, alone or in a folder. A reader returns text with
+the headings that its format has. It runs no code of a file, fetches nothing, and reads a limited number of bytes, pages and
+characters. Text is only data. A file that cannot be read raises an error that names the file and says what to do; the other
+files of a folder are still read.
+
+**A passage** is a run of whole lines. A heading starts a passage, and belongs to it, as do the headings above it without text.
+Paragraphs are joined up to a usual length. A code block, a table or a list is cut only if it is too long. A paragraph that is
+too long is cut between lines, else after a sentence, else between words. In source code the headings are the classes and
+functions; in a table with columns they are the names of the columns.
 """
 
 from __future__ import annotations
@@ -11,14 +17,261 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePath
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from antiphon.errors import DocumentError, MissingReaderError
-from antiphon.retrieval._passages import CODE_SUFFIXES, TABLE_SUFFIXES, Kind
+
+# ---------------------------------------------------------------- kinds of text, and pieces of it
+
+Kind: TypeAlias = Literal["markdown", "code", "table", "pages"]
+"""How a text is divided: Markdown and plain text; source code; a table with one row per line, the first with the columns;
+pages, with a form feed on a line of its own between them."""
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_CODE: Final = """
+.bash .c .cc .cfg .cpp .cs .css .go .h .hpp .ini .java .js .json .jsx .kt .lua .php .pl .ps1 .py .pyi .r .rb .rs .scala .scss
+.sh .sql .swift .toml .ts .tsx .xml .yaml .yml .zsh
+"""
+CODE_SUFFIXES: Final = frozenset(_CODE.split())
+TABLE_SUFFIXES: Final = frozenset({".csv", ".tsv"})
+
+_USUAL: Final = 1000
+"""The length up to which paragraphs are joined, in characters."""
+_LONGEST: Final = 2000
+_DEEPEST: Final = 8
+"""The maximum number of headings of a passage."""
+_LONGEST_HEADING: Final = 120
+_FENCE: Final = re.compile(r"\s{0,3}(`{3,}|~{3,})")
+_ATX: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
+_SETEXT: Final = re.compile(r" {0,3}(=+|-{3,})\s*")
+_SENTENCE_END: Final = re.compile(r"[.!?\u3002\uff01\uff1f][\"'»”)\]]*\s")
+_DEFINITION: Final = re.compile(
+    r"(?P<indent>\s*)(?:(?:export|default|pub|public|private|protected|static|final|abstract|async|unsafe|const)\s+)*"
+    r"(?P<what>def|class|function|func|fn|struct|enum|trait|interface|impl|module|type)\s+(?P<name>[^\s({:<]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A passage of a text that is not stored yet."""
+
+    text: str
+    heading: tuple[str, ...]
+    """The headings above it, from the title to the nearest one."""
+    first: int
+    """The number of its first line, from 1."""
+    last: int
+
+
+class _Block(NamedTuple):
+    """Lines that belong together."""
+
+    first: int
+    last: int
+    level: int
+    """The level of a heading, from 1; 0 for other text."""
+    title: str = ""
+
+
+def kind_of(source: str) -> Kind:
+    """Return how the text of a file is divided, by its file name suffix."""
+    suffix = PurePath(source).suffix.casefold()
+    return "code" if suffix in CODE_SUFFIXES else "table" if suffix in TABLE_SUFFIXES else "markdown"
+
+
+def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
+    """Return the passages of a text. Only the space between them is left out."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    if kind == "table":
+        return list(_rows(lines))
+    if kind == "pages":
+        return list(_paged(lines))
+    blocks = _code_blocks(lines) if kind == "code" else _blocks(lines)
+    return list(_joined(lines, blocks))
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def _is_blank(line: str) -> bool:
+    return not line or line.isspace()
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield headings, and runs of lines without an empty one; a fenced block is one run."""
+    start: int | None = None
+    fence = ""
+    for number, line in enumerate(lines):
+        if fence:
+            fence = "" if line.strip().startswith(fence) else fence
+        elif (opening := _FENCE.match(line)) and _has_end(lines, number, opening[1]):
+            fence = opening[1]
+            start = number if start is None else start
+        elif _is_blank(line):
+            if start is not None:
+                yield _Block(start, number - 1, 0)
+            start = None
+        elif heading := _ATX.match(line):
+            if start is not None:
+                yield _Block(start, number - 1, 0)
+            start = None
+            yield _Block(number, number, len(heading[1]), _title(heading[2]))
+        elif start == number - 1 and _SETEXT.fullmatch(line) and "|" not in lines[number - 1]:
+            yield _Block(number - 1, number, 1 if line.strip().startswith("=") else 2, _title(lines[number - 1]))
+            start = None
+        else:
+            start = number if start is None else start
+    if start is not None:
+        yield _Block(start, len(lines) - 1, 0)
+
+
+_FURTHEST: Final = 400
+"""The number of lines in which the end of a fence is searched: without an end, the rest of a page would be one block."""
+
+
+def _has_end(lines: Sequence[str], number: int, fence: str) -> bool:
+    return any(line.strip().startswith(fence) for line in lines[number + 1 : number + _FURTHEST])
+
+
+def _title(text: str) -> str:
+    return text.strip().rstrip("#").strip(" \t*_")[:_LONGEST_HEADING]
+
+
+def _code_blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield definitions as headings, and the runs of lines between empty ones."""
+    start: int | None = None
+    for number, line in enumerate(lines):
+        found = _DEFINITION.match(line)
+        if found or _is_blank(line):
+            if start is not None:
+                yield _Block(start, number - 1, 0)
+            start = None
+        if found:
+            level = 1 + len(found["indent"].expandtabs(4)) // 4
+            yield _Block(number, number, level, f"{found['what']} {found['name']}"[:_LONGEST_HEADING])
+        elif start is None and not _is_blank(line):
+            start = number
+    if start is not None:
+        yield _Block(start, len(lines) - 1, 0)
+
+
+# ---------------------------------------------------------------- passages
+
+
+def _joined(lines: Sequence[str], blocks: Iterator[_Block]) -> Iterator[TextPiece]:
+    """Yield blocks joined to passages."""
+    path: list[tuple[int, str]] = []
+    first = last = -1
+    size = 0
+    has_text = False
+    for block in blocks:
+        length = sum(len(line) + 1 for line in lines[(last if first >= 0 else block.first - 1) + 1 : block.last + 1])
+        above = path[-1][0] if path else 0
+        is_apart = bool(block.level) and (has_text or block.level <= above)
+        is_full = not block.level and has_text and size + length > _USUAL
+        if first >= 0 and (is_apart or is_full or size + length > _LONGEST):
+            yield from _cut(lines, first, last, path)
+            first, size, has_text = -1, 0, False
+            length = sum(len(line) + 1 for line in lines[block.first : block.last + 1])
+        if block.level:
+            path = [*(each for each in path if each[0] < block.level), (block.level, block.title)]
+        first = block.first if first < 0 else first
+        last, size, has_text = block.last, size + length, has_text or not block.level
+    if first >= 0:
+        yield from _cut(lines, first, last, path)
+
+
+def _cut(lines: Sequence[str], first: int, last: int, path: Sequence[tuple[int, str]]) -> Iterator[TextPiece]:
+    """Yield some lines as one passage, or as several if they are too long."""
+    heading = tuple(title for _, title in path if title)[-_DEEPEST:]
+    text = "\n".join(lines[first : last + 1])
+    number = first + 1
+    for piece in _pieces(text):
+        yield TextPiece(piece.text, heading, number + piece.line, number + piece.line + piece.text.count("\n"))
+
+
+def _paged(lines: Sequence[str]) -> Iterator[TextPiece]:
+    """Yield the passages of each page, with its number as heading."""
+    breaks = [number for number, line in enumerate(lines) if line.strip(" ") == "\f"]
+    for page, (start, end) in enumerate(zip([-1, *breaks], [*breaks, len(lines)], strict=True), start=1):
+        for piece in _joined(lines[start + 1 : end], _paragraphs(lines[start + 1 : end])):
+            yield TextPiece(piece.text, (f"page {page}",), piece.first + start + 1, piece.last + start + 1)
+
+
+def _paragraphs(lines: Sequence[str]) -> Iterator[_Block]:
+    """Yield runs of lines without an empty one: a page of a printed text has no marks for headings."""
+    start: int | None = None
+    for number, line in enumerate([*lines, ""]):
+        if _is_blank(line):
+            if start is not None:
+                yield _Block(start, number - 1, 0)
+            start = None
+        elif start is None:
+            start = number
+
+
+class _Cut(NamedTuple):
+    text: str
+    line: int
+    """The number of lines before it."""
+
+
+def _pieces(text: str) -> Iterator[_Cut]:
+    """Yield a text in pieces that are short enough. The rest is not copied for each: it may be a whole book."""
+    start, line = 0, 0
+    while start < len(text):
+        end = start + _LONGEST if len(text) - start > _LONGEST else len(text)
+        if end < len(text):
+            end = _place(text, start, end)
+        piece = text[start:end]
+        kept = piece.rstrip()
+        # Lines without text at the beginning are left out; the margin of the first line with text is kept.
+        empty = len(kept) - len(kept.lstrip())
+        skipped = kept.rfind("\n", 0, empty) + 1
+        if kept:
+            yield _Cut(kept[skipped:], line + kept.count("\n", 0, skipped))
+        line += piece.count("\n")
+        start = end
+
+
+def _place(text: str, start: int, end: int) -> int:
+    """Return the position of the cut: after a line, else after a sentence, else between words, else anywhere."""
+    middle = start + _LONGEST // 2
+    if (found := text.rfind("\n", middle, end)) >= 0:
+        return found + 1
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, middle, end)]
+    if ends:
+        return ends[-1]
+    found = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+    return found + 1 if found > start else end
+
+
+_ROWS: Final = 20
+"""Rows of a table in one passage."""
+
+
+def _rows(lines: Sequence[str]) -> Iterator[TextPiece]:
+    """Yield the rows of a table; the columns are the heading of each passage."""
+    full = [number for number, line in enumerate(lines) if not _is_blank(line)]
+    if not full:
+        return
+    heading = (" ".join(re.split(r"[,;\t]", lines[full[0]].replace('"', ""))).strip()[:_LONGEST_HEADING],)
+    chosen: list[int] = []
+    size = 0
+    for number in full:
+        if chosen and (len(chosen) == _ROWS or size + len(lines[number]) > _USUAL):
+            yield from _cut(lines, chosen[0], chosen[-1], [(1, heading[0])])
+            chosen, size = [], 0
+        chosen.append(number)
+        size += len(lines[number]) + 1
+    yield from _cut(lines, chosen[0], chosen[-1], [(1, heading[0])])
+
+
+# ---------------------------------------------------------------- files
 
 LARGEST_DOCUMENT: Final = 20_000_000
 """The maximum size of a file in bytes, and of its text in characters; a book has one million."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from antiphon.retrieval._documents import Kind
 from antiphon.retrieval._language import concepts_in, detect_language, term_set, terms_in
-from antiphon.retrieval._passages import Kind
 
 _MOST_UNITS: Final = 4
 """The maximum number of units in a quote."""

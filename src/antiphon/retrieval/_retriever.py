@@ -27,26 +27,10 @@ from math import log
 from typing import TYPE_CHECKING, Final, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError
-from antiphon.ledger import (
-    MOST_TERMS,
-    Ledger,
-    Record,
-    TermEntry,
-    TermIndex,
-    TermMatch,
-    TermMatches,
-    ThreadFilter,
-)
+from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches, ThreadFilter
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
-from antiphon.retrieval._language import (
-    analysis_version,
-    concepts_in,
-    detect_language,
-    related_stems,
-    telling_words,
-    terms_in,
-)
-from antiphon.retrieval._passages import KINDS, Kind, TextPiece, kind_of, passages_of
+from antiphon.retrieval._documents import KINDS, Kind, TextPiece, kind_of, passages_of
+from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, related_stems, telling_words, terms_in
 from antiphon.retrieval._vectors import Vectors, vector_store
 
 if TYPE_CHECKING:

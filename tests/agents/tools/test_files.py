@@ -22,9 +22,8 @@ from pydantic_ai import ModelRetry
 
 from antiphon.agents import Toolkit
 from antiphon.agents.tools import file_tools
-from antiphon.agents.tools._folder import FilePattern, Folder
-from antiphon.agents.tools._mailbox import letter_in, letters_in
-from antiphon.agents.tools._markdown import problems_of
+from antiphon.agents.tools._files import FilePattern, Folder
+from antiphon.agents.tools._formats import letter_in, letters_in, problems_of
 from antiphon.messages import OptionResultPayload, thaw
 
 PAGE = """# Tea
@@ -169,7 +168,7 @@ def test_a_list_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (tmp_path / f"{number:03}.txt").touch()
     assert result_of(tmp_path, "list_files") == [f"{number:03}.txt" for number in range(500)]
     assert result_of(tmp_path, "list_files", pattern="**/deep.txt") == []
-    monkeypatch.setattr("antiphon.agents.tools._folder._MOST_ENTRIES", 100)
+    monkeypatch.setattr("antiphon.agents.tools._files._MOST_ENTRIES", 100)
     assert "more than 100 files; name a folder" in (called(tmp_path, "list_files", {}).error_message or "")
 
 

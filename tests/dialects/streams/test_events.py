@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.dialects.streams.framing import FRAMINGS, NOISE, cut, framed, pieces
 
-from antiphon.dialects._events import EventReader, RawEvent, TooLargeError
+from antiphon.dialects._stream import EventReader, RawEvent, TooLargeError
 
 LARGE = 1_000_000
 

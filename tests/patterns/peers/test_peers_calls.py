@@ -208,7 +208,7 @@ async def test_what_a_callee_raises_comes_back_as_an_error() -> None:
     assert "no such thing" in error.content
 
 
-# Mutant: PeerActor._answer (_actor.py) does not call log_unexpected -> this test is red.
+# Mutant: PeerActor._answer (_peers.py) does not call log_unexpected -> this test is red.
 async def test_what_is_raised_before_a_model_is_asked_comes_back_as_an_error_too(caplog: pytest.LogCaptureFixture) -> None:
     """MA-050, CH-053: bob's model cannot even be made. The log says where that was raised, and for which message."""
     models: dict[str | None, Any] = {"good": Play(ada=line(asks(("bob", "Help"))))}

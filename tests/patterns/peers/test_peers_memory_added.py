@@ -260,7 +260,7 @@ async def test_a_memory_with_additions_only_grows_at_its_end() -> None:
 
 async def test_a_shared_memory_is_told_as_it_was_when_the_peer_was_asked() -> None:
     """G6, MA-060: a process that goes on after a crash tells the model the same, though others have added since."""
-    # Mutant: `PeerActor._shared` in _actor.py reads to the end, without `before` -> this test is red.
+    # Mutant: `PeerActor._shared` in _peers.py reads to the end, without `before` -> this test is red.
     ledger = MemoryLedger()
     team, topology = [spec("ada", shares=("board",)), spec("bob")], star("ada", ["bob"])
     board = await (await PeerMemory.read_shared(ledger, "board")).append(user("Old news"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.patterns.chains import run
 
-from antiphon.agents.tools._mailbox import letters_in
+from antiphon.agents.tools._formats import letters_in
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload

@@ -12,7 +12,7 @@ from tests.patterns.teams.crews import agent, phase, plan, team_of
 from antiphon.agents import Toolkit
 from antiphon.errors import RefusedError
 from antiphon.patterns.teams import TeamLimits
-from antiphon.patterns.teams._worker import Deed, deeds_in, judge
+from antiphon.patterns.teams._members import Deed, deeds_in, judge
 
 
 def work(part: Any, limits: TeamLimits = TeamLimits()) -> tuple[Any, list[dict[str, Any]], int]:  # noqa: B008 (frozen)

@@ -122,7 +122,7 @@ def test_a_subclass_says_which_metadata_answers_take_over() -> None:
     assert Ours.create_response("Yes.", asked).tracking == {"tenant": "acme", "request_id": "r"}
 
 
-# Mutant: drop `_tag(message)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
+# Mutant: drop `_tag(message)` in workers/_workers.py, `WorkerActor._done` -> this test is red.
 # Mutant: drop `**await self._inherited(task_id)` in workers/_assigner.py, `Assigner.assign` -> this test is red.
 def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     """AT-051, AT-061: it is set before sending, and is in the task, the answers, the rows of the thread and the spans."""
@@ -182,7 +182,7 @@ async def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monke
 # ---------------------------------------------------------------- tool requests
 
 
-# Mutant: return False in workers/_responder.py, `is_tool_request` -> this test is red.
+# Mutant: return False in workers/_agent.py, `is_tool_request` -> this test is red.
 def test_a_tool_request_is_answered_by_a_tool_response(toolkit: AgentToolkit) -> None:
     """AT-015, AT-016, AT-045: the tools are run, failures are results, and no model is asked."""
     request = StructuredMessage.create_tool_request(
@@ -242,7 +242,7 @@ async def test_a_tool_request_in_a_team_has_each_call_and_result_once(toolkit: A
     assert not await ledger.open_calls(request.task_id)
 
 
-# Mutant: say `message` in the place of `said` in workers/_actors.py, `WorkerActor.ask` -> this test is red.
+# Mutant: say `message` in the place of `said` in workers/_workers.py, `WorkerActor.ask` -> this test is red.
 async def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
     """AT-053: the row of a tool request has its calls, without what the tool calls sensitive."""
     seen: list[str] = []

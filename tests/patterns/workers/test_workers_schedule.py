@@ -315,7 +315,7 @@ def _stuck(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse([ToolCallPart("wait", {}, f"c-{prompt(messages).split()[0]}")])
 
 
-# Mutant: drop `_end_late(answer, ...)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
+# Mutant: drop `_end_late(answer, ...)` in workers/_workers.py, `WorkerActor._done` -> this test is red.
 @pytest.mark.slow
 async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> None:
     """AT-050, AT-051: from outside, from a controller, in a step that was handed on; every call in the thread is ended."""

@@ -11,10 +11,10 @@ from antiphon.agents import Toolkit, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.workers import _actors as vaults
+from antiphon.patterns.workers import _workers as vaults
 from antiphon.patterns.workers import conversation, structured
-from antiphon.patterns.workers._actors import SensitiveArguments
 from antiphon.patterns.workers._conversation import say, say_now
+from antiphon.patterns.workers._workers import SensitiveArguments
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "Nd", "Zs")), min_size=1, max_size=30)
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,15}", fullmatch=True)

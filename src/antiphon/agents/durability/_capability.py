@@ -42,21 +42,15 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
+from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, told_as_agent
 from antiphon.agents._opening import OnChange, check_choice, check_type
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import Secrets
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, run_of
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
-from antiphon.agents.durability._streaming import (
-    TappedModel,
-    current_relay,
-    relay_events,
-    request_streams,
-    with_live_model,
-)
+from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import (
     METADATA_KEY,
@@ -67,7 +61,7 @@ from antiphon.agents.durability._tool_call import (
     current_notes,
     is_recorded,
 )
-from antiphon.agents.toolkit._schema import tool_names
+from antiphon.agents.toolkit._tool import tool_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
 from antiphon.messages.keys import end_id

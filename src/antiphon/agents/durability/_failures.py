@@ -30,10 +30,10 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents._secrets import Unit
+from antiphon.agents._guards import Unit
 from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
-from antiphon.dialects.pydantic_ai._results import is_result
+from antiphon.dialects.pydantic_ai._content import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw

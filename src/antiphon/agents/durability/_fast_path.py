@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import orjson
 
-from antiphon.agents._secrets import Unit
+from antiphon.agents._guards import Unit
 from antiphon.dialects._content import read_arguments
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage

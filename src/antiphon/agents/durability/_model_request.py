@@ -34,10 +34,10 @@ from antiphon.agents._changes import (
     tools_difference,
     values_difference,
 )
+from antiphon.agents._guards import SecretArguments, Secrets, Unit
 from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._opening import OnChange, RunPart
 from antiphon.agents._run import LedgerRun
-from antiphon.agents._secrets import SecretArguments, Secrets, Unit
 from antiphon.agents.durability._failures import ModelOutages, mark_tried
 from antiphon.agents.durability._prompt import (
     OFFERED,
@@ -49,15 +49,7 @@ from antiphon.agents.durability._prompt import (
     recorded_arguments,
     tools_hash,
 )
-from antiphon.agents.durability._talk import (
-    AnswerRows,
-    TalkPlace,
-    ThreadTalk,
-    as_messages,
-    is_instructing,
-    restore,
-    told,
-)
+from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, is_instructing, restore, told
 from antiphon.agents.durability._tool_call import RecordedCall
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, DeliveryError, LedgerError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw

@@ -25,8 +25,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._changes import short_hash
+from antiphon.agents._guards import Unit
 from antiphon.agents._opening import EffectKeys
-from antiphon.agents._secrets import Unit
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
 from antiphon.messages.keys import child_id, is_renamed
 from antiphon.runtime.extending import is_too_large

@@ -20,17 +20,12 @@ from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation import Conversation
-from pydantic_ai.conversation_store import (
-    ConversationConflict,
-    ConversationEntry,
-    ConversationRecord,
-    ConversationStore,
-)
+from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord, ConversationStore
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.run import AgentRunResult
 from typing_extensions import override
 
-from antiphon.agents._secrets import Unit
+from antiphon.agents._guards import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
 from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore, restore_unit
 from antiphon.errors import AppendConflictError

@@ -13,8 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from antiphon.agents._budget import BudgetLimits, Kind, Spending
-from antiphon.agents._guards import ThreadGuards
-from antiphon.agents._secrets import Unit
+from antiphon.agents._guards import ThreadGuards, Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools

@@ -11,10 +11,9 @@ from pydantic_ai.models import Model, infer_model, known_model_names, parse_mode
 from pydantic_ai.providers import infer_provider_class
 
 from antiphon.agents.config import read_config
-from antiphon.agents.models._local_server import check_packages
+from antiphon.agents.models._local_server import check_gguf, check_packages, locate_weights
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
-from antiphon.agents.models._weights import check_gguf, locate_weights
 from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
 
 VARIABLE = "ANTIPHON_MODEL"

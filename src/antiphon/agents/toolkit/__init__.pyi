@@ -12,7 +12,7 @@ from antiphon.agents.toolkit._decision import Revocation as Revocation
 from antiphon.agents.toolkit._decision import ToolDecision as ToolDecision
 from antiphon.agents.toolkit._decision import Verdict as Verdict
 from antiphon.agents.toolkit._decision import judge as judge
-from antiphon.agents.toolkit._schema import Schema as Schema
+from antiphon.agents.toolkit._tool import Schema as Schema
 from antiphon.agents.toolkit._tool import ToolkitTool as ToolkitTool
 from antiphon.agents.toolkit._tool import ToolSettings as ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit as Toolkit

@@ -21,8 +21,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
-from antiphon.agents.toolkit._outcome import APPROVAL_EXPIRED
-from antiphon.agents.toolkit._schema import check_agent
+from antiphon.agents.toolkit._tool import APPROVAL_EXPIRED, check_agent
 from antiphon.errors import AppendRefusedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter
 from antiphon.messages import (

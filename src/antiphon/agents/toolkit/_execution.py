@@ -23,8 +23,15 @@ from antiphon.agents._budget import Bounds
 from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
 from antiphon.agents.durability import ThreadTalk
-from antiphon.agents.toolkit._outcome import RESULT_INVALID, RESULT_TOO_LARGE, TIMEOUT, TOOL_FAILED, ToolOutcome, ToolRefusal
-from antiphon.agents.toolkit._tool import ToolkitTool
+from antiphon.agents.toolkit._tool import (
+    RESULT_INVALID,
+    RESULT_TOO_LARGE,
+    TIMEOUT,
+    TOOL_FAILED,
+    ToolkitTool,
+    ToolOutcome,
+    ToolRefusal,
+)
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages.long_values import cut

@@ -23,25 +23,25 @@ from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
 
-from antiphon.agents._guards import Cover
+from antiphon.agents._guards import Cover, Secrets
 from antiphon.agents._observers import count_step
 from antiphon.agents._run import LedgerRun, current_run, run_scope
-from antiphon.agents._secrets import Secrets
 from antiphon.agents._state import ToolChanges
 from antiphon.agents.durability import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._decision import (
     ApprovalRule,
     Circumstances,
+    DecisionLog,
     Grant,
+    GrantUses,
     Permissions,
     RequestedCall,
     ToolDecision,
     judge,
 )
-from antiphon.agents.toolkit._decision_log import DecisionLog, GrantUses
 from antiphon.agents.toolkit._execution import ToolkitCallEffect, check_row, execute
-from antiphon.agents.toolkit._outcome import (
+from antiphon.agents.toolkit._tool import (
     APPROVAL_DENIED,
     APPROVAL_EXPIRED,
     APPROVAL_REQUIRED,
@@ -50,11 +50,11 @@ from antiphon.agents.toolkit._outcome import (
     SENSITIVE_LOST,
     TIMEOUT,
     TOOL_FAILED,
+    ToolkitTool,
     ToolOutcome,
     ToolRefusal,
+    check_agent,
 )
-from antiphon.agents.toolkit._schema import check_agent
-from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction

@@ -41,9 +41,20 @@ from pydantic_ai.usage import RunUsage
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.config import known_names
 from antiphon.agents.durability import RecordedLists
-from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
-from antiphon.agents.toolkit._schema import Schema, canonical, is_tool_name, tool_names
-from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSettings, check_by, own_settings
+from antiphon.agents.toolkit._tool import (
+    TOOL_CHANGED,
+    TOOL_FAILED,
+    ConcurrencyLimit,
+    Schema,
+    ToolkitTool,
+    ToolRefusal,
+    ToolSettings,
+    canonical,
+    check_by,
+    is_tool_name,
+    own_settings,
+    tool_names,
+)
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages.long_values import cut_text

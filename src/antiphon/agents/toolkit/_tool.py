@@ -1,30 +1,270 @@
-"""One tool of a toolkit: its schema and settings, its construction from a function, and the limit of concurrent calls.
+"""A tool of a toolkit: its name, its schema and settings, its construction from a function, and the outcomes of its calls.
 
-The schema of a function comes from its type hints and docstring. Functions that are not async run in threads.
+**Names** of tools and agents are ASCII, so that no two different names look alike. A permission names a tool and an agent. A
+name with a Cyrillic letter or an invisible character would look like another name to the person who grants it. Such names are
+refused: they can neither be registered nor granted.
+
+**Schemas** check whether arguments match the schema of a tool, a grant or a rule, with all of JSON Schema, including
+references, formats, `additionalProperties` and conditions. Nothing is fetched: an untrusted schema must not make the process
+open a connection. Error messages never contain the values, which may be secret. The schema of a function comes from its type
+hints and docstring. Functions that are not async run in threads.
+
+**Outcomes** are a result, or a refusal with its code:
+
+| code | the tool was started | meaning |
+|---|---|---|
+| `UNKNOWN_TOOL` | no | there is no tool of this name |
+| `PERMISSION_DENIED` | no | no grant permits this call |
+| `INVALID_ARGUMENTS` | no | the arguments do not match the tool's schema |
+| `APPROVAL_DENIED` | no | a person said no |
+| `APPROVAL_EXPIRED` | no | nobody said yes in time |
+| `APPROVAL_REQUIRED` | no | a person must approve, and there is no run in which one could be asked |
+| `INVOCATION_REUSED` | no | its id belongs to another call of this run |
+| `SENSITIVE_LOST` | no | sensitive values are not stored, and the process that had them has ended |
+| `TOOL_CHANGED` | no | its server no longer offers it, or offers it with other arguments |
+| `TOOL_FAILED` | yes | it raised |
+| `TIMEOUT` | yes | it took too long and was cancelled |
+| `RESULT_TOO_LARGE` | yes | it succeeded, and its result is too large |
+| `RESULT_INVALID` | yes | it succeeded, and its result is not JSON |
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias, Unpack, cast
 from weakref import WeakKeyDictionary
 
+from jsonschema_rs import FancyRegexOptions, Validator, validator_for
+from jsonschema_rs import ValidationError as SchemaError
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import TypedDict
 
-from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
+from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
-from antiphon.agents.toolkit._outcome import InvalidArguments
-from antiphon.agents.toolkit._schema import Schema, canonical, check_tool
+from antiphon.messages import Json, OptionResultPayload, Part, thaw
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import is_too_large
+
+# ---------------------------------------------------------------- names
+
+ANY: Final = "*"
+"""All tools, or all agents."""
+
+_TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether it is a valid name of a tool."""
+    return _TOOL.fullmatch(name) is not None
+
+
+def check_tool(name: str, *, or_any: bool = False) -> str:
+    """Return the name of a tool, if it is valid.
+
+    Raises:
+        ValueError: the name of the tool is not valid.
+    """
+    if is_tool_name(name) or (or_any and name == ANY):
+        return name
+    raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
+
+
+def check_agent(name: str, *, or_any: bool = False) -> str:
+    """Return the name of an agent, if it is valid.
+
+    Raises:
+        ValueError: the name of the agent is not valid.
+    """
+    if _AGENT.fullmatch(name) or (or_any and name == ANY):
+        return name
+    raise ValueError(
+        f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
+    )
+
+
+def tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
+    """Return the names of all tools of a toolset, including those that are not always offered; None if they are unknown."""
+    if isinstance(toolset, FunctionToolset):
+        return set(toolset.tools)
+    if not isinstance(toolset, WrapperToolset) or isinstance(toolset, RenamedToolset):
+        return None
+    names = tool_names(toolset.wrapped)
+    if names is None or not isinstance(toolset, PrefixedToolset):
+        return names
+    return {f"{toolset.prefix}_{name}" for name in names}
+
+
+# ---------------------------------------------------------------- schemas
+
+_MOST_PROBLEMS: Final = 8
+_MOST_WORDS: Final = 500
+"""The maximum length of a problem in characters: a schema may list a million allowed values."""
+_MASK: Final = "the value"
+_PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes too long is a refusal
+
+
+def canonical(value: Any) -> str:
+    """Return JSON text that is the same for the same value; `1`, `1.0` and `true` differ.
+
+    Raises:
+        ValueError: it is not a JSON value.
+        TypeError: it is not a JSON value.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class Schema:
+    """A JSON schema, checked once and ready for use; equal by content."""
+
+    __slots__ = ("_text", "_validator")
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        """Take a schema.
+
+        Raises:
+            ValueError: it is not a JSON schema, or refers to another document.
+        """
+        try:
+            self._text = canonical(dict(schema))
+        except (TypeError, ValueError) as exc:
+            raise ValueError(f"it is no JSON schema: {exc}") from None
+        self._validator = _compiled(self._text)
+
+    def problems(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the problems of arguments, a sentence each; empty if they match."""
+        found: list[str] = []
+        for error in self._validator.iter_errors(dict(arguments)):
+            if len(found) == _MOST_PROBLEMS:
+                return (*found, "and more")
+            found.append(_sentence(error))
+        return tuple(found)
+
+    def accepts(self, arguments: Mapping[str, object]) -> bool:
+        """Whether arguments match."""
+        return self._validator.is_valid(dict(arguments))
+
+    def to_json(self) -> dict[str, Json]:
+        """Return a copy of the schema as plain JSON."""
+        plain: dict[str, Json] = json.loads(self._text)
+        return plain
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Schema) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"Schema({self._text})"
+
+
+@lru_cache(maxsize=512)
+def _compiled(text: str) -> Validator:
+    try:
+        return validator_for(json.loads(text), validate_formats=True, offline=True, mask=_MASK, pattern_options=_PATTERNS)
+    except (SchemaError, ValueError) as exc:
+        raise ValueError(f"it is no JSON schema that can be used: {str(exc).splitlines()[0]}") from None
+
+
+def _sentence(error: SchemaError) -> str:
+    place = ".".join(str(step) for step in error.instance_path)
+    said = f"{place}: {error.message}" if place else str(error.message)
+    return said if len(said) <= _MOST_WORDS else f"{said[:_MOST_WORDS]}… [cut]"
+
+
+# ---------------------------------------------------------------- outcomes: refusals
+
+UNKNOWN_TOOL: Final = "UNKNOWN_TOOL"
+PERMISSION_DENIED: Final = "PERMISSION_DENIED"
+INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
+INVOCATION_REUSED: Final = "INVOCATION_REUSED"
+APPROVAL_DENIED: Final = "APPROVAL_DENIED"
+APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
+APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+SENSITIVE_LOST: Final = "SENSITIVE_LOST"
+TOOL_CHANGED: Final = "TOOL_CHANGED"
+TOOL_FAILED: Final = "TOOL_FAILED"
+TIMEOUT: Final = "TIMEOUT"
+RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
+RESULT_INVALID: Final = "RESULT_INVALID"
+
+
+class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller, never seen outside)
+    """A refusal or a failure, which the caller gets instead of a result."""
+
+    def __init__(self, code: str, reason: str, *, details: Json = None, retryable: bool = False) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+        self.details = details
+        self.retryable = retryable
+        self.untrusted: str | None = None
+        """The source of untrusted content that the tool has read, which may be in the reason."""
+
+    def to_details(self) -> dict[str, Json]:
+        """Return the details in their stored form."""
+        return {"details": self.details, "untrusted": self.untrusted}
+
+    @classmethod
+    def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
+        """Return a refusal from its stored form."""
+        said = cast("dict[str, Any]", details)
+        found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
+        found.untrusted = said["untrusted"]
+        return found
+
+
+class InvalidArguments(ToolRefusal):
+    """The arguments do not match the tool's schema."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        found = list(problems)
+        super().__init__(INVALID_ARGUMENTS, f"the arguments are wrong: {'; '.join(found)}", details=list(found))
+
+
+# ---------------------------------------------------------------- outcomes: results
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """A result, further parts of it, and whether it is untrusted."""
+
+    result: Json = None
+    parts: tuple[Part, ...] = ()
+    untrusted: str | None = None
+    """The source of the content, if it is untrusted."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it in its stored form."""
+        said: dict[str, Json] = {"result": self.result}
+        if self.parts:
+            said["parts"] = [part.__house__() for part in self.parts]
+        return said if self.untrusted is None else {**said, "untrusted": self.untrusted}
+
+    @classmethod
+    def from_json(cls, said: object) -> ToolOutcome:
+        """Return an outcome from its stored form. Any other value is a result that a person has recorded."""
+        ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
+        if "result" not in ours or ours.keys() - {"result", "parts", "untrusted", "changes"}:
+            return cls(result=cast("Json", said))
+        shown = OptionResultPayload(invocation_id="-", option_name="-", parts=ours.get("parts", ()))
+        return cls(result=ours["result"], parts=shown.parts, untrusted=ours.get("untrusted"))
+
+    def payload(self, invocation_id: str, option_name: str) -> OptionResultPayload:
+        """Return it as the payload of a result."""
+        result = thaw(self.result)
+        return OptionResultPayload(invocation_id=invocation_id, option_name=option_name, result=result, parts=self.parts)
+
 
 # ---------------------------------------------------------------- concurrency
 
@@ -81,7 +321,7 @@ class ToolSettings(TypedDict, total=False):
     max_result_bytes: int
     """The limit of its result, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are never stored: see `antiphon.agents._secrets`."""
+    """The arguments whose values are never stored: see `antiphon.agents._guards`."""
 
 
 def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:

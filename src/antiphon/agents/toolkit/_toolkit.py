@@ -23,11 +23,8 @@ from typing_extensions import override
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._approvals import find_approval
-from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
-from antiphon.agents.toolkit._decision_log import begin_under
+from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
-from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, ToolOutcome, ToolRefusal
-from antiphon.agents.toolkit._schema import ANY, Schema, canonical, check_agent, check_tool
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
     ForeignTools,
@@ -38,7 +35,20 @@ from antiphon.agents.toolkit._servers import (
     server_name,
     warn,
 )
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
+from antiphon.agents.toolkit._tool import (
+    ANY,
+    UNKNOWN_TOOL,
+    InvalidArguments,
+    Schema,
+    ToolkitTool,
+    ToolOutcome,
+    ToolRefusal,
+    ToolSettings,
+    canonical,
+    check_agent,
+    check_tool,
+    function_tool,
+)
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.agents.tools import BUILTIN_TOOLS

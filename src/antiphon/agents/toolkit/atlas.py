@@ -15,9 +15,7 @@ from typing import Any, Self, Unpack
 from pydantic_ai import Tool as PydanticTool
 from typing_extensions import override
 
-from antiphon.agents.toolkit._outcome import INVALID_ARGUMENTS, PERMISSION_DENIED
-from antiphon.agents.toolkit._schema import ANY, Schema
-from antiphon.agents.toolkit._tool import ToolSettings
+from antiphon.agents.toolkit._tool import ANY, INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit
 from antiphon.messages import OptionResultPayload, thaw
 

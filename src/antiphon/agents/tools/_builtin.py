@@ -1,23 +1,211 @@
-"""`builtin_tools` returns the tools of names in a configuration; and the two tools for the web.
+"""Built-in tools by their names in a configuration (`builtin_tools`): documents, earlier messages, and the web.
 
-`web_search` and `web_fetch` are Pydantic AI's own tools, disabled unless `antiphon.toml` enables them. Fetching refuses every
-address that is not public, and checks again at every redirect: names are resolved once, each address is checked (including
-IPv4 addresses inside IPv6), and the connection uses the checked address.
+**Documents and earlier messages.** `knowledge_base` and `memory_retrieval` find them by their words. Documents are found by a
+retriever (see `antiphon.retrieval`). Earlier messages have no such index: a ledger finds those that have all the words of a
+query, but a question has words that no answer has. So `retrieve` queries the ledger several times: for all the words together,
+and for each word separately. A record gets points for its rank in each list, more where the word is rare, and the best records
+are returned.
+
+**The web.** `web_search` and `web_fetch` are Pydantic AI's own tools, disabled unless `antiphon.toml` enables them. Fetching
+refuses every address that is not public, and checks again at every redirect: names are resolved once, each address is checked
+(including IPv4 addresses inside IPv6), and the connection uses the checked address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from functools import partial
+from math import log2
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_ai import ModelRetry, RunContext, Tool
+from typing_extensions import TypedDict
 
+from antiphon.agents._run import current_run
 from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
-from antiphon.agents.tools._lookup import Scope, knowledge_base, memory_retrieval
 from antiphon.errors import ToolOffError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages.keys import as_key
+from antiphon.retrieval import KnowledgeBase, Passage, Retriever
+
+# ---------------------------------------------------------------- settings of tools that only read
+
+READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": True}}
+"""The metadata of a tool that changes nothing, and whose result is untrusted."""
+
+# ---------------------------------------------------------------- documents
+
+_MOST_FOUND = 20
+
+
+def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Tool[Any]:
+    """Return the tool that searches the documents of a ledger, or of a retriever."""
+    documents = KnowledgeBase(ledger) if retriever is None else retriever
+
+    async def look_up(query: str, limit: int = 5) -> list[dict[str, str]]:
+        """Search the knowledge base: documents that were added for you. Cite what you use by the `id` of its passage.
+
+        Args:
+            query: A question, or the words to look for.
+            limit: How many passages to return, 20 at most.
+        """
+        found = await documents.search(query, limit=max(1, min(limit, _MOST_FOUND)))
+        return [found_passage(passage) for passage in found]
+
+    return Tool[Any](look_up, name="knowledge_base", metadata=READS)
+
+
+def found_passage(passage: Passage) -> dict[str, str]:
+    """Return a passage in the form for a model."""
+    found = {"id": passage.id, "source": passage.source}
+    if passage.heading:
+        found["heading"] = " > ".join(passage.heading)
+    if passage.lines is not None:
+        found["lines"] = f"{passage.lines[0]}-{passage.lines[1]}"
+    return {**found, "text": passage.text}
+
+
+# ---------------------------------------------------------------- earlier messages
+
+_WORD = re.compile(r"[^\W_]+")
+_MOST_WORDS = 12
+"""The maximum number of words of a question that are searched."""
+_LOOKED_AT = 50
+"""The maximum number of records of each list."""
+_TOGETHER = 4.0
+"""The weight of a record with all the words, relative to a record with one of them."""
+_SHORTEST_STEM = 4
+_EMPTY = frozenset(
+    _WORD.findall(
+        "a about an and are as at be by can do does for from has have how i in is it its me my of on or our please tell that"
+        " the their there they this to was we were what when where which who whom whose why will with you your"
+    )
+)
+"""Stop words: left out, unless there are no others."""
+
+
+async def retrieve(
+    ledger: Ledger, question: str, *, thread_id: str | None, limit: int, keep: Callable[[Record], Awaitable[bool]]
+) -> list[Record]:
+    """Return the best records that `keep` accepts, of one thread or all."""
+    said = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    words = [word for word in said if word not in _EMPTY][:_MOST_WORDS] or said[:_MOST_WORDS]
+    if not words:
+        return []
+    points: dict[str, float] = {}
+    found: dict[str, Record] = {}
+    for typed, weight in [(" ".join(map(_stem, words)), _TOGETHER), *((_stem(word), 1.0) for word in words)]:
+        hits = await ledger.search(typed, thread_id=thread_id, limit=_LOOKED_AT)
+        for place, hit in enumerate(hits):
+            found[hit.record.hash] = hit.record
+            rarity = 1 / (1 + log2(1 + len(hits)))
+            points[hit.record.hash] = points.get(hit.record.hash, 0.0) + weight * rarity / (1 + place)
+    best: list[Record] = []
+    for key in sorted(found, key=lambda each: -points[each]):
+        if len(best) == limit:
+            break
+        if await keep(found[key]):
+            best.append(found[key])
+    return best
+
+
+def _stem(word: str) -> str:
+    """Return the stem of a word, so that singular and plural match."""
+    return f"{word.removesuffix('s')}*" if len(word) >= _SHORTEST_STEM else word
+
+
+Scope: TypeAlias = Literal["thread", "ledger"]
+"""Which messages are found: those of the run's thread, or of every thread of the ledger."""
+
+_LONGEST_MEMORY = 2000
+"""Characters of a message that are shown."""
+_DOCUMENTS = "knowledge"
+"""The thread of documents, and the prefix of the names of such threads."""
+_OWN = frozenset({"memory_retrieval", "knowledge_base"})
+"""Tools whose calls and results are not found: they only repeat other messages."""
+
+
+class MemoryMatch(TypedDict):
+    """A message that was found."""
+
+    id: str
+    """The id of the message, by which it is cited."""
+    thread: str
+    by: str
+    said_at: str
+    text: str
+
+
+def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str | None = None) -> Tool[Any]:
+    """Return the tool that searches earlier messages.
+
+    With scope `thread`, it searches `thread_id`, or the thread of the current run. With scope `ledger`, it searches every
+    thread, and so can every user of the agent: do not use it for a ledger that several people share.
+    """
+
+    async def remember(query: str, limit: int = 5) -> list[MemoryMatch]:
+        """Search what was said before. Cite what you use by its `id`.
+
+        Args:
+            query: A question, or the words to look for.
+            limit: How many messages to return, 20 at most.
+        """
+        where = None if scope == "ledger" else _thread(thread_id)
+        keep = partial(_is_memory, own=_own_words())
+        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_FOUND)), keep=keep)
+        return [_memory(record) for record in records]
+
+    return Tool[Any](remember, name="memory_retrieval", metadata=READS)
+
+
+def _thread(chosen: str | None) -> str:
+    run = current_run()
+    found = chosen or (run.thread_id if run is not None else None)
+    if found is None:
+        raise RuntimeError("memory_retrieval needs a run (`async with ledger_run(...)`), a thread_id, or scope='ledger'")
+    return found
+
+
+def _own_words() -> str | None:
+    """Return the prefix of the parent ids of this run's messages, which the conversation already contains."""
+    run = current_run()
+    return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
+
+
+async def _is_memory(record: Record, *, own: str | None) -> bool:
+    message = record.message
+    if message.lane != "talk" or (message.thread_id or "").partition("/")[0] == _DOCUMENTS:
+        return False
+    if own is not None and (message.parent_id or "").startswith(own):
+        return False
+    payload = message.payload
+    is_own = isinstance(payload, (OptionCallPayload, OptionResultPayload)) and payload.option_name in _OWN
+    return not is_own and bool(_text(message))
+
+
+def _memory(record: Record) -> MemoryMatch:
+    message = record.message
+    return MemoryMatch(
+        id=message.id,
+        thread=message.thread_id or "",
+        by=message.policy,
+        said_at=f"{record.recorded_at:%Y-%m-%dT%H:%M:%SZ}",
+        text=_text(message)[:_LONGEST_MEMORY],
+    )
+
+
+def _text(message: Message) -> str:
+    payload = message.payload
+    if isinstance(payload, PartsPayload):
+        return "\n".join(part.text for part in payload.parts if isinstance(part, TextPart))
+    if isinstance(payload, OptionResultPayload):
+        return str(payload.error_message or payload.result or "")
+    return ""
+
 
 # ---------------------------------------------------------------- the web
 

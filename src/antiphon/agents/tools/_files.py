@@ -1,20 +1,306 @@
-"""Read-only tools for the files of one folder: texts, pages of Markdown, tables, mailboxes."""
+"""Read-only tools for the files of one folder: texts, pages of Markdown, tables, mailboxes; and the access to the folder.
+
+A path is walked from the folder downwards, and each part is opened relative to the descriptor of the previous part, unless it
+is a link. So a process that moves files or creates links meanwhile can make a file unreadable, but cannot lead out of the
+folder. The opened file is then checked by its descriptor: it must be a regular file, and is read only up to the limit,
+whatever size it reports. Checking a path first and opening it afterwards would leave time to replace the file.
+
+A pattern such as `docs/**/*.md` is matched part by part during the walk, as the set of its positions that match so far. So a
+folder is listed once, however many `**` there are. A nested search for each `**` would take exponential time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from fnmatch import translate
+from pathlib import Path, PureWindowsPath
 from posixpath import dirname, join, normpath
 from time import thread_time
 from typing import Any, Final
 
 from pydantic_ai import ModelRetry, Tool
 
-from antiphon.agents.tools._folder import Folder
-from antiphon.agents.tools._lookup import READS
-from antiphon.agents.tools._mailbox import letter_in, letters_in
-from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
-from antiphon.agents.tools._tables import How, columns_of, grouped, totals
+from antiphon.agents.tools._builtin import READS
+from antiphon.agents.tools._formats import (
+    Anchors,
+    How,
+    anchors_of,
+    columns_of,
+    grouped,
+    letter_in,
+    letters_in,
+    problems_of,
+    totals,
+)
+
+# ---------------------------------------------------------------- patterns
+
+_LONGEST: Final = 500
+_MOST_PARTS: Final = 50
+_SHOWN: Final = 100
+
+
+class FilePattern:
+    """A pattern for paths: `*`, `?` and `[abc]` inside a name, `**` for any number of folders."""
+
+    def __init__(self, pattern: str) -> None:
+        """Take a pattern.
+
+        Raises:
+            ModelRetry: it is not a pattern, is too long, or leads out of the folder.
+        """
+        shown = repr(pattern[:_SHOWN])
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        as_windows = PureWindowsPath(pattern[:_LONGEST])
+        if pattern.startswith("/") or as_windows.drive or as_windows.root or ".." in as_windows.parts:
+            raise ModelRetry(f"the pattern {shown} leads out of the folder; begin inside it, such as docs/*.md")
+        if not parts or len(pattern) > _LONGEST or len(parts) > _MOST_PARTS:
+            raise ModelRetry(f"{shown} is no pattern such as **/*.md of at most {_LONGEST} characters, {_MOST_PARTS} parts")
+        self._parts = [None if part == "**" else re.compile(translate(part)) for part in parts]
+        self.beginning: Final = self._closed([0])
+
+    def after(self, places: frozenset[int], name: str) -> frozenset[int]:
+        """Return the positions of the pattern after one more name."""
+        further: list[int] = []
+        for place in places:
+            part = self._parts[place] if place < len(self._parts) else _NOTHING
+            if part is None:
+                further.append(place)
+            elif part.match(name):
+                further.append(place + 1)
+        return self._closed(further)
+
+    def fits(self, places: frozenset[int]) -> bool:
+        """Whether a file at these positions matches."""
+        return len(self._parts) in places
+
+    def goes_on(self, places: frozenset[int]) -> bool:
+        """Whether a file inside a folder at these positions may match."""
+        return any(place < len(self._parts) for place in places)
+
+    def _closed(self, places: Iterable[int]) -> frozenset[int]:
+        """Return positions, plus those that are reached without a name: `**` also matches no folder."""
+        reached: set[int] = set()
+        for start in places:
+            place = start
+            reached.add(place)
+            while place < len(self._parts) and self._parts[place] is None:
+                place += 1
+                reached.add(place)
+        return frozenset(reached)
+
+
+_NOTHING: Final = re.compile(r"(?!)")
+
+
+# ---------------------------------------------------------------- the folder
+
+_MOST_FILES: Final = 500
+"""The maximum length of a list."""
+_MOST_ENTRIES: Final = 50_000
+"""The maximum number of files and folders that are visited for a list."""
+_DEEPEST: Final = 32
+"""The maximum depth of folders that are visited for a list."""
+_MOST_BYTES: Final = 5_000_000
+_MOST_CHARACTERS: Final = 20_000
+
+
+class Folder:
+    """A folder whose files can be read. Errors about a path are for the model, which can try another."""
+
+    def __init__(self, root: Path | str, *, hidden: bool = False) -> None:
+        """Open a folder; with `hidden`, names that start with a dot may also be read.
+
+        Raises:
+            ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
+        """
+        self.root = Path(os.path.realpath(root))
+        self._hidden = hidden
+        if not os.path.isdir(self.root):  # `Path.is_dir` raises for a name that is too long
+            raise ValueError(f"{root} is no folder")
+        if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd or not hasattr(os, "O_NOFOLLOW"):
+            raise ValueError("files cannot be read safely here: this system has no openat")
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the files that match a pattern such as `**/*.md`, in order, at most 500.
+
+        Raises:
+            ModelRetry: it is not a pattern, leads out of the folder, or matches too much.
+        """
+        walk = _Walk(FilePattern(pattern), hidden=self._hidden)
+        try:
+            with self._opened(()) as number:
+                walk.into(number, "", walk.pattern.beginning, _DEEPEST)
+        except OSError as exc:
+            raise ModelRetry(f"the folder cannot be read: {exc.strerror}") from exc
+        return walk.found
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file or a folder of the name."""
+        try:
+            with self._opened(self._parts(name)):
+                return True
+        except (ModelRetry, OSError):
+            return False
+
+    def data(self, name: str) -> bytes:
+        """Return the bytes of a file.
+
+        Raises:
+            ModelRetry: it does not exist, is outside, hidden, not a regular file, too large, or behind a link.
+        """
+        shown = repr(name[:_SHOWN])
+        try:
+            with self._opened(self._parts(name)) as number:
+                if not stat.S_ISREG(os.fstat(number).st_mode):
+                    raise ModelRetry(f"there is no file {shown}; list_files says what there is")
+                data = _read(number)
+        except OSError as exc:
+            raise ModelRetry(_complaint(shown, exc)) from exc
+        if len(data) > _MOST_BYTES:
+            raise ModelRetry(f"{shown} is larger than {_MOST_BYTES // 1_000_000} MB")
+        return data
+
+    def text(self, name: str) -> str:
+        """Return the text of a file.
+
+        Raises:
+            ModelRetry: as `data`; or it is not text.
+        """
+        try:
+            return self.data(name).decode("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            raise ModelRetry(f"{name[:_SHOWN]!r} is no text in UTF-8") from exc
+
+    def lines(self, name: str, first: int, count: int) -> str:
+        """Return some lines of a file, cut to the limit for a model.
+
+        Raises:
+            ModelRetry: as `text`.
+        """
+        lines = self.text(name).splitlines()[max(first, 1) - 1 :][: max(count, 1)]
+        return "\n".join(lines)[:_MOST_CHARACTERS]
+
+    def _parts(self, name: str) -> Sequence[str]:
+        """Return the parts of a path.
+
+        Raises:
+            ModelRetry: they lead out of the folder, or to something hidden.
+        """
+        place = normpath(name) if name else "."
+        if place == ".." or place.startswith(("/", "../")):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is outside of the folder")
+        parts = () if place == "." else place.split("/")
+        if not self._hidden and any(part.startswith(".") for part in parts):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is hidden, and hidden files are not read")
+        if "\0" in name or not _is_text(name):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is no name of a file")
+        return parts
+
+    @contextmanager
+    def _opened(self, parts: Sequence[str]) -> Generator[int]:
+        """Open a path, part by part, and close it again."""
+        number = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts:
+                inner = _open_in(number, part)
+                os.close(number)
+                number = inner
+            yield number
+        finally:
+            os.close(number)
+
+
+def _open_in(folder: int, name: str) -> int:
+    """Open a file or a folder inside a folder. Nothing else: opening a pipe or a device has effects.
+
+    A checked file may be replaced before it is opened: so no link is followed, and opening never blocks.
+    """
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "a link")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise FileNotFoundError(errno.ENOENT, "no file")
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+
+
+def _read(number: int) -> bytes:
+    """Return the bytes of a file, or one more than the limit. The size that a file reports proves nothing."""
+    with open(number, "rb", closefd=False) as file:
+        return file.read(_MOST_BYTES + 1) or b""  # None for a file that would block, such as some in /proc
+
+
+def _complaint(shown: str, error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR | errno.ENAMETOOLONG:
+            return f"there is no file {shown}; list_files says what there is"
+        case errno.ELOOP | errno.EMLINK:  # for a link, Linux raises the first error, FreeBSD the second
+            return f"{shown} is reached by a link, and links are not followed"
+        case _:
+            return f"{shown} cannot be read: {error.strerror}"
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is text: names that are not UTF-8 on the disk are not."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Walk:
+    """A walk below a folder. Each folder is listed once, whatever the pattern, and no link is followed."""
+
+    def __init__(self, pattern: FilePattern, *, hidden: bool) -> None:
+        self.pattern = pattern
+        self.found: list[str] = []
+        self._hidden = hidden
+        self._left = _MOST_ENTRIES
+
+    def into(self, folder: int, above: str, before: frozenset[int], depth: int) -> None:
+        """Walk an open folder; `before` are the positions of the pattern at it."""
+        for name, is_folder in self._entries(folder):
+            after = self.pattern.after(before, name)
+            if is_folder and depth and self.pattern.goes_on(after):
+                self._below(folder, name, above, after, depth - 1)
+            elif not is_folder and self.pattern.fits(after):
+                self.found.append(above + name)
+            if len(self.found) == _MOST_FILES:
+                return
+
+    def _below(self, folder: int, name: str, above: str, before: frozenset[int], depth: int) -> None:
+        try:
+            number = _open_in(folder, name)
+        except OSError:  # it is gone, or may not be read
+            return
+        try:
+            self.into(number, f"{above}{name}/", before, depth)
+        except NotADirectoryError:  # it was a folder when it was listed
+            return
+        finally:
+            os.close(number)
+
+    def _entries(self, folder: int) -> list[tuple[str, bool]]:
+        """Return the names in a folder, in order, each with whether it is a folder."""
+        found: list[tuple[str, bool]] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._left -= 1
+                if self._left < 0:
+                    raise ModelRetry(f"there are more than {_MOST_ENTRIES} files; name a folder, such as docs/**/*.md")
+                is_shown = (self._hidden or not entry.name.startswith(".")) and _is_text(entry.name)
+                if is_shown and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+                    found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+        return sorted(found)
+
+
+# ---------------------------------------------------------------- the tools
 
 _TIMEOUT: Final = 20.0
 _LARGEST_PAGE: Final = 250_000

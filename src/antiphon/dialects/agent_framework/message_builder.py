@@ -16,7 +16,6 @@ from typing import Any, Unpack
 from typing_extensions import TypedDict
 
 from antiphon.dialects.agent_framework import constants
-from antiphon.dialects.agent_framework._catalogue import normalise_message
 from antiphon.dialects.agent_framework._content import (
     ErrorContent,
     FinalContent,
@@ -28,6 +27,7 @@ from antiphon.dialects.agent_framework._content import (
     Value,
     iso,
 )
+from antiphon.dialects.agent_framework._messages import normalise_message
 from antiphon.messages import Json
 
 __all__ = [

@@ -1,21 +1,21 @@
 """Anthropic Messages: requests, responses and bare lists of messages."""
 
 from antiphon.dialects import _body_dialect
-from antiphon.dialects.anthropic_messages import _read, _wire, _write
+from antiphon.dialects.anthropic_messages import _read, _write
 
 __all__ = ["DIALECT"]
 
 DIALECT = _body_dialect.BodyDialect(
-    name=_wire.NAME,
+    name=_read.NAME,
     summary="Anthropic Messages: the API of Claude",
-    open=_wire.open_body,
-    close=_wire.close_body,
+    open=_read.open_body,
+    close=_write.close_body,
     read=_read.read,
     write=_write.write,
     write_plain=_write.write_plain,
-    recognise=_wire.recognise,
-    read_tool=_wire.read_tool,
-    write_tool=_wire.write_tool,
+    recognise=_read.recognise,
+    read_tool=_read.read_tool,
+    write_tool=_write.write_tool,
     read_instructions=_read.read_instructions,
     write_instructions=_write.write_instructions,
     together=_write.together,

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from antiphon.checks import PLACEHOLDER, TARGETS
-from antiphon.dialects._body import said_together
+from antiphon.dialects._body import Body, said_together
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -29,7 +29,7 @@ from antiphon.dialects._content import (
 from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.anthropic_messages._wire import FILE, NAME, SETTINGS, TITLES
+from antiphon.dialects.anthropic_messages._read import FILE, NAME, SETTINGS, TITLES
 from antiphon.messages import (
     Citation,
     DataPart,
@@ -42,6 +42,7 @@ from antiphon.messages import (
     PartsPayload,
     ReasoningPart,
     TextPart,
+    Tool,
     thaw,
 )
 from antiphon.messages.trusted import EMPTY
@@ -374,3 +375,31 @@ def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list
         blocks += [{"type": "text", "text": said}] if isinstance(said, str) else said
     units.append({"role": "assistant", "content": blocks})
     return blocks
+
+
+# ---------------------------------------------------------------- bodies and tools
+
+
+def close_body(body: Body) -> object:
+    """Put a body together."""
+    has_more = body.instructions is not None or bool(body.tools)
+    if body.shape == "one" and len(body.units) == 1 and not has_more:
+        return {**body.rest, **body.units[0]}
+    if body.shape == "list" and not has_more:
+        return body.units
+    request = dict(body.rest) if body.shape == "request" else {}
+    if body.instructions is not None:
+        request["system"] = body.instructions
+    request["messages"] = body.units
+    if body.tools:
+        request["tools"] = body.tools
+    return request
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a tool. Its schema must be that of an object."""
+    written: dict[str, object] = {"name": name}
+    if tool.description is not None:
+        written["description"] = tool.description
+    written["input_schema"] = {"type": "object", **thaw(tool.parameters)}
+    return written

@@ -2,18 +2,209 @@
 
 A call needs no id here. If it has none, an id is made from the place and the content of its turn, and marked as not written. A
 response without an id, or with an id that no call has, answers the first open call of its name in the turn before.
+
+- **Citations** are separate from the answer, with offsets in bytes of UTF-8; in the core, offsets are characters of the part.
+- **Media** are bytes in base64, in either alphabet, or files by URI, as a part or in a result.
+- **Outcomes** are objects. The service knows two keys: `output` is the result of the function, `error` describes its failure;
+  an object with neither key is the result itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._content import read_arguments
+from pydantic import ValidationError
+
+from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
 from antiphon.dialects._reading import CallFields, OutcomeFields, Reading, ResultFields, Unit, as_object, kind_of
-from antiphon.dialects.gemini._content import read_citations, read_medium, read_outcome
-from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
-from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
+from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
+from antiphon.messages import (
+    Citation,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    Part,
+    ReasoningPart,
+    TextPart,
+    is_name,
+)
+
+# ---------------------------------------------------------------- citations
+
+_SOURCES = ("web", "retrievedContext", "maps", "image")
+
+
+def _read_citations(candidate: Mapping[str, Any], parts: Sequence[dict[str, Any]]) -> dict[int, list[Citation]]:
+    """Return the citations of an answer, by the place of the part that they are about."""
+    texts = {place: part["text"].encode() for place, part in enumerate(parts) if _is_answer(part)}
+    found: dict[int, list[Citation]] = {}
+    for place, citation in (*_grounding(candidate, texts), *_recitations(candidate, texts)):
+        found.setdefault(place, []).append(citation)
+    return found
+
+
+def _is_answer(part: dict[str, object]) -> bool:
+    return isinstance(part.get("text"), str) and part.get("thought") is not True
+
+
+def _grounding(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
+    """Yield a citation for each source of each segment. A zero is left out on the wire."""
+    grounding = as_object(look(candidate, "groundingMetadata")) or {}
+    chunks = _objects(look(grounding, "groundingChunks"))
+    for support in _objects(look(grounding, "groundingSupports")):
+        segment = as_object(support.get("segment")) or {}
+        place = _offset(segment, "partIndex") or 0
+        if place in texts:
+            start, end = _offset(segment, "startIndex") or 0, _offset(segment, "endIndex")
+            for index in _list(look(support, "groundingChunkIndices")):
+                if type(index) is int and 0 <= index < len(chunks):
+                    yield place, _citation(_source(chunks[index]), texts[place], start, end)
+
+
+def _source(chunk: dict[str, object]) -> dict[str, object]:
+    sources = (as_object(look(chunk, key)) for key in _SOURCES)
+    return next((source for source in sources if source is not None), chunk)
+
+
+def _recitations(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
+    """Yield the quotes of a source. Their offsets count over the whole text of the answer."""
+    metadata = as_object(look(candidate, "citationMetadata")) or {}
+    for source in _objects(metadata.get("citations") or look(metadata, "citationSources")):
+        before = 0
+        start, end = _offset(source, "startIndex") or 0, _offset(source, "endIndex")
+        for place, text in texts.items():
+            if start < before + len(text):
+                yield place, _citation(source, text, start - before, None if end is None else end - before)
+                break
+            before += len(text)
+
+
+def _citation(source: Mapping[str, object], text: bytes, start: int, end: int | None) -> Citation:
+    return Citation(
+        url=_text_at(source, "uri") or _text_at(source, "sourceUri"),
+        title=_text_at(source, "title"),
+        source=_text_at(source, "documentName"),
+        start=_characters(text, start),
+        end=None if end is None else _characters(text, end),
+    )
+
+
+def _characters(text: bytes, offset: int) -> int:
+    """Return the number of characters that end within a number of bytes."""
+    return len(text[: max(0, offset)].decode(errors="ignore"))
+
+
+def _text_at(found: Mapping[str, Any], key: str) -> str | None:
+    value = look(found, key)
+    return value if isinstance(value, str) else None
+
+
+def _offset(found: Mapping[str, object], key: str) -> int | None:
+    value = look(found, key)
+    return value if type(value) is int and value >= 0 else None
+
+
+def _list(value: object) -> list[object]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _objects(value: object) -> list[dict[str, object]]:
+    return [each for each in _list(value) if isinstance(each, dict)]
+
+
+# ---------------------------------------------------------------- media
+
+SIGNATURE = "thoughtSignature"
+FILE = "gemini-file"
+"""The owner of the names of files that are not URLs."""
+LOCATED = re.compile(r"(?:https?|gs)://", re.IGNORECASE)
+_TO_STANDARD = str.maketrans("-_", "+/")
+
+
+def _read_medium(part: dict[str, Any]) -> MediaPart | None:
+    """Return the medium of a part; None if it has none, or one that the core cannot express."""
+    given = known(part)
+    inner = as_object(given.get("inlineData", given.get("fileData")))
+    if inner is None or len(given.keys() & DATA) != 1 or given.get("thought") is True:
+        return None
+    held = known(inner)
+    notes = {key: given[key] for key in MODIFIERS if key in given}
+    if isinstance(signature := given.get(SIGNATURE), str):
+        notes[SIGNATURE] = kept_proof(signature)
+    if isinstance(name := held.get("displayName"), str):
+        notes["displayName"] = name
+    if snake := spelled_otherwise(part, inner):
+        notes["snake"] = snake
+    located = _bytes(held, notes) if "inlineData" in given else _file(held)
+    if located is None:
+        return None
+    url, mime = located
+    try:
+        return MediaPart(
+            modality=modality_of(mime),
+            url=url,
+            mime=mime,
+            prompt_hint=notes.get("displayName"),
+            metadata={NAME: notes} if notes else {},
+        )
+    except ValidationError:
+        return None
+
+
+def _bytes(held: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | None:
+    """Return a `data:` URL, in the standard base64 alphabet, and the type."""
+    mime, data = held.get("mimeType"), held.get("data")
+    if not isinstance(mime, str) or not isinstance(data, str):
+        return None
+    if ("-" in data or "_" in data) and "+" not in data and "/" not in data:
+        notes["urlSafe"] = True
+        data = data.translate(_TO_STANDARD)
+    url = as_data_url(mime, data)
+    split = split_data_url(url)
+    return (url, mime) if split is not None and split[1] == data else None
+
+
+def _file(held: dict[str, object]) -> tuple[str, str | None] | None:
+    uri, mime = held.get("fileUri"), held.get("mimeType")
+    if not isinstance(uri, str):
+        return None
+    return uri if LOCATED.match(uri) else file_urn(FILE, uri), mime if isinstance(mime, str) else None
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+def _read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
+    """Return the result of the call as fields of an option_result, and its layout if it differs from ours."""
+    error = response.get("error")
+    is_error = says_error(error)
+    given = {key: value for key, value in response.items() if key != "error"} if is_error else response
+    form = "output" if given.keys() == {"output"} else "itself"
+    result = given["output"] if form == "output" else None if is_error and not given else given
+    outcome: OutcomeFields = {"result": result}
+    if is_error:
+        kind, message = error_of(error if isinstance(error, str) else json_text(error))
+        outcome |= {"is_error": True, "error_type": kind, "error_message": message}
+    is_usual = result is None or form == ("itself" if is_itself(result, is_error=is_error) else "output")
+    return outcome, None if is_usual else form
+
+
+def is_itself(result: object, *, is_error: bool) -> bool:
+    """Whether a result is an object that cannot be mistaken for an error or a wrapped output."""
+    found = as_object(result)
+    if found is None or "output" in found or says_error(found.get("error")):
+        return False
+    return not is_error or (bool(found) and "error" not in found)
+
+
+def says_error(error: object) -> bool:
+    return error is not None and error is not False
+
+
+# ---------------------------------------------------------------- contents
 
 _WITH_ID = "\n"
 """The end of the key of open calls with an id: no name contains a line break."""
@@ -26,7 +217,7 @@ def read(unit: Unit) -> None:
         unit.fail("expected a content with parts")
     speaker = _speaker(unit)
     parts = [known(part) for part in _parts(unit)]
-    cited = read_citations(unit.reading.beside, parts) if unit.reading.beside else {}
+    cited = _read_citations(unit.reading.beside, parts) if unit.reading.beside else {}
     pieces = list(_pieces(parts))
     fields: dict[str, Any] = {"id": _id(unit), "policy": speaker, "role_hint_for_llm": speaker}
     if speaker == "assistant" and len(pieces) > 1:
@@ -110,7 +301,7 @@ def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Cit
     part = _given(unit, place)
     if given.keys() & DATA == {"text"}:
         return _text(unit, place, given, citations)
-    return read_medium(part) or ForeignPart(dialect=NAME, value=part)
+    return _read_medium(part) or ForeignPart(dialect=NAME, value=part)
 
 
 def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
@@ -182,13 +373,13 @@ def _answer(unit: Unit, place: int, given: dict[str, Any], unit_id: str) -> None
     outcome: OutcomeFields = {}
     form = None
     if "response" in held:
-        outcome, form = read_outcome(held["response"])
+        outcome, form = _read_outcome(held["response"])
     notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True}) | ({"form": form} if form else {})
     payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation or f"{unit_id}-{place}",
         "option_name": option,
-        "parts": [read_medium(part) or ForeignPart(dialect=NAME, value=part) for part in _shown(unit, place, held)],
+        "parts": [_read_medium(part) or ForeignPart(dialect=NAME, value=part) for part in _shown(unit, place, held)],
         **outcome,
     }
     unit.say(payload, id=unit_id, policy=option, role_hint_for_llm="tool", metadata={NAME: notes})

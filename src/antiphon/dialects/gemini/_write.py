@@ -3,6 +3,10 @@
 The newest models refuse a call without the signature that they gave it. For calls of other models there is a documented
 placeholder, on the first call of each step. The service checks only the current turn. Later messages decide which turn that
 is, so the placeholder is on every step, and a longer history begins like a shorter one.
+
+The outcome of a call is an object. A result that is an object without the keys `output` and `error` is written unchanged
+(`error: null` is no error, and is allowed); any other result as `{"output": …}`. An error is written as
+`{"error": "Type: message"}`, with its details beside it: the keys of an object, or `output`.
 """
 
 from __future__ import annotations
@@ -15,12 +19,21 @@ import orjson
 
 from antiphon.checks import PLACEHOLDER
 from antiphon.dialects._body import said_together
-from antiphon.dialects._content import INSTRUCTION, arguments_object, described, text_of
+from antiphon.dialects._content import (
+    INSTRUCTION,
+    arguments_object,
+    described,
+    file_id,
+    json_text,
+    mime_of,
+    split_data_url,
+    text_of,
+)
 from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
-from antiphon.dialects._reading import as_object, notes_of
+from antiphon.dialects._reading import as_object, fresh, notes_of
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.gemini._content import write_medium, write_outcome
-from antiphon.dialects.gemini._wire import NAME, look, proof, respelled
+from antiphon.dialects.gemini._read import FILE, LOCATED, SIGNATURE, is_itself, says_error
+from antiphon.dialects.gemini._wire import MODIFIERS, NAME, look, proof, respelled
 from antiphon.messages import (
     DataPart,
     ForeignPart,
@@ -133,7 +146,7 @@ def _part(part: Part, role: str, is_native: bool, is_own: bool) -> dict[str, Any
     """Write a part; None if it cannot be written, such as thoughts and foreign parts of another provider."""
     if type(part) is MediaPart:
         is_taken = is_native or role != "system"
-        return (write_medium(part, is_own=is_own) if is_taken else None) or {"text": described(part)}
+        return (_write_medium(part, is_own=is_own) if is_taken else None) or {"text": described(part)}
     if type(part) is DataPart:
         return {"text": text} if (text := text_of(part)) else None
     if type(part) is ReasoningPart:
@@ -203,7 +216,7 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
     for part in outcome.parts:
         _show(part, words, media)
     notes = writing.notes(message)
-    response = write_outcome(outcome, words, notes.get("form"))
+    response = _write_outcome(outcome, words, notes.get("form"))
     held: dict[str, Any] = {"name": _name(outcome, writing), "response": response}
     if outcome.invocation_id not in writing.memory.get(_UNNAMED, ()) and not notes.get("no_id"):
         held["id"] = writing.aliases.invocation(message)
@@ -223,7 +236,7 @@ def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
     if type(part) is TextPart or type(part) is DataPart:
         words += [text] if (text := text_of(part)) else []
     elif type(part) is MediaPart:
-        shown = write_medium(part)
+        shown = _write_medium(part)
         if shown is None:
             words.append(described(part))
         else:
@@ -248,7 +261,7 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
         if kind == "option_result":
             if kind != last_kind:
                 units.append({"role": "user", "parts": (parts := [])})
-            response = write_outcome(cast("OptionResultPayload", message.payload), [], None)
+            response = _write_outcome(cast("OptionResultPayload", message.payload), [], None)
             invocation = content["invocation_id"]
             held = {"name": called[invocation], "response": response, "id": invocation}
             parts.append({"functionResponse": held})
@@ -286,3 +299,57 @@ def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list
     units.append(unit)
     parts: list[Any] = unit["parts"]
     return parts
+
+
+# ---------------------------------------------------------------- media
+
+_TO_URL_SAFE = str.maketrans("+/", "-_")
+
+
+def _write_medium(part: MediaPart, *, is_own: bool = True) -> dict[str, Any] | None:
+    """Return the part for a medium; None if it cannot be written. A signature goes only to its own provider (`is_own`)."""
+    notes = notes_of(part, NAME)
+    held: dict[str, Any] = {"mimeType": mime_of(part)}
+    if (split := split_data_url(part.url)) is not None:
+        held["data"] = split[1].translate(_TO_URL_SAFE) if notes.get("urlSafe") else split[1]
+        written: dict[str, Any] = {"inlineData": held}
+    elif (uri := part.url if LOCATED.match(part.url) else file_id(part.url, FILE)) is not None:
+        held["fileUri"] = uri
+        written = {"fileData": held}
+    else:
+        return None
+    if notes:
+        if "displayName" in notes:
+            held["displayName"] = notes["displayName"]
+        written |= {key: thaw(notes[key]) for key in MODIFIERS if key in notes and (is_own or key != SIGNATURE)}
+        if isinstance(signature := written.get(SIGNATURE), str):
+            written[SIGNATURE] = proof(signature)
+        if "snake" in notes:
+            written = respelled(written, notes["snake"])
+    return written
+
+
+# ---------------------------------------------------------------- outcomes
+
+_ERROR = "Error"
+"""The type of an error without a type, and the message of an error without a message."""
+
+
+def _write_outcome(outcome: OptionResultPayload, words: list[str], form: str | None) -> dict[str, object]:
+    """Write the result of a call. Its text is added to the output."""
+    result = fresh(outcome, "result")
+    if words:
+        result = "\n".join([*([] if result is None else [json_text(result)]), *words])
+    if not outcome.is_error:
+        return _laid_out(result, form, is_error=False)
+    message = str(outcome.error_message)
+    said = message or _ERROR if outcome.error_type == _ERROR else f"{outcome.error_type}: {message}"
+    return {"error": said, **({} if result is None else _laid_out(result, form, is_error=True))}
+
+
+def _laid_out(result: object, form: str | None, *, is_error: bool) -> dict[str, object]:
+    found = as_object(result)
+    if found is None or form == "output":
+        return {"output": result}
+    is_plain = found.keys() != {"output"} and not says_error(found.get("error")) and not (is_error and "error" in found)
+    return found if is_itself(found, is_error=is_error) or (form == "itself" and is_plain) else {"output": result}

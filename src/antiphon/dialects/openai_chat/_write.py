@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from antiphon.dialects._body import said_together
+from antiphon.dialects._body import Body, said_together
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
 from antiphon.dialects._losses import continued, is_refusal
 from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.openai_chat._read import AUDIO, FILE
-from antiphon.dialects.openai_chat._wire import NAME
+from antiphon.dialects.openai_chat._read import AUDIO, FILE, NAME
 from antiphon.messages import (
     DataPart,
     ForeignPart,
@@ -22,6 +21,8 @@ from antiphon.messages import (
     Part,
     ReasoningPart,
     TextPart,
+    Tool,
+    thaw,
 )
 from antiphon.messages.trusted import EMPTY, plain_of
 
@@ -250,3 +251,33 @@ def _begin_calls(units: list[Any], first: Message, last: Message | None, writing
             raise NotPlainError
     units.append(named({"role": "assistant", "content": said, "tool_calls": calls}, first, writing))
     return calls
+
+
+# ---------------------------------------------------------------- bodies and tools
+
+
+def close_body(body: Body) -> object:
+    """Put a body together."""
+    match body.shape:
+        case "one" if len(body.units) == 1:
+            return body.units[0]
+        case "response" if len(body.units) == 1:
+            choices = body.rest["choices"]
+            return {**body.rest, "choices": [{**choices[0], "message": body.units[0]}, *choices[1:]]}
+        case "response" if not body.units:
+            return body.rest
+        case "list" | "one" if not body.tools:
+            return body.units
+        case _:
+            settings = {} if body.shape == "response" else body.rest
+            return {**settings, "messages": body.units, **({"tools": body.tools} if body.tools else {})}
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a tool."""
+    function: dict[str, object] = {"name": name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = thaw(tool.parameters)
+    return {"type": "function", "function": function}

@@ -1,20 +1,20 @@
 """OpenAI Responses: requests, responses and bare lists of items."""
 
 from antiphon.dialects import _body_dialect
-from antiphon.dialects.openai_responses import _read, _wire, _write
+from antiphon.dialects.openai_responses import _read, _write
 
 __all__ = ["DIALECT"]
 
 DIALECT = _body_dialect.BodyDialect(
-    name=_wire.NAME,
+    name=_read.NAME,
     summary="OpenAI Responses",
-    open=_wire.open_body,
-    close=_wire.close_body,
+    open=_read.open_body,
+    close=_write.close_body,
     read=_read.read,
     write=_write.write,
-    recognise=_wire.recognise,
-    read_tool=_wire.read_tool,
-    write_tool=_wire.write_tool,
+    recognise=_read.recognise,
+    read_tool=_read.read_tool,
+    write_tool=_write.write_tool,
     read_instructions=_read.read_instructions,
     write_instructions=_write.write_instructions,
     slot_holds=1,

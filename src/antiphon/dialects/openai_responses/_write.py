@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from antiphon.dialects._body import Body
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
 from antiphon.dialects._losses import continued, joined
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.openai_responses._read import MEDIA_SETTINGS, TEXT_SETTINGS, THOUGHTS
-from antiphon.dialects.openai_responses._wire import FILE, NAME
+from antiphon.dialects.openai_responses._read import AS_TEXT, FILE, LEFT_OUT, MEDIA_SETTINGS, NAME, TEXT_SETTINGS, THOUGHTS
 from antiphon.messages import (
     Citation,
     DataPart,
@@ -25,6 +25,7 @@ from antiphon.messages import (
     Part,
     ReasoningPart,
     TextPart,
+    Tool,
     thaw,
 )
 from antiphon.messages.trusted import EMPTY
@@ -270,3 +271,50 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
 def _is_one_text(outcome: OptionResultPayload) -> bool:
     """Whether the only part is an empty text."""
     return not outcome.parts and outcome.result is not None
+
+
+# ---------------------------------------------------------------- bodies and tools
+
+
+def close_body(body: Body) -> object:
+    """Put a body together."""
+    is_bare = not body.tools and body.instructions is None
+    match body.shape:
+        case "one" if is_bare and len(body.units) == 1:
+            return body.units[0]
+        case "response" if is_bare:
+            return {**body.rest, "output": body.units}
+        case "list" | "one" if is_bare:
+            return body.units
+        case _:
+            return _closed_request(body)
+
+
+def _closed_request(body: Body) -> dict[str, object]:
+    request = {**body.rest} if body.shape == "request" else {}
+    if body.instructions is not None:
+        request["instructions"] = body.instructions
+    is_text = request.get("input") == AS_TEXT and _is_text_input(body.units)
+    if not body.units and "input" in request and request["input"] != AS_TEXT:
+        if request["input"] is LEFT_OUT:
+            del request["input"]
+    else:
+        request["input"] = body.units[0]["content"] if is_text else body.units
+    if body.tools:
+        request["tools"] = body.tools
+    return request
+
+
+def _is_text_input(units: list[Any]) -> bool:
+    if len(units) != 1 or units[0].keys() != {"role", "content"}:
+        return False
+    return units[0]["role"] == "user" and isinstance(units[0]["content"], str)
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, object]:
+    """Write a tool. It is marked as not strict, because strict is the default and other schemas may not meet its rules."""
+    parameters: object = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    written: dict[str, object] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
+    if tool.description is not None:
+        written["description"] = tool.description
+    return written

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
-from antiphon.dialects.pydantic_ai._content import read_citations, read_file
-from antiphon.dialects.pydantic_ai._results import is_result, read_result, text_in
+from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, is_name
 from antiphon.messages.json_values import canonical

@@ -16,17 +16,9 @@ from antiphon.dialects._body import said_together
 from antiphon.dialects._content import arguments_text, described, text_of
 from antiphon.dialects._reading import as_object, fresh
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.pydantic_ai._content import write_citations, write_file
+from antiphon.dialects.pydantic_ai._content import write_citations, write_file, write_result
 from antiphon.dialects.pydantic_ai._read import AUDIO, INSTRUCTIONS
-from antiphon.dialects.pydantic_ai._results import write_result
-from antiphon.dialects.pydantic_ai._wire import (
-    NAME,
-    NOT_IN_REQUESTS,
-    NOT_IN_RESPONSES,
-    spelled,
-    write_time,
-    write_usage,
-)
+from antiphon.dialects.pydantic_ai._wire import NAME, NOT_IN_REQUESTS, NOT_IN_RESPONSES, spelled, write_time, write_usage
 from antiphon.messages import (
     DataPart,
     ForeignPart,

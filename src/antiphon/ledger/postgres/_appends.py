@@ -39,8 +39,8 @@ import orjson
 
 from antiphon.errors import LedgerError, LedgerUnavailableError
 from antiphon.ledger._admission import Admission, admit
-from antiphon.ledger._chain import Record, snapshot_hash
 from antiphon.ledger._encryption import Keyring
+from antiphon.ledger._records import Record, snapshot_hash
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import ANYBODY, EVERYBODY
 from antiphon.ledger._stored import Thread, split

@@ -13,11 +13,9 @@ from typing import Any
 
 from antiphon.errors import AppendRefusedError, LedgerError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
-from antiphon.ledger._chain import Record, snapshot_hash
 from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey
-from antiphon.ledger._outside import not_executed
-from antiphon.ledger._pairing import OpenCall, OpenCalls
-from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._records import OpenCall, OpenCalls, Record, snapshot_hash
+from antiphon.ledger._request import AppendRequest, not_executed
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger.postgres._connection import TRANSACTION, Session
 from antiphon.ledger.postgres._keys import hold_master, ledger_key, store_key

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
-from antiphon.ledger._chain import genesis, to_micros
 from antiphon.ledger._encryption import ThreadKey, WrappedKey
 from antiphon.ledger._listing import head_of
-from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._records import OpenCall, Pairing, genesis, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread

@@ -19,11 +19,11 @@ import orjson
 
 from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
 from antiphon.ledger._admission import State, new_state
-from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._hosts import BootClock, Epoch, Host, HostRow, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._ownership import OWNED, Release, claimed, due_since, moved, released, why_due, withheld
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
+from antiphon.ledger._records import from_micros, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._stored import TakeRequest, Thread
 from antiphon.ledger.postgres._careful import insert_thread, lock_threads, update_thread, update_threads

@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from antiphon.errors import LedgerCorruptError
-from antiphon.ledger._chain import snapshot_hash, to_micros
 from antiphon.ledger._encryption import is_sealed, not_searchable
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
@@ -30,6 +29,7 @@ from antiphon.ledger._listing import (
     terms_of,
     words_of,
 )
+from antiphon.ledger._records import snapshot_hash, to_micros
 from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
 from antiphon.ledger.postgres._careful import hold_indexes
 from antiphon.ledger.postgres._connection import Row, Session

@@ -11,9 +11,8 @@ import orjson
 
 from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
-from antiphon.ledger._chain import Record, from_micros, genesis, link
 from antiphon.ledger._encryption import ThreadKey, is_sealed
-from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._records import OpenCall, Pairing, Record, from_micros, genesis, link
 from antiphon.ledger._stored import Ancestor, Hole, Thread, ThreadSegment, join, segments_of
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import check_remembered, thread_key

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from math import log
 from struct import pack, unpack
 
-from antiphon.ledger._chain import Record
+from antiphon.ledger._records import Record
 from antiphon.ledger._terms import (
     HEADING_WEIGHT,
     TermEntry,

@@ -12,9 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.errors import NoMasterKeyError
-from antiphon.ledger._chain import snapshot_hash
 from antiphon.ledger._listing import fold_words, words_of
-from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._records import OpenCall, Pairing, snapshot_hash
 from antiphon.ledger._stored import Subject, Thread, join
 from antiphon.ledger._values import Damage, Diagnosis, Head
 from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener

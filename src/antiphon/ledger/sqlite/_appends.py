@@ -22,18 +22,10 @@ from typing import Any, Literal, TypeAlias
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
-from antiphon.ledger._chain import Record, snapshot_hash, to_micros
 from antiphon.ledger._encryption import ThreadKey, WrappedKey
-from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
+from antiphon.ledger._records import OpenCall, OpenCalls, Pairing, Record, snapshot_hash, to_micros
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, ThreadSegment, split
-from antiphon.ledger.sqlite._checksums import (
-    NO_CHECKSUM,
-    check_written,
-    message_checksum,
-    state_checksum,
-    thread_checksum,
-)
 from antiphon.ledger.sqlite._keys import call_columns, find_key, has_keys, ledger_key, store_key
 from antiphon.ledger.sqlite._rows import (
     find_open_calls,
@@ -45,7 +37,14 @@ from antiphon.ledger.sqlite._rows import (
     records_with_id,
 )
 from antiphon.ledger.sqlite._schema import check_schema
-from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._sql import (
+    NO_CHECKSUM,
+    Connection,
+    check_written,
+    message_checksum,
+    state_checksum,
+    thread_checksum,
+)
 
 _MOST_THREADS = 10_000
 """Threads whose state is remembered."""

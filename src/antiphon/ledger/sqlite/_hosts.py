@@ -27,19 +27,18 @@ from antiphon.errors import (
     UnknownThreadError,
 )
 from antiphon.ledger._admission import State, new_state
-from antiphon.ledger._chain import from_micros, to_micros
 from antiphon.ledger._hosts import Epoch, Host, HostRow, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._ownership import OWNED, Release, claimed, due_since, moved, released, why_due, withheld
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
+from antiphon.ledger._records import from_micros, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._stored import TakeRequest, Thread
 from antiphon.ledger.sqlite._appends import insert_thread
-from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._keys import find_key
 from antiphon.ledger.sqlite._rows import find_thread, thread_of
 from antiphon.ledger.sqlite._schema import LIMIT_TABLES
-from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._sql import Connection, check_written, host_checksum, note_removed, set_checksum, set_owner
 
 _HOSTS = """
 SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum

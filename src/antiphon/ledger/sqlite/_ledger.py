@@ -22,13 +22,12 @@ import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
-from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
 from antiphon.ledger._hosts import BootClock, Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
-from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
+from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._signals import CommitSignal

@@ -11,7 +11,6 @@ from decimal import Decimal
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
-from antiphon.ledger._chain import snapshot_hash, to_micros
 from antiphon.ledger._encryption import is_sealed, not_searchable
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
@@ -24,6 +23,7 @@ from antiphon.ledger._listing import (
     summary_of,
     terms_of,
 )
+from antiphon.ledger._records import snapshot_hash, to_micros
 from antiphon.ledger._stored import ThreadSegment
 from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
 from antiphon.ledger.sqlite._keys import blinded, find_key, thread_key

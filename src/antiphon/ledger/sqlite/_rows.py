@@ -9,9 +9,8 @@ from zlib import crc32
 
 from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
-from antiphon.ledger._chain import Record, from_micros, genesis, link
 from antiphon.ledger._encryption import ThreadKey, is_sealed
-from antiphon.ledger._pairing import OpenCall, Pairing
+from antiphon.ledger._records import OpenCall, Pairing, Record, from_micros, genesis, link
 from antiphon.ledger._stored import Ancestor, Hole, Thread, ThreadSegment, join, segments_of
 from antiphon.ledger.sqlite._keys import check_remembered, thread_key
 from antiphon.ledger.sqlite._schema import MEDIA_TABLES

@@ -15,7 +15,7 @@ it, and by `verify`. The expected schema is the result of the same steps on an e
 
 To add a step, append it to `MIGRATIONS`, as SQL or as a function over a connection. The migration of every earlier version,
 the expected schema and the version in the file follow from that. Add a column that cannot be computed from other data to a
-checksum, too (see `_checksums`).
+checksum, too (see `_sql`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ import orjson
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger._admission import State
-from antiphon.ledger.sqlite._checksums import set_checksum, set_owner
-from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._sql import Connection, set_checksum, set_owner
 from antiphon.messages import is_name
 from antiphon.messages.keys import kind_of
 

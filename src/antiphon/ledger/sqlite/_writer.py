@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError
-from antiphon.ledger._chain import Record
+from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread as StoredThread
 from antiphon.ledger.sqlite._appends import Appends, ThreadChange

@@ -22,8 +22,7 @@ from antiphon.messages import (
 )
 from antiphon.patterns.cast import Cast
 from antiphon.patterns.options._options import Options
-from antiphon.patterns.options._protocol import ExecutorLimits
-from antiphon.patterns.options._rules import Rule, run_stage, stages
+from antiphon.patterns.options._rules import ExecutorLimits, Rule, run_stage, stages
 
 # ---------------------------------------------------------------- taint of results
 

@@ -41,8 +41,7 @@ from antiphon.messages import (
 from antiphon.patterns.decisions import ThreadTop
 from antiphon.patterns.options._calls import ExecutorSetup
 from antiphon.patterns.options._options import Choices, Policy, decide_by_model
-from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
-from antiphon.patterns.options._rules import rule_in
+from antiphon.patterns.options._rules import DECIDE, ExecutorLimits, rule_in
 from antiphon.runtime.extending import Effect
 
 # ---------------------------------------------------------------- the result of a policy

@@ -21,9 +21,8 @@ from antiphon import errors
 from antiphon.agents import LedgerRun
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload, current_port
-from antiphon.patterns.peers._letters import Exchange, Refusal, letter_of
+from antiphon.patterns.peers._letters import Exchange, InvokePeer, PeerLimits, Refusal, address_of, letter_of
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._protocol import InvokePeer, PeerLimits, address_of
 from antiphon.patterns.peers._registry import PeerRegistry, find_refusal
 from antiphon.runtime import Context, system_thread
 

@@ -19,8 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, cast
 
 from antiphon.agents.config import known_names
 from antiphon.patterns.cast import AgentSpec, CastError
-from antiphon.patterns.peers._letters import Refusal
-from antiphon.patterns.peers._protocol import PeerLimits
+from antiphon.patterns.peers._letters import PeerLimits, Refusal
 
 # ---------------------------------------------------------------- specs and limits
 

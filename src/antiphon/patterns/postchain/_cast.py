@@ -35,9 +35,9 @@ from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, Ungua
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, current_agent
+from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
-from antiphon.patterns.postchain._protocol import agent_of, config_thread
-from antiphon.patterns.postchain._quoting import choice_of
+from antiphon.patterns.postchain._retrieval import choice_of
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 

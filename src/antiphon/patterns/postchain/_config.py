@@ -23,7 +23,7 @@ from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
-from antiphon.patterns.postchain._protocol import config_thread
+from antiphon.patterns.postchain._context import MENTIONED, config_thread
 from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
 
 _FORM = re.compile(r"version: (\d+)\n\n(.+)", re.DOTALL)
@@ -121,8 +121,6 @@ TOO_LARGE: Final = "TOO_LARGE"
 """The code of an input that is too large."""
 ANSWER: Final = 16_000
 """The maximum length of an answer for other phases and the client, in characters."""
-MENTIONED: Final = 600
-"""The maximum length of a source or an argument in the context, in characters."""
 _ABOUT: Final = 8_000
 """The maximum size of a thread's metadata as JSON, in bytes: every message to a phase contains them."""
 

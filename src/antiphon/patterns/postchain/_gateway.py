@@ -18,8 +18,7 @@ from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.postchain._config import check_input
-from antiphon.patterns.postchain._lifecycle import is_known
-from antiphon.patterns.postchain._protocol import (
+from antiphon.patterns.postchain._context import (
     CLIENT,
     OUTSIDE,
     SUPERVISOR,
@@ -30,6 +29,7 @@ from antiphon.patterns.postchain._protocol import (
     thread_address,
     thread_of_message,
 )
+from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime.extending import error_response, from_wire, response_type
 

@@ -19,7 +19,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._config import cut
-from antiphon.patterns.postchain._protocol import DELEGATE, ProcessOwnPhase, SubscribeThread
+from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
 
 PATTERN: Final = "postchain"

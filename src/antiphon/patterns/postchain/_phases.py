@@ -28,8 +28,9 @@ from typing_extensions import override
 from antiphon.agents import ledger_run
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH
-from antiphon.patterns.postchain._config import MENTIONED, ChainConfig
+from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import (
+    MENTIONED,
     Add,
     ChainContext,
     ContextOperation,
@@ -56,16 +57,21 @@ from antiphon.patterns.postchain._outputs import (
     without_marks,
 )
 from antiphon.patterns.postchain._phase import PhaseActor
-from antiphon.patterns.postchain._quoting import PICKED, USED, citation, likely_items, place_of, quoted_answer
 from antiphon.patterns.postchain._retrieval import (
     HEARSAY,
+    PICKED,
+    USED,
     Observations,
+    citation,
     entities_in,
     find_knowledge,
     goals_in,
     items_given,
+    likely_items,
     observation_message,
+    place_of,
     quote_of,
+    quoted_answer,
     relevance,
     significant,
 )

@@ -35,13 +35,12 @@ from antiphon.patterns.cast import (
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
-from antiphon.patterns.postchain._chain import Chain
+from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
-from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._context import CLIENT, DELEGATE, SUPERVISOR, AskChain, thread_address, thread_of_message
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
-from antiphon.patterns.postchain._own_phases import OwnPhaseActor, PhaseLike, ordered_phases
-from antiphon.patterns.postchain._phase import PhaseActor
+from antiphon.patterns.postchain._phase import OwnPhaseActor, PhaseActor, PhaseLike, ordered_phases
 from antiphon.patterns.postchain._phases import (
     ActionPhaseActor,
     ExperiencePhaseActor,
@@ -49,14 +48,6 @@ from antiphon.patterns.postchain._phases import (
     ObservationPhaseActor,
     UnderstandingPhaseActor,
     YieldPhaseActor,
-)
-from antiphon.patterns.postchain._protocol import (
-    CLIENT,
-    DELEGATE,
-    SUPERVISOR,
-    AskChain,
-    thread_address,
-    thread_of_message,
 )
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.protocol import AgentConfig

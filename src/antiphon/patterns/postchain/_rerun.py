@@ -29,10 +29,10 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, P
 from antiphon.patterns.cast import AgentSpec, Pattern, PatternOptions, together
 from antiphon.patterns.postchain._cast import OwnAgent, make_named_model
 from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._context import ProcessOwnPhase
 from antiphon.patterns.postchain._lifecycle import LIFE
-from antiphon.patterns.postchain._own_phases import PhaseLike
+from antiphon.patterns.postchain._phase import PhaseLike
 from antiphon.patterns.postchain._postchain import PostChain
-from antiphon.patterns.postchain._protocol import ProcessOwnPhase
 from antiphon.protocol import PHASES, AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import AGAIN

@@ -34,17 +34,19 @@ from antiphon.messages import (
 from antiphon.patterns.cast import UNHURRIED, handling, open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
-from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
-from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
-from antiphon.patterns.postchain._protocol import (
+from antiphon.patterns.postchain._context import (
     CLIENT,
     AskChain,
     ChainAnswered,
+    ChainContext,
     ProcessOwnPhase,
     RunThread,
     SubscribeThread,
     ThreadSubscribed,
+    items_to,
+    operations_from,
 )
+from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
 from antiphon.runtime import Actor, Context, handles
 from antiphon.runtime.extending import STOPPED
 

@@ -3,7 +3,7 @@
 The thread records all of it.
 
 Every message is one of the fourteen types of the `agent-framework` format. `Team` is the pattern; `TeamStore` has
-the views of a thread. Read `_orchestrator`, `_manager` and `_worker`, in this order.
+the views of a thread. Read `_team` (with the orchestrator), then `_members` (managers and workers).
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

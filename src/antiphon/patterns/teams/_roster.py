@@ -1,28 +1,219 @@
-"""Roster: the members of a team, their addresses, and the state that their actors share."""
+"""Roster: the members of a team, their specs, limits and addresses, the state that they share, and delegation between them.
+
+**Delegation.** A member of a team gives a task to another. It ends exactly once, even if the other member fails. The
+`delegation` is recorded before the request, and its end after that, as its answer: an `observation` for a result, an `error`
+for anything else. The caller closes the calls that a stopped member left open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from antiphon import errors
 from antiphon.agents.config import known_names
 from antiphon.agents.toolkit.taint import Taint
-from antiphon.dialects.agent_framework import BaseMessageStore
+from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError
-from antiphon.messages import Conversation, Message
+from antiphon.messages import Conversation, Json, Message, thaw
+from antiphon.patterns import cast
 from antiphon.patterns.cast import (
+    UNHURRIED,
     AgentSpec,
     Answer,
     Cast,
     CastError,
     model_messages,
     read_history,
+    stopped,
     untrusted_source,
 )
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
-from antiphon.patterns.teams._protocol import HistoryPlace, ManagerSpec, TeamLimits
-from antiphon.protocol import ErrorCode
+from antiphon.patterns.teams._transcript import DIALECT, Transcript
+from antiphon.protocol import ErrorCode, Notice, Reply, Request
+from antiphon.protocol.flows import Flow, Pattern, Repeat, Sequence, Step, choice, repeat, sequence
+from antiphon.runtime import Context
+
+# ---------------------------------------------------------------- requests
+
+Status: TypeAlias = Literal["completed", "failed"]
+HistoryPlace: TypeAlias = tuple[str, str]
+"""A thread and a message id: the history of the thread before that message."""
+
+
+class TurnDone(Reply, frozen=True, type="TEAM_TURN_DONE"):
+    """The answer of the orchestrator."""
+
+    status: Status
+    response: str
+    error_code: str | None = None
+    error_message: str | None = None
+    final: Any = None
+    """The content of the turn's `final`, if there is one."""
+
+
+class RunTurn(Request[TurnDone], frozen=True, type="TEAM_RUN_TURN", family="team"):
+    """Do a request of a user."""
+
+    text: str
+
+
+class EndTurn(Notice, frozen=True, type="TEAM_END_TURN", family="team"):
+    """The caller of a turn was cancelled: close the calls that the turn left open."""
+
+    turn: str
+
+
+class PhaseDone(Reply, frozen=True, type="TEAM_PHASE_DONE"):
+    """The answer of a manager. Its synthesis is recorded, whatever the status."""
+
+    status: Status
+    synthesis: str
+    error_code: str | None = None
+    untrusted: str | None = None
+    """The source of untrusted content that was read for it; None: there was none."""
+    final: Any = None
+    """The content of the phase's `final`, if there is one."""
+
+
+class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family="team"):
+    """Do a phase of a plan."""
+
+    phase_id: int
+    """Its place among all phases of the plan, from 0."""
+    name: str
+    goals: str
+    notes: str | None = None
+    previous: str | None = None
+    """The synthesis of the phase before."""
+    untrusted: str | None = None
+    turn: str
+    history: HistoryPlace | None = None
+    """The history that the agents read; None: there is none."""
+
+
+class TeamTaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
+    """The answer of a worker. A failed task is an error instead. The complete result is its `final`."""
+
+    summary: str
+    untrusted: str | None = None
+    final: Any = None
+    """The content of its `final`."""
+
+
+class DoTeamTask(Request[TeamTaskDone], frozen=True, type="TEAM_DO_TASK", family="team"):
+    """Do a task: with the agent's model, perhaps with suggested steps; or by a script, without a model."""
+
+    task: str
+    manager: str
+    goal: str
+    previous: str | None = None
+    suggested: Any = None
+    """Steps, as in a `suggested_plan`."""
+    script: Any = None
+    """Steps, as in a `script_plan`, all of this worker, to be run unchanged."""
+    untrusted: str | None = None
+    turn: str
+    history: HistoryPlace | None = None
+
+
+# ---------------------------------------------------------------- specs and limits
+
+
+class ManagerSpec(AgentSpec):
+    """The configuration of one manager: an agent that delegates to workers."""
+
+    workers: tuple[str, ...] = Field(min_length=1)
+    """The names of its workers."""
+    plans: Literal["steps", "script", "whole"] = "steps"
+    """How it breaks a phase down: into steps, each a task in words; into a script of tool calls; or not at all, so that each
+    of its workers gets the whole.
+    """
+    script: tuple[ScriptStep, ...] | None = None
+    """A fixed script for all its phases; without it, a model writes one."""
+    is_global: bool = True
+    """Whether its syntheses are broadcast: seen by every agent, and told to the next phase. If not, only the orchestrator
+    gets them.
+    """
+
+
+class TeamLimits(BaseModel):
+    """The limits of a team. Work that reaches a limit fails."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    iterations: int = Field(default=10, ge=1)
+    """How often a worker may use tools for one task before it must answer."""
+    window: int = Field(default=5, ge=1)
+    repeats: int = Field(default=3, ge=2)
+    """How often the same action may have the same result among the last `window` actions."""
+    stagnation: int = Field(default=6, ge=2)
+    """How many actions in a row may fail, or have known results."""
+    phases: int = Field(default=12, ge=1)
+    """How many phases a plan may have."""
+    steps: int = Field(default=24, ge=1)
+    """How many steps a phase may have."""
+    conversation: int = Field(default=8, ge=0)
+    """How many messages of the conversation the orchestrator is shown: messages, not turns."""
+    phase_seconds: float | None = Field(default=None, gt=0)
+    """Seconds that a manager may take for a phase; None: no limit."""
+    task_seconds: float | None = Field(default=None, gt=0)
+    """Seconds that a worker may take for a task."""
+
+
+# ---------------------------------------------------------------- flows
+
+_ASIDE = repeat(Step("somebody", "somebody else", "ERROR"))
+"""Errors of a tool, a task or a delegation, in between."""
+
+
+def _asked_step(sender: str, receiver: str, request: str, reply: str, *meanwhile: Pattern) -> Sequence:
+    answers = choice(Step(receiver, sender, reply), Step(receiver, sender, "ERROR"))
+    return sequence(Step(sender, receiver, request), _ASIDE, *meanwhile, answers, _ASIDE)
+
+
+def _steps(part: Sequence) -> tuple[Pattern, ...]:
+    """Return the messages of an exchange, in any order."""
+    return tuple(each for each in part.parts if each is not _ASIDE)
+
+
+_TASK = _asked_step("manager", "worker", "TEAM_DO_TASK", "TEAM_TASK_DONE")
+_OWN_TASK = _asked_step("orchestrator", "worker", "TEAM_DO_TASK", "TEAM_TASK_DONE")
+_PHASE = _asked_step("orchestrator", "manager", "TEAM_LEAD_PHASE", "TEAM_PHASE_DONE", repeat(_TASK))
+_PARTS = (_TASK, _OWN_TASK, _asked_step("orchestrator", "manager", "TEAM_LEAD_PHASE", "TEAM_PHASE_DONE"))
+
+
+def _turn(*meanwhile: Pattern) -> Repeat:
+    return repeat(_asked_step("client", "orchestrator", "TEAM_RUN_TURN", "TEAM_TURN_DONE", *meanwhile), least=1)
+
+
+_ROLES = tuple((role, role) for role in ("client", "orchestrator", "manager", "worker"))
+
+TURN = Flow(
+    "team-turn",
+    "A client has a team do something: the orchestrator has phases led by managers, who have workers do tasks, and answers.",
+    _turn(repeat(choice(_PHASE, _OWN_TASK))),
+    _ROLES,
+)
+
+SIDE_BY_SIDE = Flow(
+    "team-side-by-side",
+    "The same where phases or tasks are done side by side: all of it happens between the question and the answer.",
+    _turn(repeat(choice(*(step for part in _PARTS for step in _steps(part)), _ASIDE))),
+    _ROLES,
+)
+
+TEAM_FLOWS: tuple[Flow, ...] = (TURN, SIDE_BY_SIDE)
+"""Every flow that is declared here."""
+
+
+# ---------------------------------------------------------------- the roster
 
 OutputT = TypeVar("OutputT")
 
@@ -131,3 +322,167 @@ class Roster:
             return f"- {name} (manager of {', '.join(spec.workers)}){about}"
         tools = f" [tools: {', '.join(spec.tools)}]" if spec.tools else ""
         return f"- {name}{about}{tools}"
+
+
+# ---------------------------------------------------------------- calls that a stopped member left open
+
+end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
+
+
+# ---------------------------------------------------------------- delegation
+
+ReplyT = TypeVar("ReplyT", PhaseDone, TeamTaskDone)
+ResultT = TypeVar("ResultT")
+
+Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
+
+_ENDINGS: Final[tuple[tuple[type[errors.DeliveryError], Ending], ...]] = (
+    (errors.ReplyTimeoutError, "timeout"),
+    (errors.WithdrawnError, "cancelled"),
+    (errors.UndeliverableError, "down"),
+    (errors.ActorStoppedError, "down"),
+    (errors.ActorFailedError, "down"),
+    (errors.EscalatedError, "down"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationEnd:
+    """The end of a delegation."""
+
+    worker: str
+    status: Ending
+    summary: str
+    code: str | None = None
+    """The code of the error; None for a result."""
+    untrusted: str | None = None
+    """The source of untrusted content that was read for it, if any."""
+    final: Any = None
+    """The content of its `final`, if there is one."""
+
+    @classmethod
+    def of(cls, worker: str, error: errors.DeliveryError) -> DelegationEnd:
+        """Return the end of a delegation that raised an error."""
+        found: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
+        status: Ending = found[0] if found else "failure"
+        match error:
+            case errors.RefusedError(details={"untrusted": str(source)}):
+                return cls(worker, status, error.reason, error.code, source)
+            case _:
+                return cls(worker, status, error.reason, error.code)
+
+    @classmethod
+    def with_reply(cls, worker: str, reply: PhaseDone | TeamTaskDone) -> DelegationEnd:
+        """Return the end of a delegation with a reply; a failed phase may also have a reply."""
+        if isinstance(reply, PhaseDone):
+            code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
+            status: Ending = "result" if code is None else "failure"
+            return cls(worker, status, reply.synthesis, code, reply.untrusted, thaw(reply.final))
+        return cls(worker, "result", reply.summary, untrusted=reply.untrusted, final=thaw(reply.final))
+
+    @property
+    def is_result(self) -> bool:
+        """Whether there is a result."""
+        return self.status == "result"
+
+    def entry(self) -> tuple[str, dict[str, Any]]:
+        """Return the type and the content of the message that records it."""
+        if self.is_result:
+            said = {"worker": self.worker, "status": self.status, "human_readable_summary": self.summary}
+            return "observation", said
+        details = {"worker": self.worker, "status": self.status}
+        return "error", {"error_message": self.summary, "error_type": self.code or "ERROR", "details": details}
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[ReplyT]):
+    """The end of a delegation, and the reply if there is one."""
+
+    end: DelegationEnd
+    reply: ReplyT | None = None
+
+
+async def delegate(
+    roster: Roster,
+    context: Context,
+    transcript: Transcript,
+    to: str,
+    request: Request[ReplyT],
+    *,
+    task: str,
+    key: str,
+    among: Collection[str],
+) -> Done[ReplyT]:
+    """Delegate a task, and return its end; `among` are the members that can be asked.
+
+    Raises:
+        ParkedError: a person must settle or approve something first; the delegation stays open until then.
+        HistoryMismatchError, LedgerError: as for every request in a thread.
+    """
+    said = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(f"delegation-{key}")}
+    await transcript.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
+    done: Done[ReplyT]
+    try:
+        if to not in among:
+            raise errors.RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
+        reply = await _asked(roster, context, to, request, key)
+        done = Done(DelegationEnd.with_reply(to, reply), reply)
+    except (errors.ParkedError, errors.HistoryMismatchError):
+        raise
+    except errors.DeliveryError as exc:
+        done = Done(DelegationEnd.of(to, exc))
+        asked = f"{context.course.invocation_id}/{key}"
+        await stopped(transcript.run, asked)
+        await end_open_calls(transcript.run, asked, exc)
+    transcript.taint.mark(done.end.untrusted)
+    kind, content = done.end.entry()
+    await transcript.answer(said, kind, f"end-{key}", content=content)
+    return done
+
+
+async def _asked(roster: Roster, context: Context, to: str, request: Request[ReplyT], key: str) -> ReplyT:
+    address, within = roster.address(to), roster.seconds(to) or UNHURRIED
+    if not roster.is_elsewhere(to):
+        return await context.ask(address, request, within=within, key=key)
+    return await _asked_elsewhere(context, address, request, within, key)
+
+
+async def _asked_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
+    """Ask a member whose actor runs in another system, in a separate thread: a thread has one writing system."""
+    cls = request.reply_class()
+
+    async def ask(id: str) -> Json:
+        thread_id = f"{context.thread_id}:{sha256(id.encode()).hexdigest()[:16]}"
+        try:
+            reply = await context.system.ask(
+                address, request, within=within, thread_id=thread_id, sender=context.address, id=id
+            )
+        except (errors.ParkedError, errors.HistoryMismatchError):
+            raise
+        except errors.DeliveryError as exc:
+            end = DelegationEnd.of(address, exc)
+            return {"code": exc.code, "reason": exc.reason, "status": end.status, "untrusted": end.untrusted}
+        return {"data": reply.to_data()}
+
+    came = await context.effect(key, {"to": address, "data": request.to_data()}, ask, effects="idempotent")
+    if "data" in came:
+        return cls.from_data(came["data"])
+    raise _error_of(came, address)
+
+
+def _error_of(came: dict[str, Any], address: str) -> errors.DeliveryError:
+    kind = next((kind for kind, ending in _ENDINGS if ending == came["status"]), None)
+    if kind is None:
+        return errors.RefusedError(came["reason"], came["code"], details={"untrusted": came["untrusted"]}, address=address)
+    error = kind(came["reason"], address)
+    error.code = came["code"]
+    return error
+
+
+async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed."""
+    ended = await asyncio.gather(*works, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in ended if not isinstance(each, BaseException)]

@@ -1,19 +1,25 @@
-"""Team: the public class of the pattern."""
+"""Team: the public class of the pattern; and its orchestrator, which plans a request in phases and answers the user.
+
+The orchestrator delegates each phase. All phases run, in order or in parallel, according to the plan. A phase that cannot run,
+because the plan names an unknown agent, fails like any other: its error is recorded, the next phase gets it, and the turn
+fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore
-from antiphon.errors import DeliveryError
+from antiphon.agents import ledger_run
+from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
+from antiphon.errors import DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
-from antiphon.messages import current_port, thaw
+from antiphon.messages import Conversation, Json, current_port, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -27,15 +33,220 @@ from antiphon.patterns.cast import (
     failed,
     known_by,
     read_answer,
+    stopped,
 )
-from antiphon.patterns.teams._manager import ManagerActor
-from antiphon.patterns.teams._orchestrator import OrchestratorActor
-from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
-from antiphon.patterns.teams._protocol import EndTurn, ManagerSpec, RunTurn, TeamLimits
-from antiphon.patterns.teams._roster import ROLES, Role, Roster
-from antiphon.patterns.teams._transcript import TeamStore, hand_over
-from antiphon.patterns.teams._worker import Guards, TeamWorkerActor
-from antiphon.runtime import System
+from antiphon.patterns.teams._members import Guards, ManagerActor, TeamWorkerActor
+from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, PhaseDraft, PlanDraft, plan_of
+from antiphon.patterns.teams._roster import (
+    ROLES,
+    DelegationEnd,
+    DoTeamTask,
+    EndTurn,
+    HistoryPlace,
+    LeadPhase,
+    ManagerSpec,
+    Role,
+    Roster,
+    RunTurn,
+    TeamLimits,
+    TurnDone,
+    delegate,
+    end_open_calls,
+    side_by_side,
+)
+from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, hand_over, read_conversation
+from antiphon.runtime import Actor, Context, System, handles
+
+# ---------------------------------------------------------------- the orchestrator
+
+_SHOWN: Final = 500
+"""The maximum length of a shown earlier message, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PhaseEnd:
+    phase: Phase
+    summary: str
+    code: str | None = None
+    """The code of the error; None: the phase is completed."""
+    is_global: bool = True
+    """Whether the next phase gets it."""
+    final: Any = None
+    """The content of its `final`, if there is one."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.phase.name}: {self.summary}" if self.code is None else f"{self.phase.name} has failed: {self.summary}"
+
+
+class OrchestratorActor(Actor):
+    """The orchestrator, for all threads."""
+
+    concurrency = 1000
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._form = plan_of(roster.assignees, roster.limits.phases)
+
+    @handles
+    async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
+        """Carry out a request of a user, and answer."""
+        name, turn = self._roster.orchestrator.name, context.course.invocation_id
+        async with at_work(context, name, turn) as transcript:
+            done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
+            transcript.handled.status = done.status
+            return done
+
+    @handles
+    async def end_turn(self, notice: EndTurn, context: Context) -> None:
+        """Close the calls that a cancelled turn left open."""
+        async with ledger_run(context) as run:
+            await stopped(run, notice.turn)
+            await end_open_calls(run, notice.turn, WithdrawnError("the caller was cancelled"))
+            thread = await run.ledger.thread(run.thread_id)
+            if thread is not None and (thread.pattern, thread.status) == (PATTERN, "processing"):
+                await run.journal.write(run.thread_id, (), status="cancelled")
+
+
+class _Turn:
+    """A turn of the conversation, from the request to the answer."""
+
+    def __init__(self, roster: Roster, form: type[PlanDraft], context: Context, transcript: Transcript) -> None:
+        self._roster, self._form, self._context, self._transcript = roster, form, context, transcript
+        self._name = roster.orchestrator.name
+        self._history = Conversation()
+        self._place: HistoryPlace | None = None
+
+    async def take(self, text: str) -> TurnDone:
+        await self._read_history()
+        said = await self._transcript.say("user_message", "user", content=text, agent_key=None)
+        brief = await self._director_context(text, before=said.seq)
+        await self._transcript.say("director_context", "director", content=brief)
+        plan = await self._plan(text, brief)
+        await self._transcript.say("strategic_plan", "plan", content=plan.to_dict())
+        ends = await self._run(plan, text)
+        answer = await self._answer(text, ends)
+        failed = [end for end in ends if end.code is not None]
+        read = self._transcript.taint.untrusted
+        marks = None if read is None else {"untrusted": read}
+        await self._transcript.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
+        if not failed:
+            return TurnDone(status="completed", response=answer, **_final(ends))
+        message = "; ".join(end.line for end in failed)
+        return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
+
+    async def _read_history(self) -> None:
+        """Read the history of the thread, and record its place for the agents."""
+        place = self._transcript.run.thread_id, self._context.message.id
+        self._history = await self._roster.history(place, self._transcript.taint)
+        self._place = place if self._history else None
+
+    # ------------------------------------------------------------ planning
+
+    async def _director_context(self, text: str, *, before: int) -> str:
+        """Return the prompt for the plan: the members, the earlier conversation, and the request."""
+        roster = self._roster
+        parts = [f"Your team:\n{await roster.described(roster.assignees)}"]
+        latest = await self._earlier(text, before=before)
+        for each in latest:
+            self._transcript.taint.mark(each.get("metadata", {}).get("untrusted"))
+        if latest:
+            lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
+            parts.append(f"Earlier in this conversation:\n{lines}")
+        return "\n\n".join((*parts, f"Request: {text}"))
+
+    async def _earlier(self, text: str, *, before: int) -> list[Entry]:
+        """Return the earlier conversation: from the host's store at the start of the turn, else from the thread."""
+        run, limit, store = self._transcript.run, self._roster.limits.conversation, self._roster.message_store
+        if store is None:
+            return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
+
+        async def read(key: str) -> Json:
+            found = await read_conversation(store, run.thread_id, limit=limit, request=text)
+            # Shortened here, so that the plan uses the recorded form, even if the turn continues after a crash.
+            return [{**each, "content": _short(each["content"])} for each in found]
+
+        found: list[Entry] = await run.effect("read-store", {}, read, effects="none")
+        return found
+
+    async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
+        """Return the plan of the agent; without one, the first member gets the whole request."""
+        prompt = f"{brief}\n\nPlan in phases what your team is to reach."
+        draft = await self._roster.answer(self._name, prompt, self._form, self._history)
+        if draft is None:
+            phase = PhaseDraft(name="Whole request", worker=self._roster.assignees[0], goals=text)
+            why = "No plan could be read, so the first of the team gets the whole request."
+            draft = PlanDraft(refined_intent=text, phases=[phase], rationale=why)
+        return draft.content()
+
+    # ------------------------------------------------------------ phases
+
+    async def _run(self, plan: StrategicPlanContent, text: str) -> list[_PhaseEnd]:
+        phases = plan.plan.phases
+        if (plan.plan.model_extra or {}).get("parallel"):
+            return await side_by_side(self._phase(number, phase, text, None) for number, phase in enumerate(phases))
+        ends: list[_PhaseEnd] = []
+        for number, phase in enumerate(phases):
+            ends.append(await self._phase(number, phase, text, ends[-1] if ends else None))
+        return ends
+
+    async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
+        """Delegate a phase to its manager or worker. A synthesis is recorded in any case."""
+        goals, turn, read = phase.goals or text, self._transcript.turn, self._transcript.taint.untrusted
+        previous = before.line if before is not None and before.is_global else None
+        more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
+        given, key = (self._roster, self._context, self._transcript, phase.worker), f"phase-{number}"
+        if self._roster.role_of(phase.worker) == "manager":
+            lead = LeadPhase(
+                phase_id=number,
+                name=phase.name,
+                goals=goals,
+                notes=phase.notes,
+                previous=previous,
+                untrusted=read,
+                turn=turn,
+                **more,
+            )
+            led = await delegate(*given, lead, task=goals, key=key, among=self._roster.assignees)
+            if led.reply is not None:  # the manager has recorded its synthesis
+                is_global = self._roster.managers[phase.worker].is_global
+                return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
+            end = led.end
+        else:
+            do = DoTeamTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
+            end = (await delegate(*given, do, task=goals, key=key, among=self._roster.workers)).end
+        return await self._synthesise(number, phase, end)
+
+    async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
+        ended = _PhaseEnd(phase, end.summary, end.code, final=end.final)
+        await self._transcript.say(
+            "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
+        )
+        return ended
+
+    # ------------------------------------------------------------ the answer
+
+    async def _answer(self, text: str, ends: Sequence[_PhaseEnd]) -> str:
+        """Return the answer to the user: the result of the only phase, or the orchestrator's summary of all."""
+        if len(ends) == 1 and ends[0].code is None:
+            return ends[0].summary
+        joined = "\n".join(end.line for end in ends)
+        if len(ends) == 1:
+            return joined
+        prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
+        return await self._roster.answer(self._name, prompt, str, self._history) or joined
+
+
+def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:
+    """Return the final response of the only phase; several phases have none."""
+    return {"final": ends[0].final} if len(ends) == 1 and ends[0].final is not None else {}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# ---------------------------------------------------------------- the public class
 
 _ORCHESTRATOR: Final = AgentSpec(name="orchestrator", instructions="You plan what a team does, and answer for it.")
 

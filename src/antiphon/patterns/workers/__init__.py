@@ -4,13 +4,11 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 
 | | |
 |---|---|
-| `_protocol.py` | the requests of the actors, and the limits |
+| `_schedule.py` | the requests of the actors, the limits; the order and the deadlines of a worker's tasks |
 | `_conversation.py` | the messages of agents in the thread; STATUS reports |
-| `_responder.py` | an agent's answer to a message |
-| `_agent.py` | `ToolCapableAgent`, for programs of any kind |
+| `_agent.py` | an agent's answer to a message, and `ToolCapableAgent`, for programs of any kind |
 | `_assignment.py` | assignment of tasks by a policy or a model |
-| `_schedule.py` | the order and the deadlines of a worker's tasks |
-| `_actors.py`, `_workers.py` | the actors, and `Workers`, the pattern |
+| `_workers.py` | the actors, and `Workers`, the pattern |
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

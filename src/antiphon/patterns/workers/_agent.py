@@ -1,34 +1,312 @@
 """ToolCapableAgent: an agent of Atlas that answers structured messages and uses tools; and three ready-made workers.
 
 Every method exists twice: one blocks, for programs without an event loop, and one, with the prefix `a`, is awaited.
+
+`Responder` answers a message for an agent. The calls in the message run first, in order. Then the model gets their results,
+and its own calls run, for a limited number of rounds. The answer has all calls and results, each result with the id of its
+call. A failure becomes an ERROR message; an error is raised only if a person must decide, or the ledger fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context
-from typing import Any, Final, TypeVar, Unpack
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, Unpack, cast
 
+from pydantic_ai import capture_run_messages
+from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 from pydantic_ai.models import Model
+from pydantic_core import to_jsonable_python
 
 from antiphon.agents import Toolkit, current_run, ledger_run
-from antiphon.agents.toolkit import ToolSettings
+from antiphon.agents.extending import SENSITIVE
+from antiphon.agents.models import ScriptedModel, UnknownModelError
+from antiphon.agents.models import model as named_model
+from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
+from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import WorkFailedError
+from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, WorkFailedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, Cast, Patience
-from antiphon.patterns.workers._conversation import Hear, Reporting
-from antiphon.patterns.workers._protocol import WorkerLimits
-from antiphon.patterns.workers._responder import Responder, model_or_script
+from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, model_messages, untrusted_source
+from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
+from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode
 
-# ---------------------------------------------------------------- ready-made workers
+# ---------------------------------------------------------------- the responder
 
+_OF_TASKS: Final = (MessageType.TASK, MessageType.RESULT)
+_ENVELOPE: Final = frozenset({"type", "in_reply_to", "in_reply_to_message", "reply_to", "route", "code"})
+"""Metadata about the message itself, not about its task."""
+_NO_TOOLS: Final[Mapping[str, ToolkitTool]] = MappingProxyType({})
+
+
+class Responder:
+    """An agent of a cast that answers structured messages."""
+
+    def __init__(
+        self,
+        cast: Cast,
+        name: str,
+        rounds: int,
+        reporting: Reporting,
+        *,
+        hear: Hear | None = None,
+    ) -> None:
+        self.cast, self.name = cast, name
+        self._rounds, self._reporting, self._hear = rounds, reporting, hear
+
+    async def process(
+        self,
+        message: StructuredMessage,
+        untrusted: str | None = None,
+        *,
+        is_said: bool = False,
+        ticket: Ticket | None = None,
+        history: Sequence[Message] = (),
+    ) -> tuple[StructuredMessage, str | None]:
+        """Answer a message; return the answer, and the source of untrusted content that was read for it, if any.
+
+        `untrusted` is the source of such content that the sender has read. With `is_said`, the caller records the message and
+        its answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
+
+        Raises:
+            ParkedError: a person must settle or approve something.
+            HistoryMismatchError, LedgerError: as in every run.
+        """
+        answer = answer_to(message, self.name)
+        with taint_scope(Taint(current_taint())) as taint:
+            taint.mark(untrusted)
+            for each in history:
+                taint.mark(untrusted_source(each))
+            try:
+                check(message)
+                # Reports start with the slot: a waiting task does not run.
+                async with _limits_of(message), ticket or nullcontext(), self._reports(message):
+                    await self._work(message, answer, is_said=is_said, history=history)
+            except (RefusedError, BudgetExceededError) as exc:
+                if isinstance(exc, BudgetExceededError) and exc.limit is not None:
+                    raise  # it continues with a new budget
+                answer = error_to(message, self.name, exc, of=answer)
+        return answer, taint.untrusted
+
+    def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
+        return reports_of(message, self.name, self._reporting, self._hear)
+
+    async def _work(
+        self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: Sequence[Message]
+    ) -> None:
+        """Run the tool calls of a message. For a tool request that is the answer; other messages are answered by the model."""
+        if message.has_tool_calls:
+            # A tool request and its answer already record the calls.
+            await self._run_given(message, answer, is_said=is_said and is_tool_request(message))
+        if is_tool_request(message):
+            answer.content = _listed(answer.tool_results)
+        else:
+            await self._think(message, answer, history)
+
+    async def instructions(self) -> str | None:
+        """Return the description of the tools that it may use now; empty without tools."""
+        listed = [f"- {tool.name}: {tool.description or ''}" for tool in (await self.tools()).values()]
+        return "\n".join(["## Available Tools", *listed]) if listed else None
+
+    async def tools(self) -> Mapping[str, ToolkitTool]:
+        """Return the tools that it may use now."""
+        toolkit = self.cast.toolkit
+        async with await toolkit.connect():
+            return await toolkit.tools_of(self.name)
+
+    # ------------------------------------------------------------ the calls of the message
+
+    async def _run_given(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
+        tools = await self.tools()
+        said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in message.tool_calls]
+        more: Any = {"source_agent": self.name, "task_id": message.task_id}
+        if not is_said:
+            await say(StructuredMessage.create_tool_request(tool_calls=said, target_agent=TOOLS, **more), "calls")
+        for call, shown_call in zip(message.tool_calls, said, strict=True):
+            payload = await self.cast.toolkit.call(self.name, call["name"], call["arguments"], invocation_id=call["id"])
+            answer.add_tool_call(call["name"], shown_call["arguments"], call["id"])
+            answer.add_tool_result(**_given_result(call, payload))
+        if not is_said:
+            await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
+
+    # ------------------------------------------------------------ the model
+
+    async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
+        """Ask the model; without one, answer with the results of the tools.
+
+        Raises:
+            RefusedError: the model does not answer.
+        """
+        if answer.has_tool_results and not self._has_model():
+            answer.content = _listed(answer.tool_results)
+            return
+        tools, told = await self.tools(), await self.instructions()
+        with capture_run_messages() as messages:
+            try:
+                said: Answer[str] = await self.cast.ask(
+                    self.name,
+                    _prompt(message, answer),
+                    history=model_messages(history, self.name),
+                    instructions=told,
+                    requests=self._rounds,
+                )
+            except RefusedError:
+                _add_calls(answer, messages, tools)
+                raise
+        answer.content = said.output
+        _add_calls(answer, said.run.new_messages(), tools)
+
+    def _has_model(self) -> bool:
+        try:
+            model = self.cast.model(self.cast.spec(self.name).model)
+        except UnknownModelError as exc:
+            return bool(exc.model)
+        except AntiphonError:
+            return True  # the model exists but cannot be loaded: a request raises the reason
+        return not isinstance(model.wrapped, NoModel)
+
+
+class NoModel(ScriptedModel):
+    """The model if none is named: its scripted answer is that no language model was asked."""
+
+
+def model_or_script(name: str | None) -> Model:
+    """Return a model by name, or the model of the environment; without any, the scripted model.
+
+    Raises:
+        ModelError: the named model cannot be loaded.
+    """
+    try:
+        return named_model(name)
+    except UnknownModelError as exc:
+        if exc.model:
+            raise
+        return NoModel()
+
+
+def _limits_of(message: StructuredMessage) -> AbstractAsyncContextManager[None]:
+    """Return the block that ends at the deadline of a message. Recorded work has no deadline: it is only read."""
+    run = current_run()
+    is_done = run is not None and run.is_open and run.opened.is_finished
+    return nullcontext() if is_done else within_deadline(message)
+
+
+# ---------------------------------------------------------------- answers
+
+
+def answer_to(message: StructuredMessage, name: str, content: str = "") -> StructuredMessage:
+    """Return the answer of an agent: to a task its result, to a tool request a tool response, else a response."""
+    if is_tool_request(message):
+        return StructuredMessage.create_tool_response(content, message, source_agent=name)
+    create = StructuredMessage.create_response
+    if message.message_type in _OF_TASKS:
+        create = StructuredMessage.create_result
+    return create(content, message, source_agent=name)
+
+
+def is_tool_request(message: StructuredMessage) -> bool:
+    """Whether a message only calls tools: by its type, or because it has no type and no text."""
+    is_one = message.message_type == MessageType.TOOL_REQUEST
+    return is_one and ("type" in message.metadata or not message.content)
+
+
+def error_to(
+    message: StructuredMessage, name: str, error: RefusedError | Exception, *, of: StructuredMessage | None = None
+) -> StructuredMessage:
+    """Return the error that answers a message, with its code; `of` is the answer that it replaces."""
+    code, reason = getattr(error, "code", type(error).__name__), getattr(error, "reason", str(error))
+    made = StructuredMessage.create_error(reason, message, source_agent=name, metadata={"code": code})
+    if of is not None:
+        made.tool_calls, made.tool_results = of.tool_calls, of.tool_results
+    return made
+
+
+def shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any]:
+    """Return the arguments of a call without sensitive values."""
+    sensitive = () if tool is None else tool.sensitive
+    return {name: SENSITIVE if name in sensitive else value for name, value in arguments.items()}
+
+
+def _given_result(call: Mapping[str, Any], payload: OptionResultPayload) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": call["name"], "call_id": call["id"]}
+    if payload.is_error:
+        return {**made, "result": None, "status": "error", "error": f"{payload.error_type}: {payload.error_message}"}
+    return {**made, "result": thaw(payload.result), "status": "success"}
+
+
+def _add_calls(
+    answer: StructuredMessage, messages: Sequence[ModelMessage], tools: Mapping[str, ToolkitTool] = _NO_TOOLS
+) -> None:
+    """Add the calls of a model and their results to an answer, in order."""
+    taken = {call["id"] for call in answer.tool_calls}
+    names: dict[str, str | None] = {}
+    for part in _tool_parts(messages):
+        if isinstance(part, ToolCallPart):
+            made = names[part.tool_call_id] = _free(part.tool_call_id, taken)
+            arguments = shown(part.args_as_dict(), tools.get(part.tool_name))
+            answer.add_tool_call(part.tool_name, arguments, made)
+        elif (own := names.pop(part.tool_call_id, None)) is not None:
+            answer.add_tool_result(part.tool_name, **_result(part), call_id=own)
+
+
+def _tool_parts(messages: Sequence[ModelMessage]) -> Iterator[ToolCallPart | ToolReturnPart]:
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart | ToolReturnPart):
+                yield part
+
+
+def _free(call_id: str, taken: set[str]) -> str:
+    """Return the id of a call, changed if another call of the same answer has it."""
+    own, count = call_id, 1
+    while own in taken:
+        count += 1
+        own = f"{call_id}@{count}"
+    taken.add(own)
+    return own
+
+
+def _result(part: ToolReturnPart) -> dict[str, Any]:
+    if part.outcome != "success":
+        return {"result": None, "status": "error", "error": part.model_response_str(wrap_if_error=False) or part.outcome}
+    return {"result": to_jsonable_python(part.content, fallback=str), "status": "success"}
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def _about(message: StructuredMessage) -> str:
+    """Return the metadata of a message about its task, such as the priority."""
+    given = {name: value for name, value in message.metadata.items() if name not in _ENVELOPE}
+    lines = [f"- {name}: {_text(value)}" for name, value in given.items()]
+    return "\n".join(["Given with it:", *lines]) if lines else ""
+
+
+def _prompt(message: StructuredMessage, answer: StructuredMessage) -> str:
+    results = [*message.tool_results, *answer.tool_results]
+    told = f"What the tools gave:\n{_listed(results)}" if results else ""
+    return "\n\n".join(each for each in (message.content, _about(message), told) if each)
+
+
+def _listed(results: Sequence[Mapping[str, Any]]) -> str:
+    said = [each["error"] if each["status"] == "error" else _text(each["result"]) for each in results]
+    return "\n".join(f"- {each['name']}: {text}" for each, text in zip(results, said, strict=True))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(cast("object", value), fallback=str))
+
+
+# ---------------------------------------------------------------- ready-made workers
 
 RETRIEVAL_WORKER: Final = AgentSpec(
     name="retrieval_worker",
@@ -47,7 +325,6 @@ DRAFT_WORKER: Final = AgentSpec(
 
 
 # ---------------------------------------------------------------- waiting without an event loop
-
 
 ResultT = TypeVar("ResultT")
 

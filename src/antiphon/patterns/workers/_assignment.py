@@ -21,10 +21,9 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
 from antiphon.patterns.cast import UNHURRIED, AgentSpec
+from antiphon.patterns.workers._agent import Responder, error_to
 from antiphon.patterns.workers._conversation import say, structured
-from antiphon.patterns.workers._protocol import DoWorkerTask, WorkerTaskDone, from_wire, to_wire
-from antiphon.patterns.workers._responder import Responder, error_to
-from antiphon.patterns.workers._schedule import time_left
+from antiphon.patterns.workers._schedule import DoWorkerTask, WorkerTaskDone, from_wire, time_left, to_wire
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- by a policy

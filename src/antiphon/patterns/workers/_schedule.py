@@ -1,4 +1,7 @@
-"""Schedule: the order in which a worker runs its tasks, and their deadlines.
+"""Tasks: the requests that carry them, the limits of workers, the order in which a worker runs its tasks, and their deadlines.
+
+Requests carry structured messages of Atlas. A request has no timestamp: a handler that runs again must write the same request.
+Its time is that of the ledger row.
 
 A worker runs `at_once` tasks in parallel. The next one is the waiting task with the highest priority; among equals, the one
 that was assigned first. Every tenth time it is the task that has waited longest, so a task with a low priority never starves.
@@ -18,10 +21,80 @@ from contextvars import ContextVar
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, Self
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import RefusedError
-from antiphon.messages import current_port
-from antiphon.protocol import ErrorCode
+from antiphon.messages import current_port, thaw
+from antiphon.protocol import ErrorCode, Object, Reply, Request
+
+# ---------------------------------------------------------------- requests
+
+PATTERN: Final = "workers"
+"""The name of the pattern in lists of threads."""
+
+
+class Answered(Reply, frozen=True, type="WORKERS_ANSWERED"):
+    """The answer of an agent to a client."""
+
+    message: Object
+
+
+class AskAgent(Request[Answered], frozen=True, type="WORKERS_MESSAGE"):
+    """A message of a client to the controller, or to a worker."""
+
+    message: Object
+
+
+class WorkerTaskDone(Reply, frozen=True, type="WORKERS_TASK_DONE"):
+    """The end of a task: a result, or an error."""
+
+    message: Object
+    handed_on: bool = False
+    """Whether another worker has finished it; then its answer is already in the thread."""
+    untrusted: str | None = None
+    """The source of untrusted content that it has read, if any."""
+
+
+class DoWorkerTask(Request[WorkerTaskDone], frozen=True, type="WORKERS_TASK"):
+    """A task for a worker, from the controller or from another worker."""
+
+    message: Object
+    untrusted: str | None = None
+    """The source of untrusted content that the sender has read, if any."""
+    history: str | None = None
+    """The worker reads the history of the thread before this message; None: there is none."""
+
+
+# ---------------------------------------------------------------- limits
+
+
+class WorkerLimits(BaseModel):
+    """How much an agent of this pattern may do for one message, and in parallel."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(default=8, ge=1)
+    """How many requests to a model one answer may take."""
+    at_once: int = Field(default=1, ge=1)
+    """How many tasks each worker does in parallel."""
+
+
+# ---------------------------------------------------------------- messages as JSON
+
+
+def to_wire(message: StructuredMessage) -> dict[str, Any]:
+    """Return a message for a request: without its time."""
+    return {name: value for name, value in message.to_dict().items() if name != "timestamp"}
+
+
+def from_wire(data: Any, asked_at: datetime | None) -> StructuredMessage:
+    """Return the message that `to_wire` wrote, with the time of the request."""
+    time = {} if asked_at is None else {"timestamp": asked_at.timestamp()}
+    return StructuredMessage.from_dict({**time, **thaw(data)})
+
+
+# ---------------------------------------------------------------- priorities and deadlines
 
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
@@ -33,9 +106,6 @@ _SPAN: Final = re.compile(
 )
 _FIRST_TIME: Final = 1e8
 """From this number on, a number is a Unix time; a smaller one is a duration in seconds."""
-
-
-# ---------------------------------------------------------------- priority and deadline of a message
 
 
 def priority_of(message: StructuredMessage) -> float:

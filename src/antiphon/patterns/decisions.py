@@ -1,4 +1,6 @@
-"""The decisions of a thread: each with the observations of its policy, its choice, and the results.
+"""Export of the decisions of a thread of any pattern as training data. It needs only a ledger.
+
+A decision has the observations of its policy, its choice, and the results.
 
 A policy observes the messages of its own loop. A nested loop has its own decisions. The protocol of actors and the journal
 belong to no loop.
@@ -15,6 +17,8 @@ from typing import Any, Final, TypeAlias
 from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 from antiphon.messages.keys import run_of
+
+__all__ = ["RUN", "Decision", "DecisionReward", "ThreadTop", "decisions_of", "export_transitions"]
 
 # ---------------------------------------------------------------- the top of a thread
 
