@@ -287,6 +287,8 @@ async def test_an_answer_that_comes_when_no_host_lives_is_taken_by_the_next_one(
 
 SEEDS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("hosts") // 2
 GROUPS = 5
+_ENOUGH = 200
+"""Worlds in which each fault happens."""
 SYSTEMS = 3
 THREADS = ("posted 600", "posted 20", "asked 20", "twice 100", "via 60")
 FAULTS = Faults(crashes=2, uptime=8.0, downtime=4.0)
@@ -434,11 +436,14 @@ async def _check_ledger(seed: int, simulated: Simulated, story: Story) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_every_thread_with_approvals_ends_whoever_answers_and_whichever_host_dies(group: int) -> None:
+def test_every_thread_with_approvals_ends_though_hosts_die_and_people_answer_at_any_moment(group: int) -> None:
     """R10, R11: each world has three hosts that are killed, sleep and close, two people, and pauses. None stays open."""
     landed, counts = Counter[str](), Counter[str]()
     for seed in range(group, SEEDS, GROUPS):
         _check(seed, landed, counts)
+    assert counts["paid"] > 0, counts
+    if SEEDS < _ENOUGH:
+        return
     faults = ("crash", "sleep", "closed", "wake-up lost", "taken over: abandoned", "taken over: posted", "taken over: due")
     assert min(landed[fault] for fault in faults) > 0, landed  # R0: the faults were there
-    assert min(counts[each] for each in ("paid", "denied", "expired", "answered", "answered before")) > 0, counts
+    assert min(counts[each] for each in ("denied", "expired", "answered", "answered before")) > 0, counts
