@@ -144,7 +144,7 @@ def test_a_wrong_line_among_messages_is_not_taken_for_a_conversation(tmp_path: P
     assert "--each-line" not in run("check", file, "--from", "openai-chat").stderr
 
 
-def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:
+def test_a_fault_of_the_whole_conversation_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat")
 
@@ -205,7 +205,7 @@ EVIL = [
 """A block whose type is meant for a terminal, or for GitHub."""
 
 
-def test_what_was_said_cannot_end_an_annotation(tmp_path: Path) -> None:
+def test_message_text_cannot_end_an_annotation(tmp_path: Path) -> None:
     """S8: a line end is written by its number."""
     file = save(tmp_path / "evil.json", EVIL)
     (line,) = run("check", file, "--from", "anthropic-messages", "--format", "github").stdout.splitlines()
@@ -213,7 +213,7 @@ def test_what_was_said_cannot_end_an_annotation(tmp_path: Path) -> None:
     assert "the \x1b[31m%0A::error::_tool_result of 's' has no call before it" in line
 
 
-def test_what_was_said_does_not_reach_the_terminal_as_a_command(tmp_path: Path) -> None:
+def test_message_text_does_not_reach_the_terminal_as_a_command(tmp_path: Path) -> None:
     """S8: a control character is shown by its number."""
     file = save(tmp_path / "evil.json", EVIL)
     result = run("check", file, "--from", "anthropic-messages")
@@ -238,8 +238,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "repair"])
-def test_what_is_not_json_is_not_taken_for_a_history_with_errors(tmp_path: Path, command: str) -> None:
-    """Exit code 1 says that something is refused; here nothing could be looked at."""
+def test_a_file_that_is_not_json_is_not_reported_as_a_history_with_errors(tmp_path: Path, command: str) -> None:
+    """Exit code 1 says that a provider refuses the history; here nothing could be checked."""
     file = tmp_path / "cut.json"
     file.write_text('[{"role": "user", "content": "Hel')
     result = run(command, file, "--from", "openai-chat")
@@ -300,8 +300,8 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
     assert "; --to" not in result.stderr
 
 
-def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broken: Path) -> None:
-    """One line on stderr: nobody should send it as it is."""
+def test_a_repair_for_another_target_says_that_the_format_stays(broken: Path) -> None:
+    """One line on stderr: the file still needs a conversion."""
     line = "written as openai-chat; --to anthropic-messages writes it for the target"
     other = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
 

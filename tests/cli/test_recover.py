@@ -145,7 +145,7 @@ def test_the_build_of_an_app_is_that_of_all_its_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_said_so_and_continued_on_demand(shop: Path) -> None:
+def test_a_failed_run_is_reported_and_continued_on_demand(shop: Path) -> None:
     asyncio.run(_leave(shop.parent, "order-2", -1))
     done = run("recover", "--app", f"{shop.stem}:desk", "--json")
     assert done.exit_code == 1
@@ -205,7 +205,7 @@ async def _paid(key: str) -> str:
         ("{shop}:number", "a int is no program: write @program('name') above an async function, or give an agent"),
     ],
 )
-def test_what_is_no_app_is_said(shop: Path, app: str, sentence: str) -> None:
+def test_an_invalid_app_is_reported(shop: Path, app: str, sentence: str) -> None:
     done = run("recover", "--app", app.format(shop=shop.stem))
     assert done.exit_code in (1, 2)
     assert sentence in done.stderr
@@ -245,7 +245,7 @@ async def _open_runs(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "limit"), [(["--threads", "2"], 2), ([], Settings().thread_limit)])
-def test_a_host_runs_as_many_threads_as_it_is_told(
+def test_a_host_runs_at_most_as_many_threads_as_its_option_says(
     options: list[str], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit reaches the system; `tests/runtime/test_hosts.py` shows that a system keeps to it."""

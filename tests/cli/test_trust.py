@@ -96,7 +96,7 @@ def test_without_a_terminal_nobody_can_say_yes() -> None:
     assert run("trust").stderr == "nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it\n"
 
 
-def test_what_is_trusted_is_listed_and_taken_back(folder: Path) -> None:
+def test_trusted_files_are_listed_and_removed(folder: Path) -> None:
     assert run("trust", "team.toml", "--yes").exit_code == 0
     listed = run("trust").stdout.splitlines()
     assert [line.split()[0] for line in listed] == ["path", str(folder / "team.toml"), str(folder / "mytools.py")]
@@ -127,7 +127,7 @@ def test_code_hides_nothing_and_commands_are_shown(folder: Path) -> None:
         (("--yes",), "name the FILE that it is about\n"),
     ],
 )
-def test_what_cannot_be_trusted_says_why(arguments: tuple[str, ...], error: str) -> None:
+def test_a_file_that_cannot_be_trusted_is_refused_with_the_reason(arguments: tuple[str, ...], error: str) -> None:
     refused = run("trust", *arguments)
 
     assert (refused.exit_code, refused.stderr) == (2, error)

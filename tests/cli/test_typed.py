@@ -55,7 +55,7 @@ def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_utf_8_is_said_and_a_plain_locale_reads_utf_8() -> None:
+def test_input_that_is_not_utf_8_is_reported_and_a_plain_locale_reads_utf_8() -> None:
     """Whatever the locale: arguments are bytes, and a person types UTF-8."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [*COMMAND, "run", "--model", "scripted", "--quiet"]
@@ -99,7 +99,7 @@ def test_a_printed_command_can_be_typed_whatever_the_thread_is_called() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_replayed_and_resumed_shows_the_question_and_breaks_no_word() -> None:
+def test_a_replay_and_a_resume_show_the_question_and_break_no_word() -> None:
     asked = type_command("run", "What is 17 * 23?", "--model", "scripted", "--name", "sum", "--budget", "requests=2")
     assert asked.code == 4
     done = type_command("resume", "sum", "--budget", "requests=20")
@@ -126,7 +126,7 @@ def test_what_is_replayed_and_resumed_shows_the_question_and_breaks_no_word() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", WRONG)
 @pytest.mark.parametrize("more", [(), ("--team", "team.toml")], ids=["six phases", "team"])
-def test_a_server_of_another_protocol_is_asked_three_times_and_then_it_is_said(protocol: str, more: tuple[str, ...]) -> None:
+def test_a_server_of_another_protocol_is_asked_three_times_and_then_reported(protocol: str, more: tuple[str, ...]) -> None:
     """The thread is stopped, not failed: it goes on when the address is right."""
     with fake_openai() as fake:
         fake.failure = protocol

@@ -439,7 +439,7 @@ _CHANGES: tuple[Change, ...] = (
 @pytest.mark.slow
 @pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__.removeprefix("_"))
 async def test_f7_a_change_whose_commit_is_not_confirmed_is_made_once(postgres: Server, tenant: str, change: Change) -> None:
-    """F7: the server has committed, and the answer is lost. The caller gets what it would have got, and no error."""
+    """F7: the server has committed, and the answer is lost. The caller gets the result, and no error."""
     master = MasterKey.from_text(MasterKey.generate())
     async with cutting(postgres.url) as (url, cuts):
 
@@ -683,7 +683,7 @@ async def test_f14_a_process_that_is_suspended_in_a_transaction_keeps_no_thread_
 
 @pytest.mark.slow
 async def test_f10_deadlocks_are_tried_again(postgres: Server, tenant: str, record_property: Any) -> None:
-    """F10: another program locks in the other order; whichever the server ends, everything is stored once."""
+    """F10: another program locks in the other order. The server ends one of the two, and everything is stored once."""
     name = f"f10{tenant}"
     url = postgres.new_database(name)
     postgres.sql(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '150ms'")
@@ -1104,10 +1104,10 @@ async def test_readers_that_hear_nothing_look_once_a_second(
         await following
 
 
-async def test_f7_threads_of_a_take_whose_answer_is_lost_are_told_to_their_host(
+async def test_f7_a_host_learns_of_threads_of_a_take_whose_answer_is_lost(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7, G16: the commit was executed and its answer cut off. A thread that the host is not told of would never run."""
+    """F7, G16: the commit was executed and its answer cut off. A thread unknown to its host would never run."""
     host, take, attempts = Host("h", "1", ("agent",)), _hosts.take, itertools.count(1)
     async with cutting(postgres.url) as (url, cuts), open_ledger(url, tenant=tenant, signals="off") as ledger:
 

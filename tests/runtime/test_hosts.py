@@ -127,7 +127,7 @@ async def test_the_same_id_with_something_else_is_refused() -> None:
             await other.ask("probe/1", Ping(text="y"), thread_id="t", id="m")
 
 
-async def test_what_is_told_into_a_thread_of_another_host_arrives_there_once() -> None:
+async def test_a_notice_for_a_thread_of_another_host_arrives_there_once() -> None:
     ledger = MemoryLedger()
     async with _two(ledger) as (owner, other):
         for _ in range(2):
@@ -199,8 +199,8 @@ class PostedTo(MemoryLedger):
         return epoch
 
 
-async def test_what_is_posted_while_a_host_claims_the_thread_is_delivered_at_once() -> None:
-    """The thread had another owner. What that one left open is not this host's; what is posted from now on is."""
+async def test_a_message_posted_while_a_host_claims_the_thread_is_delivered_at_once() -> None:
+    """The thread had another owner. Its open work is not this host's; a message that is posted from now on is."""
     ledger = PostedTo("second")
     async with _system(ledger, "first") as first:
         first.register("probe", Probe)
@@ -340,8 +340,8 @@ async def test_a_message_that_is_recovered_to_a_stopped_actor_is_answered() -> N
     assert await ledger.open_calls("t") == ()
 
 
-async def test_a_thread_that_a_host_lost_unnoticed_and_is_given_again_begins_anew() -> None:
-    """It slept past its lease, another host had the thread and released it: what its handlers know is old."""
+async def test_a_host_that_gets_a_lost_thread_again_starts_with_fresh_state() -> None:
+    """It slept past its lease, and another host had the thread and released it: the state of its handlers is old."""
     runs: list[str] = []
 
     class Slow(Probe):
@@ -654,8 +654,8 @@ async def _post_ping(ledger: MemoryLedger) -> None:
     await ledger.post("t", Message(policy="client", payload=payload, to=("bank/1",), lane="control", id="posted"))
 
 
-async def test_what_was_posted_to_a_new_thread_begins_without_a_row_of_its_own() -> None:
-    """Nobody can have begun anything there, so nothing is looked up, either."""
+async def test_a_message_posted_to_a_new_thread_starts_without_a_row_of_its_own() -> None:
+    """No effect can have started there, so nothing is looked up."""
     ledger, paid = Counted(), list[str]()
     await _post_ping(ledger)
     async with _system(ledger, "host") as system:
@@ -668,7 +668,7 @@ async def test_what_was_posted_to_a_new_thread_begins_without_a_row_of_its_own()
     assert (paid, ledger.calls["by_invocation"], ledger.calls["open_calls"]) == (["p"], 0, 1)
 
 
-async def test_what_was_posted_and_taken_by_a_host_that_died_is_counted_as_another_delivery() -> None:
+async def test_a_posted_message_taken_by_a_host_that_died_counts_as_a_delivery() -> None:
     """A message that kills its host before it writes anything would otherwise kill one host after the other."""
     ledger, paid = MemoryLedger(), list[str]()
     await _post_ping(ledger)
@@ -966,7 +966,7 @@ async def test_a_host_that_sleeps_between_its_beat_and_its_take_takes_all_the_sa
 
 
 class Forgetful(MemoryLedger):
-    """A ledger that says it is unavailable after it has done what it was asked."""
+    """A ledger that executes a call and then says that it is unavailable."""
 
     def __init__(self, *verbs: str) -> None:
         super().__init__()

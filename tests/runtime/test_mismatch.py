@@ -116,7 +116,7 @@ async def test_if_no_other_host_continues_the_thread_in_time_it_is_stopped() -> 
         assert (await _thread(ledger, "t")).status == "stopped"
 
 
-async def test_what_is_remembered_of_a_thread_is_forgotten_when_it_is_given_up() -> None:
+async def test_on_evicted_is_called_when_a_thread_is_given_up() -> None:
     ledger, forgotten = MemoryLedger(), list[str]()
     await _begun(ledger, "old", "t")
     forget: Callable[[str], None] = forgotten.append
@@ -191,10 +191,10 @@ async def _host_and_close(system: System, stop: asyncio.Event, draining: Callabl
         ({"second": "new"}, 0.0, ("stopped", [])),
     ],
 )
-async def test_a_host_that_is_told_to_end_finishes_its_threads_while_a_host_of_another_build_lives(
+async def test_a_stopping_host_finishes_its_threads_while_a_host_of_another_build_lives(
     others: dict[str, str], drain: float, expected: tuple[str, list[int]]
 ) -> None:
-    """Otherwise it hands them over at once. What takes longer than the drain is handed over too."""
+    """Otherwise it hands them over at once. Work that takes longer than the drain is handed over too."""
     assert await _told_to_end({"first": "old", **others}, drain) == expected
 
 

@@ -32,7 +32,7 @@ def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
     assert found[0]["id"].rpartition("-")[0] in shown
 
 
-def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -> None:
+def test_several_passages_are_set_apart_and_an_empty_result_is_reported(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
 
     assert "\n\nkb-" in run("knowledge", "search", "refunds ship", "--ledger", ledger).stdout
@@ -49,7 +49,7 @@ def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -
         (None, "No such file", 2),
     ],
 )
-def test_what_is_no_document_is_refused_and_makes_no_ledger(
+def test_a_file_that_is_no_document_is_refused_and_creates_no_ledger(
     ledger: str, content: bytes | None, complaint: str, code: int
 ) -> None:
     if content is not None:
@@ -95,7 +95,7 @@ def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
     assert "docs/deep/08.md  1         1" in run("knowledge", "list", "--ledger", ledger).stdout
 
 
-def test_a_document_is_erased_and_what_is_not_there_is_said(ledger: str) -> None:
+def test_a_document_is_erased_and_an_unknown_one_is_reported(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
 
     erased = run("knowledge", "remove", "shop.md", "--erase", "--json", "--ledger", ledger)
