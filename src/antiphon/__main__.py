@@ -43,7 +43,11 @@ def main() -> None:
             sys.exit(f"antiphon: {exc}")
         app(readable(sys.argv[1:]), prog_name="antiphon")
     except KeyboardInterrupt:
-        sys.exit(130)  # while modules are imported or commands are made: nothing has begun that would have to be told
+        sys.exit(130)  # before a command begins, or after it has told everything
+    except RuntimeError as exc:
+        if not _is_after_interrupt(exc):
+            raise
+        sys.exit(130)
     except OSError as exc:
         if exc.errno not in _FULL or exc.filename is not None:
             raise
@@ -52,6 +56,11 @@ def main() -> None:
     finally:
         for stream in (sys.stdout, sys.stderr):
             _finish(stream)
+
+
+def _is_after_interrupt(error: RuntimeError) -> bool:
+    """Whether Ctrl-C came while asyncio closed its loop: asyncio then raises an error of its own, about the stopped loop."""
+    return isinstance(error.__context__, KeyboardInterrupt)
 
 
 def _open_closed() -> None:

@@ -1,5 +1,6 @@
 """The app as a whole: its name, its extras, and that all of it is documented."""
 
+import asyncio
 import contextlib
 import io
 import re
@@ -140,6 +141,26 @@ def test_ctrl_c_while_commands_are_made_is_no_traceback(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(typer.main, "get_command", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 130
+
+
+def test_ctrl_c_in_the_last_step_of_the_event_loop_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop stops twice then, and asyncio raises a RuntimeError while it closes the loop."""
+    from antiphon.__main__ import main
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(interrupt)  # it runs after this task, and before the loop learns that it ended
+
+    def get_command(*_: object) -> object:
+        return lambda *_, **__: asyncio.run(work())
+
+    monkeypatch.setattr(typer.main, "get_command", get_command)
     with pytest.raises(SystemExit) as ended:
         main()
 
