@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,16 @@ def test_ctrl_c_in_the_last_step_of_the_event_loop_is_no_traceback(monkeypatch: 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
+    async def count() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)  # so that closing it takes the loop more than one step
+
+    counting = count()
+
     async def work() -> None:
+        await anext(counting)
         asyncio.get_running_loop().call_soon(interrupt)  # it runs after this task, and before the loop learns that it ended
 
     def get_command(*_: object) -> object:
