@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["SETS", "Gold", "Question", "plain", "read_documents", "read_questions"]
 
 HERE = Path(__file__).parent
-SETS = {"questions": "documents", "held_out": "held_out", "second": "second"}
+SETS = {"questions": "documents", "held_out": "held_out", "second": "second", "third": "third"}
 """The files with questions, each with the folder of its documents."""
 
 
@@ -21,7 +21,7 @@ class Gold:
 
     document: str
     heading: str
-    """The innermost heading above the sentence."""
+    """The innermost heading above the sentence; empty in a text without headings."""
     sentence: str
     """A sentence, the row of a table or a line of code, word for word; line breaks count as spaces."""
 
@@ -59,7 +59,7 @@ def read_documents(name: str = "questions") -> dict[str, str]:
     """
     with tarfile.open(HERE / "pages.tar.xz") as archive:
         pages = {f"docs/{each.name}": _text(archive, each) for each in archive.getmembers() if each.name.endswith(".md")}
-    return pages | {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / SETS[name]).glob("*.md"))}
+    return pages | {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / SETS[name]).iterdir())}
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
